@@ -166,7 +166,6 @@ WRITES = {
     ("ranks.py", "mkdir"): "such a mark",
     ("data/writer.py", "open"): "token ids, streamed into a staged shard",
     ("data/writer.py", "write_bytes"): "boundaries and token counts, into a staged shard",
-    ("bench/data.py", "TemporaryDirectory"): "where the shards of a measurement lie",
     ("data/build.py", "mkdir"): "the folder that the jobs of an array share",
     ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
     ("data/merge.py", "write_bytes"): "piece counts, into a staged directory",

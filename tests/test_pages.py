@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -313,10 +314,20 @@ def test_every_command_of_a_page_works_and_prints_what_is_shown(
     walk(DOCS[page], run)
 
 
+def check_benchmark(module: str, arguments: list[str]) -> None:
+    """A benchmark exists and takes these arguments."""
+    from typer.main import get_command
+
+    from benchmarks import gpu
+
+    given = get_command(importlib.import_module(module).app).make_context(module, list(arguments)).params
+    if module == "benchmarks.gpu":
+        assert set(given["part"] or ()) <= set(gpu.PARTS)
+
+
 def test_commands_that_take_hours_name_what_exists() -> None:
     from typer.main import get_command
 
-    from albert_cli.bench import gpu
     from albert_cli.cli import app
     from albert_cli.config import find_recipe
 
@@ -327,14 +338,15 @@ def test_commands_that_take_hours_name_what_exists() -> None:
         if program == "pytest":
             assert all((ROOT / word).exists() for word in words if word.startswith("tests"))
             continue
+        if program == "python" and words[0].startswith("benchmarks."):
+            check_benchmark(words[0], words[1:])
+            continue
         assert program == "albert"
         called: Any = get_command(app)
         called = called.commands[verb]
         if verb == "bench":
             called = called.commands[verb := words.pop(0)]
         given = called.make_context(verb, list(words)).params
-        if verb == "gpu":
-            assert set(given["part"] or ()) <= set(gpu.PARTS)
         if verb == "reproduce" and given["experiment"]:
             find_recipe(f"experiments/{given['experiment']}")
             assert given["out"], f"{command}: lacks --out"

@@ -1,1 +1,1 @@
-"""Speeds, measured on the machine at hand."""
+"""Speed measurements on this machine."""

@@ -1,14 +1,13 @@
-"""`albert bench finetune`: a step of fine-tuning on a task's own examples, of this model and of `transformers`.
+"""`albert bench finetune`: a step of fine-tuning on a task's examples, of this model and of `transformers`.
 
-Everyone gets the same weights, the same examples in the same batches and the same number of steps, alternating. The
-peer pads as its own example script (`run_glue.py`) does, to a fixed length by default, or to the longest of the batch;
-nobody drops anything inside the encoder, as the paper fine-tunes (Table 14).
+Both get the same weights, the same examples in the same batches and the same number of steps, alternating.
+`transformers` pads as its own example script (`run_glue.py`) does, to a fixed length by default, or to the longest of
+the batch. Neither has dropout inside the encoder, as the paper fine-tunes (Table 14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench import harness, peer
+from albert_cli.bench.harness import Comparison, Conditions, TimedCall, Workload
 from albert_cli.bench.step import GLUE_MAX
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
@@ -33,12 +33,12 @@ from albert_cli.training.device import choose_device, prepare_model, resolve_aut
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.task_recipe import load_recipe
 
-Labelled = tuple[PackedBatch, NDArray[Any]]
+LabelledBatch = tuple[PackedBatch, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class FinetuneBenchOptions:
-    """How to measure: which model with which vocabulary, on which data, how often, and against what."""
+    """What to measure: the model's shape, the vocabulary, the data, the rounds and the peer."""
 
     model: str
     vocabulary: Path
@@ -49,103 +49,142 @@ class FinetuneBenchOptions:
     device: str = "auto"
 
 
-def run(name: str, options: FinetuneBenchOptions) -> dict[str, Any]:
-    """Measure; raises `ConfigError` for a task, a model or a device that cannot be used."""
+@dataclass(frozen=True)
+class FinetuneBenchResult:
+    """The timings of a step of `batch_size` examples, of which the longest are cut to `max_length` tokens."""
+
+    task: str
+    model: str
+    conditions: Conditions
+    batch_size: int
+    rounds: int
+    tokens_per_example: float
+    max_length: int
+    comparison: Comparison
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it."""
+        return asdict(self)
+
+
+def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenchResult:
+    """Measure; raise `ConfigError` for a task, a model or a device that cannot be used."""
     bench = FinetuneBench(name, options)
     with use_threads(bench.train.threads):
         return bench.run()
 
 
 class FinetuneBench:
-    """The task's batches, and a model with random weights: they decide no speed."""
+    """A task's batches, and a model with random weights: the speed does not depend on them."""
 
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
-        self.options, self.device = options, choose_device(options.device)
+        self.options = options
+        self.device = choose_device(options.device)
         self.recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
-        if self.recipe.task == "table":
-            raise ConfigError("bench finetune times the tasks that come with albert", "name one of GLUE's")
-        task = find_task(self.recipe.task)
-        if not isinstance(task, Classification) or task.train_split is None:
-            raise ConfigError(f"bench finetune times classifiers; {task.title} is none", "name a task of GLUE")
-        self.task = task
+        self.task = _find_classifier(self.recipe.task)
         vocabulary = Vocabulary.load(options.vocabulary)
-        settings = self.recipe.model
         self.shape = replace(
             shapes.find_shape(options.model).config,
             vocab_size=vocabulary.size,
-            hidden_dropout_prob=settings.dropout,
-            attention_probs_dropout_prob=settings.dropout,
-            classifier_dropout_prob=settings.classifier_dropout,
+            hidden_dropout_prob=self.recipe.model.dropout,
+            attention_probs_dropout_prob=self.recipe.model.dropout,
+            classifier_dropout_prob=self.recipe.model.classifier_dropout,
         )
-        examples = self.task.read(task.train_split, options.data)
-        self.cut_to = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
-        features = task.encode(examples, vocabulary, self.cut_to)
+        self.max_length = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
+        assert self.task.train_split is not None
+        examples = self.task.read(self.task.train_split, options.data)
+        features = self.task.encode(examples, vocabulary, self.max_length)
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")
         self.mean_length = float(features.lengths.mean())
         self.train = resolve_auto(
-            self.recipe.train, self.shape, self.device,
-            sequences=self.recipe.train.micro_batch_size, length=round(self.mean_length),
-        )  # fmt: skip
-        steps = range(options.rounds + harness.WARM_UP)
-        index = [features.batch_index(self.train.seed, step, self.train.batch_size) for step in steps]
-        self.batches: list[Labelled] = [features.batch(i) for i in index]  # type: ignore[misc]
+            self.recipe.train,
+            self.shape,
+            self.device,
+            sequences=self.recipe.train.micro_batch_size,
+            length=round(self.mean_length),
+        )
+        self.batches: list[LabelledBatch] = []
+        for step in range(options.rounds + harness.WARM_UP):
+            index = features.batch_index(self.train.seed, step, self.train.batch_size)
+            batch, labels = features.batch(index)
+            assert labels is not None
+            self.batches.append((batch, labels))
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> FinetuneBenchResult:
         """Time all variants and return the measurements."""
+        precision = self.train.precision
+        variants, losses = self._make_variants()
+        workloads = [
+            Workload(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
+            for batch, _ in self.batches[harness.WARM_UP :]
+        ]
+        title = self.task.title
+        comparison = harness.compare_variants(variants, workloads, precision, self.device, title, losses=losses)
+        return FinetuneBenchResult(
+            task=self.task.name,
+            model=self.options.model,
+            conditions=harness.current_conditions(self.device, precision),
+            batch_size=self.train.batch_size,
+            rounds=self.options.rounds,
+            tokens_per_example=round(self.mean_length, 2),
+            max_length=self.max_length,
+            comparison=comparison,
+        )
+
+    def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
+        """Return the step of each variant, and each one's loss without dropout before anything is timed."""
         torch.manual_seed(0)
         model = SequenceClassifier(self.shape, len(self.task.output_names))
         prepare_model(model, self.train, self.device)
-        precision, settings, first = self.train.precision, self.recipe.optimizer, self.batches[0]
-        own, optimizer = partial(self._own_loss, model), make_optimizer(model, settings)
-        variants = {
-            "albert": harness.make_training_step(model, own, self.batches, optimizer, settings.clip_norm, precision)
-        }
-        losses = {"albert": harness.loss_without_dropout(model, own, first, precision)}
+        precision = self.train.precision
+        settings = self.recipe.optimizer
+        first = self.batches[0]
+        loss_of = partial(self._albert_loss, model)
+        optimizer = make_optimizer(model, settings)
+        step = harness.make_training_step(model, loss_of, self.batches, optimizer, settings.clip_norm, precision)
+        variants = {"albert": step}
+        losses = {"albert": harness.loss_without_dropout(model, loss_of, first, precision)}
         if self.options.against == "transformers":
-            twin = peer.make_transformers_model(model)
-            for name, width in (("the longest", 0), (self.cut_to, self.cut_to)):
-                name = f"transformers, padded to {name}"
-                loss = partial(self._peer_loss, twin, width)
-                variants[name] = harness.make_plain_step(twin, loss, self.batches, precision)
-                losses[name] = harness.loss_without_dropout(twin, loss, first, precision)
-        rounds = [
-            (int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
-            for batch, _ in self.batches[harness.WARM_UP :]
-        ]
-        compared = harness.compare_variants(variants, rounds, precision, self.device, self.task.title, losses=losses)
-        return {
-            "task": self.task.name,
-            "model": self.options.model,
-            **harness.conditions(self.device, precision),
-            "matmul_peak_flops": compared["matmul_peak_flops"],
-            "batch_size": self.train.batch_size,
-            "rounds": self.options.rounds,
-            "tokens_a_step": compared["tokens"],
-            "tokens_an_example": round(self.mean_length, 2),
-            "cut_to": self.cut_to,
-            "variants": compared["variants"],
-        }
+            hf_model = peer.make_transformers_model(model)
+            for padding, width in (("the longest", 0), (str(self.max_length), self.max_length)):
+                name = f"transformers, padded to {padding}"
+                peer_loss_of = partial(self._peer_loss, hf_model, width)
+                variants[name] = harness.make_plain_step(hf_model, peer_loss_of, self.batches, precision)
+                losses[name] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
+        return variants, losses
 
-    def _own_loss(self, model: SequenceClassifier, labelled: Labelled) -> Tensor:
+    def _albert_loss(self, model: SequenceClassifier, labelled: LabelledBatch) -> Tensor:
         batch, labels = labelled
         logits = model(pack(batch, self.device)).float()
         return self.task.summed_loss(logits, torch.from_numpy(labels).to(self.device)) / len(labels)
 
-    def _peer_loss(self, twin: torch.nn.Module, width: int, labelled: Labelled) -> Tensor:
+    def _peer_loss(self, hf_model: torch.nn.Module, width: int, labelled: LabelledBatch) -> Tensor:
         batch, labels = labelled
-        given = {"labels": torch.from_numpy(labels).to(self.device)}
-        return peer.compute_loss(twin, given | peer.pad_batch(batch, self.device, width))
+        inputs = peer.pad_batch(batch, self.device, width)
+        inputs["labels"] = torch.from_numpy(labels).to(self.device)
+        return peer.compute_loss(hf_model, inputs)
 
 
-def text(result: Mapping[str, Any]) -> str:
-    """The result of `run` as a table with notes."""
+def _find_classifier(name: str) -> Classification:
+    if name == "table":
+        raise ConfigError("bench finetune times the built-in tasks", "choose a task of GLUE")
+    task = find_task(name)
+    if not isinstance(task, Classification) or task.train_split is None:
+        raise ConfigError(f"bench finetune times classifiers; {task.title} is none", "choose a task of GLUE")
+    return task
+
+
+def format_result(result: FinetuneBenchResult) -> str:
+    """Return the result as a table with notes."""
     notes = [
-        f"An example has {result['tokens_an_example']:,.1f} tokens on average, and is cut at {result['cut_to']}. The "
-        "tokens are those of the examples, for everyone; nobody's padding is counted.",
-        "Ours computes the last layer only for [CLS], which alone is read (pruning): exact, and some 7 % fewer FLOPs "
-        "with 12 layers. The share of the peak counts the full model's, for everyone alike.",
+        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is cut at {result.max_length}. The "
+        "tokens are those of the examples, for everyone; padding is not counted.",
+        "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some 7 % "
+        "fewer FLOPs with 12 layers. The MFU counts the full model's FLOPs, for everyone alike.",
     ]
-    title = f"{result['task']}: a step of {result['batch_size']} examples"
-    table = harness.format_variants(title, result["variants"])
-    return "\n\n".join([harness.headline(result["model"], result), table, console.wrap_notes(notes)])
+    title = f"{result.task}: a step of {result.batch_size} examples"
+    comparison = result.comparison
+    headline = harness.format_headline(result.model, result.conditions, comparison.matmul_peak_flops)
+    table = harness.format_variants(title, comparison.variants)
+    return "\n\n".join([headline, table, console.wrap_notes(notes)])

@@ -1,7 +1,7 @@
-"""`albert bench pretrain`: what a recipe's step costs on this machine, where the time goes, how long it would take.
+"""`albert bench pretrain`: the cost of a recipe's step on this machine, its parts, and the length of the whole run.
 
-A micro-batch is timed as training computes it, update included, and `transformers` beside it on the same examples,
-alternating. From its parts the recipe's own step is put together: as many micro-batches as its batch has, one update.
+A micro-batch is timed as training computes it, update included, alternating with `transformers` on the same examples.
+The recipe's own step is computed from its parts: as many micro-batches as its batch has, and one update.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from torch import Tensor
 
 from albert_cli import config as recipes
 from albert_cli import console
-from albert_cli.bench import harness, kernels, memory, peer
-from albert_cli.bench.harness import Step
+from albert_cli.bench import harness, memory, peer
+from albert_cli.bench.harness import Conditions, TimedCall, VariantTiming, Workload
+from albert_cli.bench.inputs import load_text
+from albert_cli.bench.memory import MemoryUse
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
@@ -45,13 +47,14 @@ from albert_cli.training.optimizers import clip_gradients, make_optimizer, updat
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.reduction import reduce_gradients
 
-PARTS = ("data", "forward", "backward", "optimizer", "communication")
-_CPU_TOKENS = 1024  # of a micro-batch, where the recipe's own would take minutes
+PARTS: Final = ("data", "forward", "backward", "optimizer", "communication")
+_CPU_TOKENS: Final = 1024  # of a micro-batch: the recipe's own would take minutes
+_SECONDS_PER_DAY: Final = 86400
 
 
 @dataclass(frozen=True)
 class PretrainBenchOptions:
-    """How to measure: sequences of a micro-batch (0: chosen by device), rounds, and against what."""
+    """What to measure: the text, sequences of a micro-batch (0: chosen by device), the rounds and the peer."""
 
     data: Path | None = None
     overrides: tuple[str, ...] = ()
@@ -62,32 +65,69 @@ class PretrainBenchOptions:
     device: str = "auto"
 
 
-def run(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
-    """Measure; raises `ConfigError` for a recipe, a device or a peer that cannot be used."""
+@dataclass(frozen=True)
+class MicroBatchFacts:
+    """Means over the timed micro-batches; `filled_fraction`: of the positions if every sequence were padded in full."""
+
+    sequences: int
+    tokens: float
+    filled_fraction: float
+    model_flops: int
+
+
+@dataclass(frozen=True)
+class RecipeStep:
+    """The recipe's own step and run, computed from the parts."""
+
+    sequences: int
+    micro_batches_per_process: int
+    seconds: float
+    tokens_per_second: int
+    mfu: float
+    optimizer_fraction: float
+    communication_fraction: float
+    steps: int
+    days: float
+    devices_for_a_week: int
+    devices_for_a_day: int
+
+
+@dataclass(frozen=True)
+class PretrainBenchResult:
+    """All measurements of a recipe's step; `parts_ms` are medians, with a wait for the device after each part."""
+
+    recipe: str
+    text: str
+    conditions: Conditions
+    processes: int
+    compiled: bool
+    matmul_peak_flops: int
+    micro_batch: MicroBatchFacts
+    variants: dict[str, VariantTiming]
+    parts_ms: dict[str, float]
+    recipe_step: RecipeStep
+    memory: dict[str, MemoryUse]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it."""
+        return asdict(self)
+
+
+def run_pretrain_bench(name: str, options: PretrainBenchOptions) -> PretrainBenchResult:
+    """Measure; raise `ConfigError` for a recipe, a device or a peer that cannot be used."""
     device = choose_device(options.device)
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:
-            raise ConfigError("--against compares one process with one", "leave out --nproc")
+            raise ConfigError("--against compares single processes", "leave out --nproc")
         bench = PretrainBench(name, options, device, group)
-        with deterministic_kernels(bench.train.deterministic), use_threads(bench.train.threads):
+        with bench.as_in_training():
             return bench.run()
 
 
-def profile_step(name: str, options: PretrainBenchOptions) -> dict[str, Any]:
-    """What a micro-batch's step asks of the device: see `kernels.profile`."""
-    device = choose_device(options.device)
-    bench = PretrainBench(name, options, device, RankGroup())
-    with deterministic_kernels(bench.train.deterministic), use_threads(bench.train.threads):
-        step = bench.own()
-        for _ in range(harness.WARM_UP + 1):
-            step()
-        return kernels.profile(step, device)
-
-
-def prepare(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingCorpora, str]:
-    """The recipe as it is measured, its text, and a phrase that says where that is from."""
-    asked = recipes.apply_overrides(recipes.read_recipe(name), options.overrides).get("model", {}).get("vocab_size")
-    text, source = harness.load_text(options.data, asked)
+def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingCorpora, str]:
+    """Return the recipe as it is measured, its text, and a phrase that names the text's source."""
+    values = recipes.apply_overrides(recipes.read_recipe(name), options.overrides)
+    text, source = load_text(options.data, values.get("model", {}).get("vocab_size"))
     return load_pretrain_recipe(name, options.overrides, text.vocabulary.size), text, source
 
 
@@ -95,106 +135,124 @@ class PretrainBench:
     """A recipe's model with its optimizer on the device, and the examples of every round."""
 
     def __init__(self, name: str, options: PretrainBenchOptions, device: torch.device, group: RankGroup) -> None:
-        self.name, self.options, self.device, self.group = name, options, device, group
-        self.recipe, text, self.source = prepare(name, options)
-        length, most = self.recipe.data.max_seq_length, self.recipe.micro_batch
-        few = min(most, max(1, _CPU_TOKENS // length)) if device.type == "cpu" else most
-        self.sequences = options.sequences or few
-        self.train = resolve_auto(
-            replace(self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences),
-            self.recipe.model,
-            device,
-            sequences=self.sequences,
-            length=length,
+        self.name = name
+        self.options = options
+        self.device = device
+        self.group = group
+        self.recipe, text, self.source = prepare_recipe(name, options)
+        length = self.recipe.data.max_seq_length
+        self.sequences = options.sequences or self._default_sequences()
+        settings = replace(
+            self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences
         )
+        self.train = resolve_auto(settings, self.recipe.model, device, sequences=self.sequences, length=length)
         need = capacity.estimate_memory(self.recipe.model, self.train, length, self.sequences, device)
         capacity.warn_training_memory(need, self.sequences, device)
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)
         prepare_model(self.model, self.train, device)
-        measured = replace(self.recipe, train=self.train, batch=BatchSettings())
-        self.job = PretrainingJob(self.model, measured, text)
+        self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.draw(step, group)[0] for step in steps]  # of one micro-batch
+        self.batches = [self.job.draw(step, group)[0] for step in steps]  # of one micro-batch each
         self.packed: list[PackedBatch] = [batch.data.drawn for batch in self.batches]
 
-    def run(self) -> dict[str, Any]:
+    def _default_sequences(self) -> int:
+        if self.device.type != "cpu":
+            return self.recipe.micro_batch
+        return min(self.recipe.micro_batch, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
+
+    @contextmanager
+    def as_in_training(self) -> Iterator[None]:
+        """Use the recipe's threads and kernels while the block runs."""
+        with deterministic_kernels(self.train.deterministic), use_threads(self.train.threads):
+            yield
+
+    def run(self) -> PretrainBenchResult:
         """Time all variants and the parts of a step; return the measurements."""
-        own = self.batches[harness.WARM_UP :]
-        variants, losses = self._variants()
-        compared = harness.compare_variants(
-            variants, [(batch.tokens, batch.flops) for batch in own], self.train.precision, self.device, "bench",
-            losses=losses, ranks=self.group.world_size,
-        )  # fmt: skip
-        parts = self._parts()
+        timed = self.batches[harness.WARM_UP :]
+        variants, losses = self._make_variants()
+        comparison = harness.compare_variants(
+            variants,
+            [Workload(batch.tokens, batch.flops) for batch in timed],
+            self.train.precision,
+            self.device,
+            "bench",
+            losses=losses,
+            ranks=self.group.world_size,
+        )
+        parts = self._time_parts()
         lengths = np.concatenate([np.diff(batch.offsets) for batch in self.packed[harness.WARM_UP :]])
-        micro_batch = {
-            "sequences": self.sequences,
-            "tokens": compared["tokens"],
-            "share_filled": round(float(lengths.mean()) / self.recipe.data.max_seq_length, 4),
-            "model_flops": round(median(batch.flops for batch in own)),
-        }
-        return {
-            "recipe": self.name,
-            "text": self.source,
-            **harness.conditions(self.device, self.train.precision),
-            "processes": self.group.world_size,
-            "compiled": self.train.compile == "on",
-            "matmul_peak_flops": compared["matmul_peak_flops"],
-            "micro_batch": micro_batch,
-            "variants": compared["variants"],
-            "parts_ms": {name: round(1e3 * seconds, 3) for name, seconds in parts.items()},
-            "recipe_step": self._recipe_step(parts, micro_batch, compared["matmul_peak_flops"]),
-            "memory": memory.measure(self.recipe.model, self.packed[0], self.train, self.device),
-        }
+        micro_batch = MicroBatchFacts(
+            sequences=self.sequences,
+            tokens=comparison.tokens,
+            filled_fraction=round(float(lengths.mean()) / self.recipe.data.max_seq_length, 4),
+            model_flops=round(median(batch.flops for batch in timed)),
+        )
+        return PretrainBenchResult(
+            recipe=self.name,
+            text=self.source,
+            conditions=harness.current_conditions(self.device, self.train.precision),
+            processes=self.group.world_size,
+            compiled=self.train.compile == "on",
+            matmul_peak_flops=comparison.matmul_peak_flops,
+            micro_batch=micro_batch,
+            variants=comparison.variants,
+            parts_ms={name: round(1e3 * seconds, 3) for name, seconds in parts.items()},
+            recipe_step=self._compute_recipe_step(parts, micro_batch, comparison.matmul_peak_flops),
+            memory=memory.measure_memory(self.recipe.model, self.packed[0], self.train, self.device),
+        )
 
-    # ------------------------------------------------------------ everyone's step
+    # ------------------------------------------------------------ the variants
 
-    def _variants(self) -> tuple[dict[str, Step], dict[str, float]]:
-        """The step of everyone who takes part, and each one's loss without dropout before anything is timed."""
-        precision, first = self.train.precision, self.packed[0]
-        losses = {"albert": harness.loss_without_dropout(self.model, self._loss, self.batches[0], precision)}
-        variants = {"albert": self.own()}
+    def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
+        """Return the step of each variant, and each one's loss without dropout before anything is timed."""
+        precision = self.train.precision
+        first = self.packed[0]
+        losses = {"albert": harness.loss_without_dropout(self.model, self._albert_loss, self.batches[0], precision)}
+        variants = {"albert": self.make_step()}
         if self.options.against == "transformers":
-            twin = peer.make_transformers_model(self.model)
-            losses["transformers"] = harness.loss_without_dropout(
-                twin, partial(self._peer_loss, twin), first, precision
-            )
+            hf_model = peer.make_transformers_model(self.model)
+            peer_loss_of = partial(self._peer_loss, hf_model)
+            losses["transformers"] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
             if self.options.compiled and self.train.compile == "off":
-                variants["albert, compiled"] = harness.with_compiled_block(self.model, self.own())
-            called: dict[str, Any] = {"transformers": twin}
+                variants["albert, compiled"] = harness.with_compiled_block(self.model, self.make_step())
+            called: dict[str, peer.Called] = {"transformers": hf_model}
             if self.options.compiled:
-                called["transformers, compiled"] = torch.compile(twin)
+                called["transformers, compiled"] = torch.compile(hf_model)
             for name, function in called.items():
-                variants[name] = harness.make_plain_step(
-                    twin, partial(self._peer_loss, function), self.packed, precision
-                )
+                loss_of = partial(self._peer_loss, function)
+                variants[name] = harness.make_plain_step(hf_model, loss_of, self.packed, precision)
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
-    def own(self) -> Step:
-        """The step as training takes it, on one micro-batch after the other."""
+    def make_step(self) -> TimedCall:
+        """Return the step as training takes it, on one micro-batch after the other."""
         return harness.make_training_step(
-            self.model, self._loss, self.batches, self.optimizer, self.recipe.optimizer.clip_norm,
-            self.train.precision, self.group,
-        )  # fmt: skip
+            self.model,
+            self._albert_loss,
+            self.batches,
+            self.optimizer,
+            self.recipe.optimizer.clip_norm,
+            self.train.precision,
+            self.group,
+        )
 
-    def _loss(self, part: MicroBatch) -> Tensor:
+    def _albert_loss(self, part: MicroBatch) -> Tensor:
         sums = self.job.loss_sums(part.data)
         return torch.stack([sums[name] / max(1, part.counts[name]) for name in self.job.loss_names]).sum()
 
-    def _peer_loss(self, called: Any, batch: PackedBatch) -> Tensor:
-        given = peer.pretraining_inputs(self.model, batch, self.device)
-        if self.recipe.data.sentence_loss == "none":
-            shown = {key: value for key, value in given.items() if "label" not in key}
-            logits = called(**shown).prediction_logits
-            return F.cross_entropy(logits.flatten(0, 1), given["labels"].flatten(), ignore_index=-100)
-        return peer.compute_loss(called, given)
+    def _peer_loss(self, called: peer.Called, batch: PackedBatch) -> Tensor:
+        inputs = peer.pretraining_inputs(self.model, batch, self.device)
+        if self.recipe.data.sentence_loss != "none":
+            return peer.compute_loss(called, inputs)
+        without_labels = {key: value for key, value in inputs.items() if "label" not in key}
+        logits = called(**without_labels).prediction_logits
+        return F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)
 
-    # ------------------------------------------------------------ its parts
+    # ------------------------------------------------------------ the parts
 
-    def _parts(self) -> dict[str, float]:
-        """Median seconds of each part of a step, with a wait for the device between them."""
+    def _time_parts(self) -> dict[str, float]:
+        """Return the median seconds of each part of a step, with a wait for the device between them."""
         seconds: dict[str, list[float]] = {name: [] for name in PARTS}
 
         @contextmanager
@@ -209,71 +267,80 @@ class PretrainBench:
             with timed("data"):
                 self.job.draw(number, self.group)
             with timed("forward"), autocast(self.train.precision, self.device):
-                loss = self._loss(batch)
+                loss = self._albert_loss(batch)
             with timed("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(loss)
             with timed("communication"):
                 if self.group.world_size > 1:
                     reduce_gradients(self.model, self.group)
             with timed("optimizer"):
                 clip_gradients(self.model, self.recipe.optimizer.clip_norm)
                 update_weights(self.optimizer, 0.0)
-        return {name: median(found[harness.WARM_UP :]) for name, found in seconds.items()}
+        return {name: median(timings[harness.WARM_UP :]) for name, timings in seconds.items()}
 
-    def _recipe_step(self, parts: Mapping[str, float], micro: Mapping[str, Any], peak: float) -> dict[str, Any]:
-        """The recipe's own step and run, put together from the parts; drawing goes on beside the computation."""
-        batch, ranks = self.recipe.train.batch_size, self.group.world_size
-        times = math.ceil(batch / (self.sequences * ranks))  # micro-batches of the rank that has most
-        computing = times * max(parts["forward"] + parts["backward"], parts["data"])
+    def _compute_recipe_step(self, parts: Mapping[str, float], micro: MicroBatchFacts, peak: float) -> RecipeStep:
+        """Compute the recipe's own step and run; the next batch is sampled during the computation."""
+        batch_size = self.recipe.train.batch_size
+        ranks = self.group.world_size
+        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank with the most
+        computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]
-        days = seconds * self.recipe.schedule.total_steps / 86400
-        return {
-            "sequences": batch,
-            "micro_batches_a_process": times,
-            "seconds": round(seconds, 7),
-            "tokens_per_second": round(micro["tokens"] / self.sequences * batch / seconds),
-            "mfu": round(micro["model_flops"] / self.sequences * batch / ranks / seconds / peak, 4),
-            "optimizer_share": round(parts["optimizer"] / seconds, 5),
-            "communication_share": round(parts["communication"] / seconds, 5),
-            "steps": self.recipe.schedule.total_steps,
-            "days": round(days, 4),
-            "devices_for_a_week": math.ceil(days * ranks / 7),
-            "devices_for_a_day": math.ceil(days * ranks),
-        }
+        days = seconds * self.recipe.schedule.total_steps / _SECONDS_PER_DAY
+        flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
+        return RecipeStep(
+            sequences=batch_size,
+            micro_batches_per_process=micro_batches,
+            seconds=round(seconds, 7),
+            tokens_per_second=round(micro.tokens / self.sequences * batch_size / seconds),
+            mfu=round(flops_per_rank / seconds / peak, 4),
+            optimizer_fraction=round(parts["optimizer"] / seconds, 5),
+            communication_fraction=round(parts["communication"] / seconds, 5),
+            steps=self.recipe.schedule.total_steps,
+            days=round(days, 4),
+            devices_for_a_week=math.ceil(days * ranks / 7),
+            devices_for_a_day=math.ceil(days * ranks),
+        )
 
 
-# ---------------------------------------------------------------- shown
-
-
-def text(result: Mapping[str, Any]) -> str:
-    """The result of `run` as tables."""
-    micro, parts = result["micro_batch"], result["parts_ms"]
-    computing = sum(value for name, value in parts.items() if name != "data")
-    labels = {"data": "data, drawn beside the computation"}
-    rows = [(labels.get(name, name), f"{value:,.2f}", f"{value / computing:.1%}") for name, value in parts.items()]
-    title = f"a step of {micro['sequences']} sequences, {micro['tokens']:,.0f} tokens"
-    shown = [
-        f"{harness.headline(result['recipe'], result)}\n{result['text']}",
-        harness.format_variants(title, result["variants"]),
-        console.format_table(("where the time goes", "ms", "of the step"), rows),
-        console.wrap_notes(_notes(result)),
-        memory.text(result["memory"]),
+def format_result(result: PretrainBenchResult) -> str:
+    """Return the result as tables with notes."""
+    micro = result.micro_batch
+    computing = sum(ms for name, ms in result.parts_ms.items() if name != "data")
+    labels = {"data": "data, sampled during the computation"}
+    rows = [(labels.get(name, name), f"{ms:,.2f}", f"{ms / computing:.1%}") for name, ms in result.parts_ms.items()]
+    headline = harness.format_headline(
+        result.recipe,
+        result.conditions,
+        result.matmul_peak_flops,
+        processes=result.processes,
+        compiled=result.compiled,
+    )
+    title = f"a step of {micro.sequences} sequences, {micro.tokens:,.0f} tokens"
+    blocks = [
+        f"{headline}\n{result.text}",
+        harness.format_variants(title, result.variants),
+        console.format_table(("parts of a step", "ms", "of the step"), rows),
+        console.wrap_notes(_format_notes(result)),
+        memory.format_memory(result.memory),
     ]
-    return "\n\n".join(shown)
+    return "\n\n".join(blocks)
 
 
-def _notes(result: Mapping[str, Any]) -> list[str]:
-    """The recipe's own step and run, and how the figures are to be read."""
-    micro, step = result["micro_batch"], result["recipe_step"]
-    times, days = step["micro_batches_a_process"], step["days"]
-    week, day = step["devices_for_a_week"], step["devices_for_a_day"]
-    long = f"{days:,.0f} days" if days > 3 else console.format_duration(86400 * days)
-    many = f": a week with {week:,} such devices, a day with {day:,}, if nothing is lost between them"
+def _format_notes(result: PretrainBenchResult) -> list[str]:
+    """Return sentences on the recipe's own step and run, and on how to read the figures."""
+    step = result.recipe_step
+    duration = f"{step.days:,.0f} days" if step.days > 3 else console.format_duration(_SECONDS_PER_DAY * step.days)
+    run_length = f"Its {step.steps:,} steps take {duration} here"
+    if step.devices_for_a_week > 1:
+        run_length += (
+            f": a week with {step.devices_for_a_week:,} such devices, a day with {step.devices_for_a_day:,}, "
+            "if nothing is lost between them"
+        )
     return [
-        f"The recipe's step of {step['sequences']:,} sequences, {times:,} x this micro-batch and one update, takes "
-        f"{1000 * step['seconds']:,.0f} ms: {step['tokens_per_second']:,} tokens/s, {step['mfu']:.0%} of the peak.",
-        f"Its {step['steps']:,} steps take {long} here{many if week > 1 else ''}.",
-        "The share of the peak counts the full model's FLOPs, for everyone alike. Ours computes the last layer only at "
-        "the rows that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
-        f"{micro['share_filled']:.0%} of what padding to the full length would compute.",
+        f"The recipe's step of {step.sequences:,} sequences, {step.micro_batches_per_process:,} x this micro-batch and "
+        f"one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, {step.mfu:.0%} MFU.",
+        f"{run_length}.",
+        "The MFU counts the full model's FLOPs, for everyone alike. Albert computes the last layer only for the rows "
+        "that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
+        f"{result.micro_batch.filled_fraction:.0%} of what padding to the full length would compute.",
     ]

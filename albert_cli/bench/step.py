@@ -1,13 +1,13 @@
-"""`albert bench step`: forward and backward pass of this model and of `transformers`, on the same batch.
+"""`albert bench step`: a forward and backward pass of this model and of `transformers`, on the same batch.
 
 Pretraining batches are full sequences of 128 and of 512 tokens; the fine-tuning batches have the lengths of real
-GLUE examples. The optimizer's update is left out: it is the same work for everyone.
+GLUE examples. The optimizer's update is not timed: it is the same for both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.bench import harness, peer
-from albert_cli.bench.harness import Workload, pretraining_loss, random_batch
+from albert_cli.bench.harness import Comparison, Conditions, TimedCall, Workload
+from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -27,8 +28,8 @@ from albert_cli.model.packing import pack
 from albert_cli.training.device import choose_device
 
 WORKS: Final = ("s128", "s512", "glue")
-# Tokens of an example, [CLS] and [SEP] included, at the middles of as many equal parts of the task's training split as
-# the paper's batch has examples (Table 14), in a vocabulary of 30,000 pieces made from English Wikipedia and books.
+# Tokens of an example, [CLS] and [SEP] included: the median of each of N equal parts of the task's training split,
+# where N is the paper's batch size (Table 14), in a vocabulary of 30,000 pieces of English Wikipedia and books.
 _GLUE: Final = {
     "cola": "6 7 8 8 9 9 10 10 11 11 12 13 14 15 17 22",
     "sst2": "3 4 4 5 5 5 6 6 7 7 8 8 9 9 10 11 11 12 13 14 15 16 17 19 20 22 24 26 29 32 37 46",
@@ -36,87 +37,141 @@ _GLUE: Final = {
     "rte": "23 28 32 34 37 39 40 42 44 46 47 49 50 52 54 56 58 60 62 64 67 70 75 82 91 104 116 125 135 145 162 193",
 }
 GLUE_MAX: Final = 128  # longer examples are cut
-GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in found.split()] for task, found in _GLUE.items()}
+GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in lengths.split()] for task, lengths in _GLUE.items()}
 
 
-# A model, the loss of a batch, the batches, the same for `transformers` by how they are padded, and what they hold.
-_Work = tuple[Any, Callable[[Any], Tensor], Sequence[Any], Mapping[str, Sequence[Any]], Workload]
+@dataclass(frozen=True)
+class StepBenchOptions:
+    """What to measure: batches, rounds, peers and precision."""
+
+    works: Sequence[str] = WORKS
+    tokens: int = 0  # of a pretraining batch; 0: chosen by device
+    rounds: int = 5
+    alone: bool = False  # without `transformers`
+    compiled: bool = True
+    precision: str = "fp32"
+    device: str = "auto"
 
 
-def run(
-    name: str, works: Sequence[str], tokens: int, rounds: int, alone: bool, compiled: bool, precision: str, device_: str
-) -> dict[str, Any]:
-    """Time every work; raises `ConfigError` for an unknown work, shape or device.
+@dataclass(frozen=True)
+class StepBenchResult:
+    """The comparisons by work."""
 
-    tokens: of a pretraining batch, 0 for a number by the device; alone: without `transformers`.
-    """
-    for work in works:
-        if work not in WORKS:
-            raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
-    device = choose_device(device_)
-    # All losses must agree, so nothing is dropped.
+    model: str
+    conditions: Conditions
+    matmul_peak_flops: int
+    works: dict[str, Comparison]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A model, its call to time, and the same batches for `transformers` by the name of their padding."""
+
+    model: PretrainingModel | SequenceClassifier
+    call: TimedCall
+    peer_inputs: Mapping[str, Sequence[Mapping[str, Tensor]]]
+    workload: Workload
+
+
+def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
+    """Time every work; raise `ConfigError` for an unknown work, shape or device."""
+    device = choose_device(options.device)
+    # Without dropout, so that all losses agree.
     config = replace(
         shapes.find_shape(name).config,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0,
-    )  # fmt: skip
-    found = {}
-    for work in works:
-        if (GLUE_MAX if work == "glue" else int(work[1:])) > config.max_position_embeddings:
-            raise ConfigError(f"--work {work}: the model has {config.max_position_embeddings} positions", "choose less")
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+    )
+    for work in options.works:
+        _check_work(work, config)
+    comparisons = {}
+    for work in options.works:
         torch.manual_seed(0)
-        made = _glue(config, device) if work == "glue" else _pretraining(config, int(work[1:]), tokens, device)
-        model, loss, batches, padded, done = made
-        variants = {"albert": harness.make_passes(model, loss, batches, precision)}
-        if compiled and isinstance(model, PretrainingModel):
-            variants["albert, compiled"] = harness.with_compiled_block(model, variants["albert"])
-        if not alone:
-            twin = peer.make_transformers_model(model)
-            for how, given in padded.items():
-                variants[f"transformers{how}"] = harness.make_passes(
-                    twin, partial(peer.compute_loss, twin), given, precision
-                )
-            if compiled:  # of two ways to pad, to the one width
-                fused = partial(peer.compute_loss, torch.compile(twin))
-                variants[f"transformers, compiled{how}"] = harness.make_passes(twin, fused, given, precision)
-        found[work] = harness.compare_variants(variants, [done] * rounds, precision, device, work)
-    peak = max(result.pop("matmul_peak_flops") for result in found.values())
-    conditions = harness.conditions(device, precision)
-    return {"model": name, **conditions, "matmul_peak_flops": peak, "works": found}
+        prepared = _prepare_work(work, config, options, device)
+        variants = _make_variants(prepared, options)
+        workloads = [prepared.workload] * options.rounds
+        comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
+    peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
+    conditions = harness.current_conditions(device, options.precision)
+    return StepBenchResult(name, conditions, peak, comparisons)
 
 
-def _pretraining(config: ModelConfig, length: int, tokens: int, device: torch.device) -> _Work:
-    """One batch of full sequences with 15 % of the positions masked."""
-    tokens = tokens or (1024 if device.type == "cpu" else 65_536)
-    drawn = random_batch([length] * max(1, tokens // length), config.vocab_size)
+def _check_work(work: str, config: ModelConfig) -> None:
+    if work not in WORKS:
+        raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
+    longest = GLUE_MAX if work == "glue" else int(work[1:])
+    if longest > config.max_position_embeddings:
+        message = f"--work {work}: the model has {config.max_position_embeddings} positions"
+        raise ConfigError(message, "choose a shorter work or another model")
+
+
+def _prepare_work(work: str, config: ModelConfig, options: StepBenchOptions, device: torch.device) -> _Work:
+    if work == "glue":
+        return _prepare_glue(config, options.precision, device)
+    return _prepare_pretraining(config, int(work[1:]), options, device)
+
+
+def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCall]:
+    """Return albert's call and those of `transformers`; compiled forms use the last way to pad."""
+    variants = {"albert": work.call}
+    if options.compiled and isinstance(work.model, PretrainingModel):
+        variants["albert, compiled"] = harness.with_compiled_block(work.model, work.call)
+    if options.alone:
+        return variants
+    hf_model = peer.make_transformers_model(work.model)
+    for padding, inputs in work.peer_inputs.items():
+        loss_of = partial(peer.compute_loss, hf_model)
+        variants[f"transformers{padding}"] = harness.make_passes(hf_model, loss_of, inputs, options.precision)
+    if options.compiled:
+        padding, inputs = list(work.peer_inputs.items())[-1]
+        loss_of = partial(peer.compute_loss, torch.compile(hf_model))
+        variants[f"transformers, compiled{padding}"] = harness.make_passes(hf_model, loss_of, inputs, options.precision)
+    return variants
+
+
+def _prepare_pretraining(config: ModelConfig, length: int, options: StepBenchOptions, device: torch.device) -> _Work:
+    """Build one batch of full sequences with 15 % of the positions masked."""
+    tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
+    batch = random_batch([length] * max(1, tokens // length), config.vocab_size)
     model = PretrainingModel(config).to(device).train()
-    padded = {"": [peer.pretraining_inputs(model, drawn, device)]}
-    done = len(drawn.ids), len(drawn.ids) * costs.training_flops(config, length)
-    return model, partial(pretraining_loss, model, device), [drawn], padded, done
+    loss_of: Callable[[PackedBatch], Tensor] = partial(pretraining_loss, model, device)
+    call = harness.make_passes(model, loss_of, [batch], options.precision)
+    token_count = len(batch.ids)
+    workload = Workload(token_count, token_count * costs.training_flops(config, length))
+    return _Work(model, call, {"": [peer.pretraining_inputs(model, batch, device)]}, workload)
 
 
-def _glue(config: ModelConfig, device: torch.device) -> _Work:
-    """One batch of each task, one after the other; the sentence-order labels stand for the classes."""
+def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _Work:
+    """Build one batch of each task, one after the other; sentence-order labels serve as classes."""
     shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
     batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
     model = SequenceClassifier(config, 2).to(device).train()
-    pairs = [(b, torch.from_numpy(b.order_labels).long().to(device)) for b in batches]
+    labelled = [(batch, torch.from_numpy(batch.order_labels).long().to(device)) for batch in batches]
 
-    def loss(pair: tuple[PackedBatch, Tensor]) -> Tensor:
-        return F.cross_entropy(model(pack(pair[0], device)).float(), pair[1])
+    def loss_of(pair: tuple[PackedBatch, Tensor]) -> Tensor:
+        batch, labels = pair
+        return F.cross_entropy(model(pack(batch, device)).float(), labels)
 
-    padded = {
-        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": label} for b, label in pairs]
-        for name, width in (("the longest", 0), (GLUE_MAX, GLUE_MAX))
+    inputs = {
+        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": labels} for b, labels in labelled]
+        for name, width in (("the longest", 0), (str(GLUE_MAX), GLUE_MAX))
     }
-    lengths = [int(n) for b in batches for n in np.diff(b.offsets)]
-    done = sum(lengths), sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
-    return model, loss, pairs, padded, done
+    lengths = [int(n) for batch in batches for n in np.diff(batch.offsets)]
+    flops = sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
+    call = harness.make_passes(model, loss_of, labelled, precision)
+    return _Work(model, call, inputs, Workload(sum(lengths), flops))
 
 
-def text(result: dict[str, Any]) -> str:
-    """The result of `run` as tables."""
-    works = [
-        harness.format_variants(f"{work}, {found['tokens']:,.0f} tokens", found["variants"])
-        for work, found in result["works"].items()
+def format_result(result: StepBenchResult) -> str:
+    """Return the result as tables."""
+    tables = [
+        harness.format_variants(f"{work}, {comparison.tokens:,.0f} tokens", comparison.variants)
+        for work, comparison in result.works.items()
     ]
-    return "\n\n".join([harness.headline(result["model"], result), *works])
+    headline = harness.format_headline(result.model, result.conditions, result.matmul_peak_flops)
+    return "\n\n".join([headline, *tables])

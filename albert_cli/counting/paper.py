@@ -151,9 +151,9 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
 
 _ABOUT_BATCHES: Final = (
     "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
-    "By arithmetic: pretraining here with LAMB, all activations kept, in fp32 as theirs and in bf16; `albert bench gpu "
-    "--part batches` tries it. Sharing leaves room for a larger batch only by the weights' state: the activations are "
-    "as large.",
+    "By arithmetic: pretraining here with LAMB, all activations kept, in fp32 as theirs and in bf16; `python -m "
+    "benchmarks.gpu --part batches` tries it. Sharing leaves room for a larger batch only by the weights' state: the "
+    "activations are as large.",
 )
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from albert_cli.bench import memory
-from albert_cli.bench.harness import random_batch
+from albert_cli.bench.inputs import random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.costs import GPU, LENGTHS, ComputeSetup, Precision, count_parameters
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig

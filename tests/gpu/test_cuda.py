@@ -14,8 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from albert_cli.bench import correctness, kernels
-from albert_cli.bench.correctness import compute_loss_and_gradients
 from albert_cli.model import encoder, hub, sparse_attention
 from albert_cli.model.block import self_attention
 from albert_cli.model.config import ModelConfig
@@ -27,9 +25,11 @@ from albert_cli.training.optimizers import clip_gradients, make_optimizer, updat
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.reduction import reduce_during_backward
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
-from tests.command import albert
+from benchmarks import correctness, gpu, kernels
+from benchmarks.correctness import compute_loss_and_gradients
 from tests.gpu.test_without import SHAPE as SMALL
 from tests.gpu.test_without import Operations, losses
+from tests.helpers.benchmarks import run_benchmark
 from tests.model.shapes import random_batch
 from tests.training.test_loop import MakeJob, make_job, make_loop
 
@@ -150,16 +150,17 @@ def test_recomputed_activations_change_nothing_but_memory(dropout: float) -> Non
 
 
 def test_the_bench_finds_the_form_of_training_right() -> None:
-    found = correctness.measure(replace(SHAPE, max_position_embeddings=512), TrainSettings(), CUDA)
-    assert found["is_right"], found
-    assert found["form"] == "bf16, compiled"
+    config = replace(SHAPE, max_position_embeddings=512)
+    result = correctness.measure_correctness(config, TrainSettings(), CUDA)
+    assert result.is_correct, result
+    assert result.form == "bf16, compiled"
 
 
 def test_a_part_of_the_bench_from_end_to_end(tmp_path: Path) -> None:
     shape = ("hidden_size=256", "num_attention_heads=4", "intermediate_size=512", "num_hidden_layers=2")
     few = ["--tokens", 2048, "--rounds", 2, *(word for value in shape for word in ("-s", f"model.{value}"))]
-    albert("bench", "gpu", "--out", tmp_path, "--part", "base-s128", *few)
-    full = json.loads((tmp_path / "bench.json").read_text())["parts"]["base-s128"]["results"][""]
+    run_benchmark(gpu.app, "--out", tmp_path, "--part", "base-s128", *few)
+    full = json.loads((tmp_path / "bench.json").read_text())["measured"]["base-s128"]["results"][""]
     assert list(full["variants"]) == ["albert", "transformers", "transformers, compiled"]
     assert full["memory"]["dropout 0"]["peak"] > 0 and full["compiled"]
 
@@ -264,9 +265,9 @@ def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe:
         next(taken)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[10] == graphs[-1] <= 4  # three of the block, and the losses
-    found = kernels.profile(lambda: float(next(taken) is None), CUDA)
+    profile = kernels.profile_step(lambda: float(next(taken) is None), CUDA)
     taken.close()
-    assert found["waits"] == 1 and found["pageable_copies"] == 0, found  # the finite check
+    assert profile.waits == 1 and profile.pageable_copies == 0, profile  # the finite check
 
 
 def test_one_rank_of_nccl_is_one_process(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -496,6 +496,6 @@ def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatc
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
 
     monkeypatch.setattr(memory, "measure_saved_bytes", short)
-    found = memory.measure(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
-    assert [row["failed"] for row in found.values()] == ["CUDA out of memory."] * 2
-    assert "CUDA out of memory" in memory.text(found)
+    by_rate = memory.measure_memory(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
+    assert [use.failed for use in by_rate.values()] == ["CUDA out of memory."] * 2
+    assert "CUDA out of memory" in memory.format_memory(by_rate)

@@ -1,0 +1,94 @@
+"""Inputs of speed measurements: the examples of a data directory, random text, or random batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_cli.counting import costs
+from albert_cli.data.batches import PackedBatch
+from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.data.verification import verify_data
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.objectives import PretrainingCorpora
+
+DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, used if a recipe takes it from the data
+# Roughly English Wikipedia in 30,000 pieces: pieces per sentence, sentences per document.
+_SENTENCE_LENGTH: Final = 25
+_DOCUMENT_LENGTH: Final = 30
+_DOCUMENTS: Final = 400
+_WORD_START_FRACTION: Final = 0.7  # of the pieces
+_SPECIAL_PIECES: Final = 5
+
+
+def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCorpora, str]:
+    """Return the training split of a data directory, or random text, and a phrase that names the source.
+
+    Raises `CheckpointError` if `data` is not a data directory or is damaged.
+    """
+    if data is None:
+        size = vocab_size or DEFAULT_VOCAB_SIZE
+        source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
+        return _random_text(size), source
+    verify_data(data)
+    corpus = TokenCorpus.open(data)
+    return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
+
+
+def _random_text(vocab_size: int) -> PretrainingCorpora:
+    """Sample sentences and documents whose lengths resemble those of text, so that the work is the same."""
+    rng = np.random.default_rng(0)
+    is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
+    is_word_start[:_SPECIAL_PIECES] = True
+    document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
+    documents = np.cumsum([0, *document_lengths])
+    sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
+    sentences = np.cumsum([0, *sentence_lengths])
+    lowest_id = min(_SPECIAL_PIECES, vocab_size - 1)
+    ids = rng.integers(lowest_id, vocab_size, int(sentences[-1])).astype(np.uint32)
+    corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
+    # The sampler reads only these attributes.
+    vocabulary = SimpleNamespace(
+        size=vocab_size,
+        is_word_start=is_word_start,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        first_ordinary_id=_SPECIAL_PIECES,
+    )
+    return PretrainingCorpora(corpus, corpus, cast(Vocabulary, vocabulary))
+
+
+def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
+    """Sample sequences of these lengths, with 15 % of the positions masked; always the same ones."""
+    rng = np.random.default_rng(0)
+    offsets = np.cumsum([0, *lengths])
+    # Position 0 of a sequence, [CLS], is never masked.
+    chosen = [rng.permutation(n - 1)[: round(costs.MASKED_FRACTION * n)] for n in lengths]
+    masked = np.concatenate([start + 1 + np.sort(positions) for start, positions in zip(offsets, chosen, strict=False)])
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    segments = positions > np.repeat(lengths, lengths) // 2
+    ids = rng.integers(5, vocab_size, len(positions))
+    labels = rng.integers(5, vocab_size, len(masked))
+    arrays = (ids, segments, positions, offsets, masked, labels, rng.integers(0, 2, len(lengths)))
+    return PackedBatch(*(array.astype(np.int32) for array in arrays))
+
+
+def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:
+    """Return the mean loss at masked positions, plus that of sentence order if the batch has such labels."""
+    labels = torch.from_numpy(batch.masked_labels).long().to(device)
+    logits = model(pack(batch, device, batch.masked_index))
+    loss = F.cross_entropy(logits.masked.float(), labels)
+    if bool((batch.order_labels >= 0).any()):
+        order_labels = torch.from_numpy(batch.order_labels).long().to(device)
+        loss = loss + F.cross_entropy(logits.sentence_order.float(), order_labels, ignore_index=-1)
+    return loss

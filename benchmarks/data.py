@@ -1,0 +1,230 @@
+"""Time every stage from text to masked pairs on one core, and SentencePiece alone for comparison.
+
+python -m benchmarks.data wiki.jsonl --vocab vocabulary
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final, TypeVar
+
+import numpy as np
+import typer
+from sentencepiece import SentencePieceProcessor
+
+from albert_cli import console
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField
+from albert_cli.data.batches import sample_batch
+from albert_cli.data.build import plan_tasks
+from albert_cli.data.pairs import PairSettings
+from albert_cli.data.prefetch import prefetch
+from albert_cli.data.shards import Shard, TokenCorpus
+from albert_cli.data.tokenization import BuildSettings, clean_normalized, tokenize_documents, tokenize_task
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import Document, hash_normalized_text, read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
+from albert_cli.text.source_parts import ReadCounter
+from albert_cli.text.vocabulary import MODEL_FILE, Vocabulary
+
+Result = TypeVar("Result")
+_TOKENS: Final = 131_072  # of one call of the sampler: a micro-batch of 256 sequences of 512
+_SENTENCES: Final = 8192  # of one call of SentencePiece: about as many as a task encodes at a time
+_LENGTHS: Final = (128, 512)
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class SamplingSpeed:
+    """Speed of the sampler at one sequence length."""
+
+    sequences: int  # of one call
+    tokens_per_cpu_second: int  # by one thread
+    prefetched_tokens_per_second: int  # wall-clock time, delivered to a consumer that only waits
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class DataSpeed:
+    """Speeds in MB (1e6 bytes) of text per second of processor time, by stage.
+
+    "everything" is a task of `albert data` from the file to the committed shards; "sentencepiece alone" encodes the
+    same cleaned sentences to lists of ids, many in a call or one.
+    """
+
+    bytes: int
+    documents: int
+    pieces: int
+    mb_per_cpu_second: dict[str, float]
+    fraction_of_sentencepiece: float
+    sampling: dict[int, SamplingSpeed]
+
+
+def measure_data(
+    sources: Sequence[str], vocabulary_dir: Path, settings: BuildSettings, megabytes: int, seconds: float = 1.0
+) -> DataSpeed:
+    """Time each stage of `albert data` on about the first `megabytes` (of files) of the sources, in this process.
+
+    seconds: for each figure of the sampler.
+    """
+    vocabulary = Vocabulary.load(vocabulary_dir)
+    text_bytes = 0
+
+    def count_bytes(disk: int, text: int) -> None:
+        nonlocal text_bytes
+        text_bytes += text
+
+    with TemporaryDirectory(prefix="albert-bench-") as folder:
+        planned = plan_tasks(sources, vocabulary_dir, Path(folder) / "data", settings)
+        tasks = planned[:1]
+        for task in planned[1:]:
+            if sum(t.size for t in tasks) + task.size <= megabytes * 1_000_000:
+                tasks.append(task)
+        _, total_seconds = _timed(lambda: [tokenize_task(task, count_bytes) for task in tasks])
+    if not text_bytes:
+        raise InputError("no text in any source", "check the files, or choose others")
+    parts = [(part, task.settings.read) for task in tasks for part in task.parts]
+    documents, reading_seconds = _timed(
+        lambda: [document for part, read in parts for document in read_part(part, read, ReadCounter())]
+    )
+    stages = _time_stages(documents, vocabulary, vocabulary_dir, settings.language)
+    seconds_by_stage = {"reading": reading_seconds, **stages, "everything": total_seconds}
+    ids, *counts, _ = tokenize_documents(documents, vocabulary, settings.language)
+    offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in counts]
+    dtype = np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32
+    corpus = TokenCorpus([Shard(ids.astype(dtype), *offsets)])
+    return DataSpeed(
+        bytes=text_bytes,
+        documents=len(documents),
+        pieces=int(ids.size),
+        mb_per_cpu_second={
+            stage: round(text_bytes / 1e6 / max(spent, 1e-9), 2) for stage, spent in seconds_by_stage.items()
+        },
+        fraction_of_sentencepiece=round(stages["sentencepiece alone"] / total_seconds, 3),
+        sampling=measure_sampling(corpus, vocabulary, seconds=seconds),
+    )
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """Return the result and the processor time that it took, in seconds."""
+    begin = time.process_time()
+    result = work()
+    return result, time.process_time() - begin
+
+
+def _time_stages(
+    documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
+) -> dict[str, float]:
+    """Return the seconds of each stage between reading and writing, on all documents at once."""
+    paragraphs, paragraph_seconds = _timed(lambda: [split_paragraphs(document.text) for document in documents])
+    _, hashing_seconds = _timed(lambda: [hash_normalized_text(" ".join(lines)) for lines in paragraphs])
+    sentences, sentence_seconds = _timed(lambda: [segment_paragraphs(lines, language) for lines in paragraphs])
+    flat = list(itertools.chain.from_iterable(sentences))
+    cleaned, cleaning_seconds = _timed(lambda: clean_normalized(flat, vocabulary.cleaning))
+    encoding_seconds = 0.0
+    for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by its result's size
+        lines = cleaned[start : start + _SENTENCES]
+        encoding_seconds += _timed(partial(vocabulary.encode_cleaned, lines))[1]
+    encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL_FILE)).encode
+    _, single_seconds = _timed(lambda: [encode(line) for line in cleaned])
+    return {
+        "hashing": hashing_seconds,
+        "segmentation": paragraph_seconds + sentence_seconds,
+        "cleaning": cleaning_seconds,
+        "sentencepiece alone": encoding_seconds,
+        "sentencepiece, line by line": single_seconds,
+    }
+
+
+def measure_sampling(
+    corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = _LENGTHS, seconds: float = 1.0
+) -> dict[int, SamplingSpeed]:
+    """Sample packed batches for about `seconds` a figure, for each maximum length."""
+    return {length: _measure_sampling_at(corpus, vocabulary, length, seconds) for length in lengths}
+
+
+def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: int, seconds: float) -> SamplingSpeed:
+    rules = PairSettings(max_seq_length=length)
+    sequences = max(1, _TOKENS // length)
+
+    def sample(step: int) -> tuple[int, int]:
+        """Return the tokens and the bytes of a step's batch."""
+        index = np.arange(step * sequences, (step + 1) * sequences)
+        batch = sample_batch(corpus, vocabulary, rules, 0, index)
+        return batch.ids.size, sum(array.nbytes for array in vars(batch).values())
+
+    sample(0)  # loads the vocabulary's tables and the pages of the shards' offsets
+    tokens = 0
+    size = 0
+    spent = 0.0
+    begin = time.process_time()
+    for step in itertools.count(1):
+        batch_tokens, batch_bytes = sample(step)
+        tokens += batch_tokens
+        size += batch_bytes
+        spent = time.process_time() - begin
+        if spent >= seconds:
+            break
+    delivered = 0
+    waited = 0.0
+    started = time.monotonic()
+    with prefetch(sample, itertools.count(1)) as batches:
+        for batch_tokens, _ in batches:
+            delivered += batch_tokens
+            waited = time.monotonic() - started
+            if waited >= seconds:
+                break
+    return SamplingSpeed(
+        sequences=sequences,
+        tokens_per_cpu_second=round(tokens / spent),
+        prefetched_tokens_per_second=round(delivered / waited),
+        bytes_per_token=round(size / tokens, 2),
+    )
+
+
+def format_result(result: DataSpeed) -> str:
+    """Return the result as tables."""
+    rates = [(stage, f"{rate:,.1f}") for stage, rate in result.mb_per_cpu_second.items()]
+    size = f"{result.bytes / 1e6:.1f} MB of text, {result.documents:,} documents"
+    ratio = f"everything runs at {result.fraction_of_sentencepiece:.0%} of the speed of SentencePiece alone"
+    headers = ("pairs and masks: length", "sequences", "tokens/s a core", "tokens/s prefetched", "bytes a token")
+    rows = [
+        (
+            length,
+            f"{speed.sequences:,}",
+            f"{speed.tokens_per_cpu_second:,}",
+            f"{speed.prefetched_tokens_per_second:,}",
+            f"{speed.bytes_per_token:,}",
+        )
+        for length, speed in result.sampling.items()
+    ]
+    stages = console.format_table(("stage", "MB/s a core"), rates)
+    return "\n".join([stages, "", f"{size}; {ratio}", "", console.format_table(headers, rows)])
+
+
+@verb(app)
+def main(
+    sources: Sources,
+    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
+    megabytes: Annotated[int, typer.Option(min=1, help="Measure on about this many MB of the files' beginnings.")] = 64,
+    language: Language = "en",
+    text_field: TextField = "text",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Time every stage from text to masked pairs on one core, and SentencePiece alone."""
+    settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))
+    result = measure_data(sources, vocab, settings, megabytes)
+    console.print_result(asdict(result), format_result(result))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,412 @@
+"""Run every GPU benchmark, in parts of a few minutes; each part is saved when it is done.
+
+    python -m benchmarks.gpu --out speeds --data data
+
+The first part checks that the GPU computes what the CPU does. The others time a recipe's step by model and length,
+against `transformers` and against the goals, and then variants of the same step. One JSON and one Markdown file contain
+everything measured so far.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import torch
+import typer
+
+from albert_cli import __version__, console, store
+from albert_cli.bench import harness
+from albert_cli.bench import pretrain as pretrain_bench
+from albert_cli.bench.harness import SINGLE_PROCESS, WARM_UP
+from albert_cli.bench.pretrain import PretrainBench, PretrainBenchOptions, prepare_recipe
+from albert_cli.bench.step import StepBenchOptions, run_step_bench
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Device, Out, Overrides, Quiet
+from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.model import encoder
+from albert_cli.training.device import choose_device
+from benchmarks import correctness, kernels, measurements, memory
+
+SIZES: Final = ("base", "large", "xlarge", "xxlarge")
+LENGTHS: Final = (128, 512)
+# Tokens a second of pretraining in bf16 on one H200, by a bottom-up estimate of what kernels can reach: matmuls at 82
+# to 90 % of a large one's 790 TFLOP/s, elementwise passes at the 4.3 TB/s of a copy.
+GOALS: Final = {
+    ("base", 128): 950_000,
+    ("base", 512): 870_000,
+    ("large", 512): 265_000,
+    ("xlarge", 512): 80_000,
+    ("xxlarge", 512): 42_000,
+}
+# The goal of the speed relative to transformers on the same text, eager and compiled.
+SPEEDUP_GOALS: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
+PROFILE_GOALS: Final = {"busy": "at least 0.95", "waits": "at most 1", "pageable_copies": "0"}
+# Milliseconds of four fine-tuning steps at which eight processes take the 443,000 steps of GLUE (eight tasks, five
+# seeds) in 15 minutes.
+FINE_TUNING_MS: Final = 4 * 8 * 15 * 60_000 / 443_000
+# Tokens of a micro-batch that leave room on 141 GB for transformers, whose activations take several times ours.
+_TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 16_384}
+_COMPILED_PEER: Final = ("base", "large")  # compiling the larger ones takes too many minutes for a part
+# As the second release of the models was trained.
+_NO_DROPOUT: Final = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
+AS_TRAINED: Final = "as trained"
+PADDED: Final = "padded attention"
+VARIANTS: Final[dict[str, tuple[str, ...]]] = {
+    AS_TRAINED: (),
+    PADDED: (),
+    "not compiled": ("train.compile=off",),
+    "deterministic": ("train.deterministic=true",),
+    "activations recomputed": ("train.checkpoint_activations=true",),
+    "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
+}
+T = TypeVar("T")
+Render = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class GpuBenchOptions:
+    """What to measure: the text (None: random ids), overrides of all recipes, tokens of a micro-batch (0: by model)."""
+
+    data: str | None = None
+    overrides: tuple[str, ...] = ()
+    tokens: int = 0
+    rounds: int = 9
+    alone: bool = False
+    device: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The measurements of one part, of which it fills one field, or the reason of its failure."""
+
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of `albert bench pretrain`, by label
+    correctness: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
+    attention: dict[str, Any] | None = None
+    fine_tuning: dict[str, Any] | None = None
+    batches: dict[str, Any] | None = None
+    failed: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if the device computes something else than the CPU."""
+        return self.correctness is not None and not self.correctness["is_correct"]
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the part need not be measured again."""
+        return not self.failed and not self.is_wrong
+
+
+@dataclass(frozen=True)
+class GpuBenchResult:
+    """All parts that a directory contains."""
+
+    conditions: dict[str, Any]
+    parts: dict[str, Part]
+
+
+def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions) -> GpuBenchResult:
+    """Measure the requested parts (none: all that `out` lacks) and return all parts that `out` then contains.
+
+    Each part is written when it is done. One that fails is recorded, and the others are measured; `AlbertError` at the
+    end names it. A wrong result of the correctness part ends the command at once. Raises `ConfigError` for an unknown
+    part and for an `out` that was measured under other conditions.
+    """
+    device = choose_device(options.device)
+    options = replace(options, device=device.type)
+    unknown = [part for part in requested if part not in PARTS]
+    if unknown:
+        raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
+    for size in SIZES:
+        prepare_recipe(*_request(size, LENGTHS[0], options, LENGTHS[0]))  # raises if overrides or data are wrong
+    conditions = {
+        "device_name": harness.current_conditions(device, "").device,
+        "versions": {"albert": __version__, "torch": torch.__version__},
+        **asdict(options),
+        "overrides": list(options.overrides),
+    }
+    with store.lock(out):
+        previous = measurements.load_previous(out, conditions)
+        parts = {name: Part(**values) for name, values in previous.items()}
+        for name in requested or [name for name in PARTS if name not in parts or not parts[name].is_finished]:
+            console.info(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
+            parts[name] = _attempt(PARTS[name], options)
+            parts = {part: parts[part] for part in PARTS if part in parts}
+            result = GpuBenchResult(conditions, parts)
+            measurements.save(out, conditions, {part: asdict(values) for part, values in parts.items()})
+            store.write_text(out / measurements.MARKDOWN, format_result(result, console.format_markdown_table) + "\n")
+            if parts[name].is_wrong:
+                message = f"{device}: computes something else than the CPU; see {out / measurements.MARKDOWN}"
+                raise AlbertError(message)
+    failed = [f"{name} ({part.failed})" for name, part in parts.items() if part.failed]
+    if failed:
+        raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
+    return GpuBenchResult(conditions, parts)
+
+
+def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOptions) -> Part:
+    """Measure a part, or return the reason of its failure."""
+    begin = time.monotonic()
+    _free_everything()
+    part, failed = _catch_failure(partial(measure, options))
+    return replace(part or Part(failed=failed), seconds=round(time.monotonic() - begin, 1))
+
+
+def _attempt_step(request: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
+    """Return the JSON of `albert bench pretrain`, or the reason of its failure: the other variants are still timed."""
+    _free_everything()
+    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *request))
+    return result.as_json() if result else {"failed": failed}
+
+
+def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
+    try:
+        return measure(), ""
+    except torch.OutOfMemoryError:
+        return None, "out of memory"
+    except (RuntimeError, AlbertError) as error:
+        return None, str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _free_everything() -> None:
+    """Release what the last measurement holds: models in cycles, exceptions, compiled graphs."""
+    gc.collect()
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def _request(
+    size: str,
+    length: int,
+    options: GpuBenchOptions,
+    tokens: int = 0,
+    more: Sequence[str] = (),
+    against: str | None = None,
+) -> tuple[str, PretrainBenchOptions]:
+    """Return the recipe and the options of `albert bench pretrain`; tokens: of a micro-batch, 0 for the default."""
+    tokens = tokens or options.tokens or _TOKENS[size]
+    return f"pretrain/albert-{size}", PretrainBenchOptions(
+        data=Path(options.data) if options.data else None,
+        overrides=(*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
+        sequences=max(1, tokens // length),
+        rounds=options.rounds,
+        against=against,
+        compiled=against is not None and options.device == "cuda" and size in _COMPILED_PEER,
+        device=options.device,
+    )
+
+
+def _measure_correctness(options: GpuBenchOptions) -> Part:
+    recipe, _, _ = prepare_recipe(*_request("base", LENGTHS[0], options))
+    result = correctness.measure_correctness(recipe.model, recipe.train, choose_device(options.device))
+    return Part(correctness=asdict(result))
+
+
+def _measure_step(size: str, length: int, options: GpuBenchOptions) -> Part:
+    against = None if options.alone else "transformers"
+    request = _request(size, length, options, against=against)
+    return Part(results={"": pretrain_bench.run_pretrain_bench(*request).as_json()})
+
+
+def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
+    results = {}
+    for name, overrides in VARIANTS.items():
+        context: AbstractContextManager[None] = _padded_attention() if name == PADDED else nullcontext()
+        with context:
+            results[name] = _attempt_step(_request(size, length, options, more=overrides))
+    return Part(results=results)
+
+
+@contextmanager
+def _padded_attention() -> Iterator[None]:
+    """Pad sequences to a rectangle for attention, also where the variable-length kernel applies."""
+    namespace = vars(encoder)
+    original = namespace["has_varlen"]
+    namespace["has_varlen"] = lambda device, dtype, head_size: False
+    try:
+        yield
+    finally:
+        namespace["has_varlen"] = original
+
+
+def _measure_micro_batches(options: GpuBenchOptions) -> Part:
+    """Time the step by tokens of a micro-batch, up to the number that `batch.micro_tokens = "auto"` chooses."""
+    most = options.tokens or 131_072
+    sizes = [most // divisor for divisor in (8, 4, 2, 1)]
+    return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
+
+
+def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
+    name, step_options = _request(size, 512, options)
+    device = choose_device(options.device)
+    bench = PretrainBench(name, step_options, device, SINGLE_PROCESS)
+    with bench.as_in_training():
+        step = bench.make_step()
+        for _ in range(WARM_UP + 1):
+            step()
+        return Part(profile=asdict(kernels.profile_step(step, device)))
+
+
+def _measure_attention(options: GpuBenchOptions) -> Part:
+    device = choose_device(options.device)
+    return Part(attention=kernels.time_attention(device, options.rounds, options.tokens or 32_768))
+
+
+def _measure_fine_tuning(options: GpuBenchOptions) -> Part:
+    """Time a forward and backward pass on real GLUE lengths, where the host's work counts."""
+    step_options = StepBenchOptions(
+        works=("glue",), rounds=options.rounds, alone=options.alone, precision="bf16", device=options.device
+    )
+    return Part(fine_tuning=run_step_bench("albert-base", step_options).as_json())
+
+
+def _measure_batches(options: GpuBenchOptions) -> Part:
+    batches = memory.find_largest_batches(choose_device(options.device))
+    return Part(batches={name: asdict(row) for name, row in batches.items()})
+
+
+def _list_parts() -> dict[str, Callable[[GpuBenchOptions], Part]]:
+    parts: dict[str, Callable[[GpuBenchOptions], Part]] = {"correctness": _measure_correctness}
+    for size in SIZES:
+        for length in LENGTHS:
+            parts[f"{size}-s{length}"] = partial(_measure_step, size, length)
+    for size, length in (("base", 128), ("base", 512), ("xxlarge", 512)):
+        parts[f"variants-{size}-s{length}"] = partial(_measure_variants, size, length)
+    parts["sweep-base-s512"] = _measure_micro_batches
+    for size in SIZES:
+        parts[f"profile-{size}-s512"] = partial(_measure_profile, size)
+    parts["attention"] = _measure_attention
+    parts["fine-tuning"] = _measure_fine_tuning
+    parts["batches"] = _measure_batches
+    return parts
+
+
+PARTS: Final = _list_parts()
+
+
+# ---------------------------------------------------------------- tables
+
+_HEADERS: Final = ("model", "length", "", "tokens", "tokens/s", "MFU", "of the goal", "albert is", "peak GB")
+
+
+def format_result(result: GpuBenchResult, render: Render) -> str:
+    """Return all measurements as tables."""
+    conditions = result.conditions
+    source = conditions["data"] or "random ids laid out like text"
+    blocks = [f"{conditions['device_name']}, torch {conditions['versions']['torch']}; {source}; no dropout"]
+    blocks += _format_steps(result.parts, render)
+    for name, part in result.parts.items():
+        blocks += _format_part(name, part, render)
+    blocks += [f"{name}: failed: {part.failed}" for name, part in result.parts.items() if part.failed]
+    blocks.append("Seconds: " + ", ".join(f"{name} {part.seconds:,.0f}" for name, part in result.parts.items()))
+    return "\n\n".join(blocks)
+
+
+def _format_steps(parts: Mapping[str, Part], render: Render) -> list[str]:
+    """Return a table of all results of `albert bench pretrain`, with a note above."""
+    steps = [(name, label, step) for name, part in parts.items() for label, step in part.results.items()]
+    if not steps:
+        return []
+    peak = max(step.get("matmul_peak_flops", 0) for _, _, step in steps)
+    goals = " and ".join(f"{times:g}x as fast as {name}" for name, times in SPEEDUP_GOALS.items())
+    note = (
+        f"Peak matmul {peak / 1e12:,.1f} TFLOP/s. The MFU counts the full model's FLOPs; updates are included. "
+        f"Goal: tokens/s of one H200; for albert, {goals}."
+    )
+    return [note, render(_HEADERS, [row for step in steps for row in _step_rows(*step)])]
+
+
+def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each variant of a result of `albert bench pretrain`."""
+    *_, size, length_name = part.split("-")
+    if "failed" in step:
+        return [[size, length_name, f"{label}: {step['failed']}", *[""] * (len(_HEADERS) - 3)]]
+    tokens = f"{step['micro_batch']['tokens']:,.0f}"
+    peak = step["memory"]["dropout 0"]["peak"]
+    goal = GOALS.get((size, int(length_name[1:])))
+    rows = []
+    for name, timing in step["variants"].items():
+        fraction_of_goal, speedup, peak_gb = "", f"{timing['speedup']:.2f}x", ""
+        if name == "albert":
+            speedup = ""
+            fraction_of_goal = f"{timing['tokens_per_second'] / goal:.0%}" if goal else ""
+            peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
+        title = ", ".join(filter(None, (name, label)))
+        speeds = [f"{timing['tokens_per_second']:,}", f"{timing['mfu']:.0%}"]
+        rows.append([size, length_name, title, tokens, *speeds, fraction_of_goal, speedup, peak_gb])
+    return rows
+
+
+def _format_part(name: str, part: Part, render: Render) -> list[str]:
+    """Return the tables of a part that is not a step."""
+    if part.correctness is not None:
+        return [correctness.format_result(correctness.Correctness(**part.correctness))]
+    if part.profile is not None:
+        counts = {key: count for key, count in part.profile.items() if key != "kernels_ms"}
+        rows = [(key.replace("_", " "), count, PROFILE_GOALS.get(key, "")) for key, count in counts.items()]
+        longest = list(part.profile["kernels_ms"].items())
+        return [render((f"{name}, a step", "", "goal"), rows), render(("kernel", "ms a step"), longest)]
+    if part.attention:
+        return [render(*kernels.attention_table(part.attention))]
+    if part.fine_tuning is not None:
+        return [_format_fine_tuning(part.fine_tuning["works"]["glue"]["variants"], render)]
+    if part.batches:
+        batches = {model: memory.LargestBatches(**row) for model, row in part.batches.items()}
+        return [render(*memory.batches_table(batches))]
+    return []
+
+
+def _format_fine_tuning(variants: Mapping[str, Mapping[str, Any]], render: Render) -> str:
+    rows = []
+    for name, timing in variants.items():
+        goal = f"{FINE_TUNING_MS:.0f} ms" if name == "albert" else ""
+        speedup = "" if name == "albert" else f"{timing['speedup']:.2f}x"
+        rows.append((name, timing["median_ms"], f"{timing['tokens_per_second']:,}", goal, speedup))
+    headers = ("a batch of each of four GLUE tasks", "median ms", "tokens/s", "goal", "albert is")
+    return render(headers, rows)
+
+
+@verb(app)
+def main(
+    out: Out,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Measure this part, again if it exists; default: all that --out lacks.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data directory of 30,000 pieces; without one: random ids laid out like text.")
+    ] = None,
+    tokens: Annotated[
+        int,
+        typer.Option(min=0, help="Tokens of a micro-batch; 0: 32,768 for base and large, 16,384 for the larger ones."),
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 9,
+    alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
+    overrides: Overrides = None,
+    device: Device = "cuda",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run every GPU benchmark, in parts of a few minutes: correctness, speeds, variants."""
+    source = str(data.absolute()) if data else None
+    options = GpuBenchOptions(source, tuple(overrides or ()), tokens, rounds, alone, device)
+    result = run_gpu_bench(out, part or [], options)
+    console.print_result(asdict(result), format_result(result, console.format_table))
+
+
+if __name__ == "__main__":
+    app()

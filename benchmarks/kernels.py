@@ -1,0 +1,191 @@
+"""Profile a GPU's step, kernel by kernel, and time the kernels of attention by themselves.
+
+python -m benchmarks.kernels --device cuda
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import torch
+import torch.nn.functional as F
+import typer
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity
+
+from albert_cli import console
+from albert_cli.bench.harness import TimedCall, time_alternating
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Device, Quiet
+from albert_cli.errors import AlbertError
+from albert_cli.machine import synchronize
+from albert_cli.training.device import choose_device
+
+AttentionTimes = dict[str, dict[str, float | str]]  # milliseconds, or an error, by shape and kernel
+_DeviceType: Any = vars(torch.autograd)["DeviceType"]
+_PROFILED_STEPS: Final = 5
+_SHOWN_KERNELS: Final = 15
+_WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+# Heads and their size: of base, of large and xxlarge, of xlarge.
+_HEADS: Final = ((12, 64), (16, 64), (16, 128))
+_LENGTH: Final = 512
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """Requests of a warm step to the device, per step, and its longest kernels.
+
+    On a CPU torch's own operations are counted as kernels.
+    """
+
+    ms: float
+    busy: float  # fraction of the time in which a kernel runs
+    launches: float
+    waits: float
+    pageable_copies: float
+    kernels_ms: dict[str, float]
+
+
+def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
+    """Profile a step that has been called before."""
+    is_cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU]
+    if is_cuda:
+        activities.append(ProfilerActivity.CUDA)
+    synchronize(device)
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(_PROFILED_STEPS):
+            step()
+        synchronize(device)
+    events: Any = profiler.events()
+    kernel_type = _DeviceType.CUDA if is_cuda else _DeviceType.CPU
+    kernels = [event for event in events if event.device_type == kernel_type]
+    if not kernels:
+        raise AlbertError("torch's profiler saw no kernel", "check whether this user may profile the GPU (CUPTI)")
+    busy_us, span_us = _busy_time([(kernel.time_range.start, kernel.time_range.end) for kernel in kernels])
+    times = Counter[str]()
+    for kernel in kernels:
+        times[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
+    names = Counter(event.name for event in events)
+    pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
+    waits = sum(names[name] for name in _WAITS) - is_cuda  # the last wait is our own
+    launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
+    longest = times.most_common(_SHOWN_KERNELS)
+    return StepProfile(
+        ms=round(span_us / _PROFILED_STEPS / 1e3, 3),
+        busy=round(busy_us / span_us, 3),
+        launches=round(launches / _PROFILED_STEPS, 1),
+        waits=round(waits / _PROFILED_STEPS, 1),
+        pageable_copies=round(pageable / _PROFILED_STEPS, 1),
+        kernels_ms={name[:90]: round(us / _PROFILED_STEPS / 1e3, 3) for name, us in longest},
+    )
+
+
+def _busy_time(intervals: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the length of the union of the intervals, and of the span from the first to the last."""
+    intervals = sorted(intervals)
+    first = intervals[0][0]
+    busy = 0.0
+    until = first
+    for start, end in intervals:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return busy, until - first
+
+
+def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionTimes:
+    """Time attention's forward and backward pass by shape and kernel, or say why a kernel does not run.
+
+    All sequences have 512 tokens, so that every kernel computes the same.
+    """
+    times: AttentionTimes = {}
+    sequences = max(1, tokens // _LENGTH)
+    for heads, size in _HEADS:
+        shape = (sequences * _LENGTH, 3, heads, size)
+        qkv = torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True)
+        offsets = torch.arange(0, len(qkv) + 1, _LENGTH, dtype=torch.int32, device=device)
+        kernels = _attention_kernels(offsets, sequences)
+        row = {name: _time_kernel(name, kernel, qkv, rounds, device) for name, kernel in kernels.items()}
+        times[f"{heads} heads of {size}"] = row
+    return times
+
+
+def _time_kernel(
+    name: str, kernel: Callable[[Tensor], Tensor], qkv: Tensor, rounds: int, device: torch.device
+) -> float | str:
+    def call() -> float:
+        torch.autograd.backward(kernel(qkv).sum())
+        qkv.grad = None
+        return 0.0
+
+    try:
+        seconds, _ = time_alternating({name: call}, rounds, device, name)
+    except (RuntimeError, ImportError) as error:  # this card or this torch lacks it
+        return str(error).strip().partition("\n")[0][:60]
+    return round(1e3 * min(seconds[name]), 3)
+
+
+def _attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    def flash_2(qkv: Tensor, dropout: float = 0.0) -> Tensor:
+        q, k, v = qkv.unbind(1)
+        outputs = torch.ops.aten._flash_attention_forward(
+            q, k, v, offsets, offsets, _LENGTH, _LENGTH, dropout, False, False
+        )
+        context: Tensor = outputs[0]
+        return context
+
+    def flash_3(qkv: Tensor) -> Tensor:
+        from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
+
+        activate_flash_attention_impl("FA3")
+        try:
+            return flash_2(qkv)
+        finally:
+            restore_flash_attention_impl()
+
+    def padded(backend: SDPBackend) -> Callable[[Tensor], Tensor]:
+        def call(qkv: Tensor) -> Tensor:
+            q, k, v = qkv.view(sequences, _LENGTH, *qkv.shape[1:]).transpose(1, 3).unbind(2)
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v)
+
+        return call
+
+    return {
+        "flash 2": flash_2,
+        "flash 2, dropout 0.1": lambda qkv: flash_2(qkv, 0.1),
+        "flash 3": flash_3,
+        "cuDNN, padded": padded(SDPBackend.CUDNN_ATTENTION),
+        "efficient, padded": padded(SDPBackend.EFFICIENT_ATTENTION),
+    }
+
+
+def attention_table(times: AttentionTimes) -> tuple[list[str], list[list[str]]]:
+    """Return the headers and the rows of a table of attention times."""
+    names = list(next(iter(times.values())))
+    rows = [[shape, *(str(row[name]) for name in names)] for shape, row in times.items()]
+    return ["attention alone, ms", *names], rows
+
+
+@verb(app)
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each kernel.")] = 9,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a call.")] = 32_768,
+    device: Device = "cuda",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Time the kernels of attention on 512 tokens a sequence, for the paper's head sizes."""
+    times = time_attention(choose_device(device), rounds, tokens)
+    headers, rows = attention_table(times)
+    console.print_result(dict(times), console.format_table(headers, rows))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,122 @@
+"""Find the largest batches that 12 GB of a GPU hold, by trying: BERT's published table.
+
+python -m benchmarks.memory --device cuda
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Final
+
+import torch
+import typer
+
+from albert_cli import console
+from albert_cli.bench.harness import make_training_step
+from albert_cli.bench.inputs import pretraining_loss, random_batch
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Device, Quiet
+from albert_cli.counting import costs
+from albert_cli.counting.paper import MEMORY, PRECISIONS
+from albert_cli.model.config import PRESETS, ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.training.device import choose_device
+from albert_cli.training.optimizers import make_optimizer
+from albert_cli.training.settings import OptimizerSettings
+
+_MODELS: Final = ("bert-base", "bert-large", "albert-base", "albert-large")
+_CONTEXT_BYTES: Final = 2**29  # of the device's own context
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class LargestBatches:
+    """Sequences of the largest batch at each of `costs.LENGTHS`."""
+
+    measured: list[int]
+    by_arithmetic: list[int]
+
+
+def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
+    """Return the largest batch of a whole LAMB step that 12 GB hold, by model and precision; nothing without CUDA.
+
+    The process is limited to so much of the GPU, less half a gigabyte for the device's own context.
+    """
+    if device.type != "cuda":
+        return {}
+    batches = {}
+    torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / torch.cuda.mem_get_info(device)[1], device)
+    try:
+        for name, precision in itertools.product(_MODELS, PRECISIONS):
+            setup = costs.ComputeSetup("cuda", precision, compiled=False)
+            estimates = [costs.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS]
+            measured = [
+                find_largest(partial(_try_batch, PRESETS[name], length, precision, device), estimate)
+                for length, estimate in zip(costs.LENGTHS, estimates, strict=True)
+            ]
+            batches[f"{name}, {precision}"] = LargestBatches(measured, estimates)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return batches
+
+
+def find_largest(fits: Callable[[int], bool], estimate: int) -> int:
+    """Return the largest number that fits, to within a sixteenth, searching from an estimate; 0 if 1 does not fit."""
+    fitting = 0
+    failing = max(1, estimate)
+    while fits(failing):
+        fitting = failing
+        failing *= 2
+    while failing - fitting > max(1, fitting // 16):
+        middle = (fitting + failing) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            failing = middle
+    return fitting
+
+
+def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
+    """Return True if two steps on a batch run without exhausting the memory."""
+    try:
+        _run_two_steps(config, length, precision, device, sequences)
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
+
+
+def _run_two_steps(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> None:
+    with device:  # on the host, initializing some three hundred models would take minutes
+        model = PretrainingModel(config).train()
+    batch = random_batch([length] * sequences, config.vocab_size)
+    optimizer = make_optimizer(model, OptimizerSettings())
+    step = make_training_step(model, partial(pretraining_loss, model, device), [batch], optimizer, 1.0, precision)
+    step()
+    step()  # only now all moments exist
+
+
+def batches_table(batches: dict[str, LargestBatches]) -> tuple[list[str], list[list[str]]]:
+    """Return the headers and the rows of a table of largest batches."""
+    rows = []
+    for name, row in batches.items():
+        rows.append([name, "measured", *map(str, row.measured)])
+        rows.append([name, "by arithmetic", *map(str, row.by_arithmetic)])
+    return ["largest batch at 12 GB", "", *map(str, costs.LENGTHS)], rows
+
+
+@verb(app)
+def main(device: Device = "cuda", as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
+    """Find the largest batches that 12 GB hold, by model, precision and length."""
+    batches = find_largest_batches(choose_device(device))
+    headers, rows = batches_table(batches)
+    shown = console.format_table(headers, rows) if batches else "memory can be limited on a CUDA device only"
+    console.print_result({name: asdict(row) for name, row in batches.items()}, shown)
+
+
+if __name__ == "__main__":
+    app()

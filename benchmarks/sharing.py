@@ -1,0 +1,319 @@
+"""Time ALBERT-base and BERT-base in training and inference, or the seven models of the paper's "speedup" columns.
+
+    python -m benchmarks.sharing --out speeds --tokens 4096
+    python -m benchmarks.sharing paper --out paper
+
+Sharing saves parameters and no arithmetic. It saves time if a batch has few tokens, because reading the weights from
+memory dominates then. The plot shows from which batch on the two models are equally fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Final, Literal
+
+import torch
+import typer
+
+from albert_cli import console, store
+from albert_cli.bench import harness
+from albert_cli.bench.inputs import pretraining_loss, random_batch
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Device, Out, Quiet
+from albert_cli.config import suggest
+from albert_cli.counting import costs
+from albert_cli.counting.paper import PAPER_MODELS
+from albert_cli.errors import ConfigError
+from albert_cli.model.config import PRESETS
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.training import capacity
+from albert_cli.training.device import autocast, choose_device, evaluation_mode
+from benchmarks import measurements
+
+Precision = Literal["fp32", "bf16"]
+PASSES: Final = ("training", "inference")
+LENGTHS: Final = (16, 32, 64, 128, 256, 512)
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+# The paper's speedups (Table 2, and Table 3 of arXiv 1909.11942v1), in the order of `PAPER_MODELS`: of 125,000 steps on
+# TPUs, where communication and memory matter as well.
+PAPER_SPEEDUPS: Final[dict[str, tuple[float | None, ...]]] = {
+    "bert-large": (4.7, 1.0, None, 5.6, 1.7, 0.6, 0.3),
+    "bert-xlarge": (17.7, 3.8, 1.0, 21.1, 6.5, 2.4, 1.2),
+}
+_BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and some room
+PLOT: Final = "speed.svg"
+_PAPER_NOTE: Final = (
+    "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient are "
+    "read and written once a batch, however few tokens it has. That is a disadvantage of the large BERTs, which have "
+    "the most weights, so ALBERT looks better here than with the paper's batch."
+)
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: the pass, tokens of a sequence and sequences of a batch."""
+
+    kind: str
+    length: int
+    batch: int
+
+    @property
+    def key(self) -> str:
+        """The cell's name in the file."""
+        return f"{self.kind} {self.length} {self.batch}"
+
+    @classmethod
+    def parse(cls, key: str) -> Cell:
+        """Return the cell of a name in the file."""
+        kind, length, batch = key.split(" ")
+        return cls(kind, int(length), int(batch))
+
+
+@dataclass(frozen=True)
+class SharingResult:
+    """Milliseconds of each of the models by cell."""
+
+    conditions: dict[str, Any]
+    cells: dict[str, list[float]]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models, in the order of the milliseconds."""
+        return tuple(self.conditions["models"])
+
+
+def measure_sharing(
+    models: Sequence[str], out: Path, tokens: int, rounds: int, precision: Precision, device_name: str
+) -> SharingResult:
+    """Time the models by turns in every cell that `out` lacks; "paper" stands for the paper's seven models.
+
+    The update is not timed: with the paper's batch it takes below a hundredth of a step. Weights are random and share
+    one buffer, so only the largest model needs memory. Raises `ConfigError` if it does not fit, and if `out` was
+    measured under other conditions.
+    """
+    names = _choose_models(models)
+    device = choose_device(device_name)
+    conditions = {**asdict(harness.current_conditions(device, precision)), "models": list(names), "rounds": rounds}
+    if names == PAPER_MODELS:
+        conditions["tokens"] = tokens  # two models are compared at many numbers of tokens, these at one
+    built = _build_models(names, device)
+    with store.lock(out):
+        cells = measurements.load_previous(out, conditions)
+        for cell in _iter_cells(names, tokens, device):
+            if cell.key not in cells:
+                calls = {name: _make_call(cell, model, precision, device) for name, model in built.items()}
+                seconds, _ = harness.time_alternating(calls, rounds, device, cell.key)
+                cells[cell.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
+                measurements.save(out, conditions, cells)
+        result = SharingResult(conditions, cells)
+        store.write_text(out / measurements.MARKDOWN, format_result(result, markdown=True) + "\n")
+        if names != PAPER_MODELS:
+            draw_speedups(result, out / PLOT)
+    return result
+
+
+def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
+    names = PAPER_MODELS if list(models) == ["paper"] else tuple(models)
+    for name in names:
+        if name not in PRESETS:
+            raise ConfigError(f"{name}: no preset", suggest(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
+    if len(names) != 2 and names != PAPER_MODELS:
+        raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
+    return names
+
+
+def _iter_cells(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[Cell]:
+    """Yield the cells of two models; of the paper's seven a training batch, and one sequence for inference."""
+    is_cpu = device.type == "cpu"
+    if names == PAPER_MODELS:
+        # On a CPU a round of 128 tokens takes 6 TFLOP, half a minute on two cores.
+        length = 128 if is_cpu else 512
+        default = 128 if is_cpu else 8192
+        yield Cell("training", length, max(1, (tokens or default) // length))
+        yield Cell("inference", length, 1)
+        return
+    most = tokens or (2048 if is_cpu else 65_536)
+    for kind in PASSES:
+        for length in LENGTHS:
+            for batch in BATCHES:
+                if length * batch <= most:
+                    yield Cell(kind, length, batch)
+
+
+def _build_models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
+    """Build the presets without dropout, on one buffer of weights; raise `ConfigError` if that does not fit."""
+    size, largest = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
+    needed = _BYTES_PER_PARAMETER * size
+    available = capacity.available_memory(device)
+    if available is not None and available < needed:
+        message = f"{largest} needs {needed / 1e9:.0f} GB of memory; {available / 1e9:.0f} GB available"
+        raise ConfigError(message, "choose smaller models")
+    torch.manual_seed(0)
+    weights = torch.empty(size, device=device).uniform_(-0.03, 0.03)
+    return {name: _build_on_buffer(name, weights) for name in names}
+
+
+def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
+    config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with torch.device("meta"):
+        model = PretrainingModel(config)
+    used = 0
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            view = weights[used : used + parameter.numel()].view(parameter.shape)
+            setattr(module, key, torch.nn.Parameter(view))
+            used += parameter.numel()
+    return model
+
+
+def _make_call(cell: Cell, model: PretrainingModel, precision: Precision, device: torch.device) -> harness.TimedCall:
+    """Return a call on full sequences: forward and backward pass in training, through the encoder in inference."""
+    batch = random_batch([cell.length] * cell.batch, model.config.vocab_size)
+    if cell.kind == "training":
+        return harness.make_passes(model, partial(pretraining_loss, model, device), [batch], precision)
+
+    def call() -> float:
+        with evaluation_mode(model), autocast(precision, device):
+            model.encoder(pack(batch, device), all_rows=True)
+        return 0.0
+
+    return call
+
+
+# ---------------------------------------------------------------- tables and the plot
+
+
+def compute_speedups(result: SharingResult, kind: str) -> dict[int, dict[int, float]]:
+    """Return how many times as fast as the second model the first is, by length and batch."""
+    speedups: dict[int, dict[int, float]] = {}
+    for key, (first, second) in result.cells.items():
+        cell = Cell.parse(key)
+        if cell.kind == kind:
+            speedups.setdefault(cell.length, {})[cell.batch] = second / first
+    return speedups
+
+
+def draw_speedups(result: SharingResult, path: Path) -> None:
+    """Draw the speedup against the batch size, one line a length, for training and inference."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    first, second = result.models
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2, sharey=True), PASSES, strict=True):
+        for length, by_batch in compute_speedups(result, kind).items():
+            batches = sorted(by_batch)
+            axes.plot(batches, [by_batch[batch] for batch in batches], marker="o", label=f"{length} tokens")
+        axes.axhline(1.0, color="grey", linestyle="--")
+        axes.set_xscale("log", base=2)
+        axes.set_title(f"{kind}: speed of {first}, {second} = 1")
+        axes.set_xlabel("sequences in a batch")
+        axes.legend()
+    drawing = io.BytesIO()
+    figure.savefig(drawing, format="svg")
+    store.write_bytes(path, drawing.getvalue())
+
+
+def format_result(result: SharingResult, *, markdown: bool = False) -> str:
+    """Return the tables, for a terminal or in Markdown."""
+    render = console.format_markdown_table if markdown else console.format_table
+    conditions = result.conditions
+    headline = (
+        f"{conditions['device']}, {conditions['threads']} threads, {conditions['precision']}; "
+        f"medians of {conditions['rounds']} rounds, by turns"
+    )
+    if result.models == PAPER_MODELS:
+        tables = _paper_tables(result)
+    else:
+        first, second = result.models
+        headline += f". Speed of {first}, {second} = 1; columns: sequences in a batch"
+        tables = [_speedup_table(result, kind) for kind in PASSES]
+    blocks = [f"{headline}.", *(render(headers, rows) for headers, rows in tables)]
+    if result.models == PAPER_MODELS:
+        blocks.append(_PAPER_NOTE if markdown else console.wrap_notes([_PAPER_NOTE]))
+    return "\n\n".join(blocks)
+
+
+def _speedup_table(result: SharingResult, kind: str) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [str(length), *(_cell(by_batch.get(batch)) for batch in BATCHES)]
+        for length, by_batch in compute_speedups(result, kind).items()
+    ]
+    return [f"{kind}: tokens a sequence", *map(str, BATCHES)], rows
+
+
+def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the measured speedups next to the paper's and to those of the FLOPs, relative to two models."""
+    training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
+    cell = Cell.parse(next(iter(result.cells)))
+    flops = {name: costs.training_flops(PRESETS[name], cell.length) for name in PAPER_MODELS}
+    tables = []
+    for base, published in PAPER_SPEEDUPS.items():
+        headers = [
+            f"speed, {base} = 1",
+            f"training, {cell.batch} x {cell.length}",
+            "paper",
+            "by FLOPs",
+            "inference",
+            "training ms",
+            "inference ms",
+        ]
+        rows = [
+            [
+                name,
+                _cell(_relative_speed(training, base, name)),
+                _cell(paper),
+                _cell(_relative_speed(flops, base, name)),
+                _cell(_relative_speed(inference, base, name)),
+                f"{training[name]:,.1f}",
+                f"{inference[name]:,.1f}",
+            ]
+            for name, paper in zip(PAPER_MODELS, published, strict=True)
+        ]
+        tables.append((headers, rows))
+    return tables
+
+
+def _relative_speed(costs_by_model: Mapping[str, float], base: str, name: str) -> float:
+    return costs_by_model[base] / costs_by_model[name]
+
+
+def _cell(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+@verb(app)
+def main(
+    out: Out,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Two presets; default: albert-base bert-base. Or: paper, its seven.")
+    ] = None,
+    tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Leave out batches of more tokens; 0: than 2,048 on a CPU, 65,536 on a GPU. With paper: tokens of the "
+            "batch; 0: 128 on a CPU, 8,192 on a GPU.",
+        ),
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each model.")] = 3,
+    precision: Annotated[Precision, typer.Option(help="Precision of the matmuls.")] = "fp32",
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Time ALBERT and BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it."""
+    result = measure_sharing(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
+    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN}")
+
+
+if __name__ == "__main__":
+    app()

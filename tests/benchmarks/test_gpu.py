@@ -1,0 +1,202 @@
+"""Tests of `benchmarks.gpu`, on the CPU at a tiny size: the same parts, the same files."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli import config, console
+from albert_cli.bench import harness
+from albert_cli.bench import pretrain as pretrain_bench
+from albert_cli.bench.pretrain import PretrainBenchOptions
+from albert_cli.machine import measure_matmul_peak
+from albert_cli.model import block
+from albert_cli.training.optimizers import Lamb
+from albert_cli.training.pretrain_recipe import PretrainRecipe
+from benchmarks import gpu
+from tests.helpers.benchmarks import run_benchmark
+
+SMALL = ("hidden_size=32", "embedding_size=16", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=2")
+OPTIONS = ("--device", "cpu", "--tokens", 256, "--rounds", 1, "-s", "train.precision=fp32")
+TINY = [*OPTIONS, *(word for value in (*SMALL, "vocab_size=200") for word in ("-s", f"model.{value}"))]
+
+# One part of each kind, and two variants: the others differ in a recipe's values.
+KINDS = ("correctness", "base-s128", "variants-base-s512", "sweep-base-s512", "profile-base-s512", "attention")
+FEW_VARIANTS = (gpu.AS_TRAINED, gpu.PADDED)
+
+
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    def measure_briefly(precision: str, device: torch.device, seconds: float = 0.0) -> float:
+        return measure_matmul_peak(precision, device, seconds=0.0)
+
+    patch.setattr(harness, "measure_matmul_peak", measure_briefly)
+    patch.setattr(gpu, "PARTS", {name: gpu.PARTS[name] for name in KINDS})
+    patch.setattr(gpu, "VARIANTS", {name: gpu.VARIANTS[name] for name in FEW_VARIANTS})
+
+
+@pytest.fixture(autouse=True)
+def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """All parts, the first two in a call of their own."""
+    out = tmp_path_factory.mktemp("gpu") / "speeds"
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        two_parts = ("--part", "correctness", "--part", "base-s128")
+        first = json.loads(run_benchmark(gpu.app, "--out", out, *two_parts, *TINY, "--json").out)
+        assert list(first["parts"]) == ["correctness", "base-s128"]
+        notes = run_benchmark(gpu.app, "--out", out, *TINY).err
+    assert "part 3 of 6: variants-base-s512" in notes and "base-s128" not in notes
+    return out, json.loads((out / "bench.json").read_text())["measured"]
+
+
+def test_parts_cover_every_model_and_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    steps = [f"{size}-s{length}" for size in gpu.SIZES for length in gpu.LENGTHS]
+    assert list(gpu.PARTS)[:9] == ["correctness", *steps]
+    assert set(KINDS) < set(gpu.PARTS) and {(s, n) for s in gpu.SIZES for n in gpu.LENGTHS} > gpu.GOALS.keys()
+    defaults = config.default_values(PretrainRecipe)
+    for overrides in gpu.VARIANTS.values():
+        for value in overrides:
+            section, key = value.split("=")[0].split(".")
+            assert key in defaults[section]
+
+
+def test_every_part_is_measured_and_saved(measured: tuple[Path, dict[str, Any]]) -> None:
+    out, parts = measured
+    assert list(parts) == list(KINDS)
+    assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == ["bench.json", "bench.md"]
+    assert all(part["seconds"] >= 0 for part in parts.values())
+    step = parts["base-s128"]["results"][""]
+    assert list(step["variants"]) == ["albert", "transformers"]
+    assert step["variants"]["albert"]["loss"] == pytest.approx(step["variants"]["transformers"]["loss"], rel=1e-3)
+    variants = parts["variants-base-s512"]["results"]
+    assert list(variants) == list(FEW_VARIANTS)
+    assert [result["micro_batch"]["sequences"] for result in (step, *variants.values())] == [2, 1, 1]
+
+
+def test_markdown_has_a_row_for_every_variant(measured: tuple[Path, dict[str, Any]]) -> None:
+    lines = (measured[0] / "bench.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| base | s")]
+    titles = ["albert", "transformers", "albert, as trained", "albert, padded attention"]
+    assert [row[2] for row in rows] == [*titles, *(f"albert, {n} tokens" for n in (32, 64, 128, 256))]
+    assert [bool(row[6]) for row in rows] == [row[2].startswith("albert") for row in rows]  # fraction of the goal
+    assert [bool(row[7]) for row in rows] == [row[2] == "transformers" for row in rows]  # speedup
+    assert any(line.startswith("Against the CPU in fp32, fp32: ") and "within rounding" in line for line in lines)
+    assert not any("failed" in line for line in lines)
+    assert lines[-1].startswith("Seconds: correctness ")
+    assert "| waits | 0.0 | at most 1 |" in lines and "| pageable copies | 0.0 | 0 |" in lines
+    assert any(line.startswith("| 12 heads of 64 |") for line in lines)
+
+
+def test_fine_tuning_table_shows_goal_and_speedup() -> None:
+    timing = {"median_ms": 70.0, "tokens_per_second": 9, "speedup": 2.5}
+    works = {"glue": {"variants": {"albert": timing, "transformers": timing}}}
+    conditions = {"device_name": "a GPU", "data": None, "versions": {"torch": "2"}}
+    result = gpu.GpuBenchResult(conditions, {"fine-tuning": gpu.Part(fine_tuning={"works": works})})
+    lines = gpu.format_result(result, console.format_markdown_table).splitlines()
+    assert lines[-4:-2] == ["| albert | 70.0 | 9 | 65 ms |  |", "| transformers | 70.0 | 9 |  | 2.50x |"]
+
+
+def test_profile_counts_operations_on_a_cpu(measured: tuple[Path, dict[str, Any]]) -> None:
+    profile = measured[1]["profile-base-s512"]["profile"]
+    assert profile["launches"] > 100 and 0 < profile["busy"] <= 1
+    assert profile["waits"] == profile["pageable_copies"] == 0
+    times = list(profile["kernels_ms"].values())
+    assert times == sorted(times, reverse=True) and sum(times) < 1.1 * profile["ms"]
+    assert any("mm" in name for name in profile["kernels_ms"])
+
+
+def test_other_conditions_are_rejected(measured: tuple[Path, dict[str, Any]]) -> None:
+    assert "alone: False -> True" in run_benchmark(gpu.app, "--out", measured[0], *TINY, "--alone", expect=2).err
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [(("--part", "fp9"), ", variants-base-s512"), (("-s", "model.hiden_size=3"), "hiden_size")],
+)
+def test_wrong_arguments_leave_nothing(extra: tuple[str, str], message: str, tmp_path: Path) -> None:
+    assert message in run_benchmark(gpu.app, "--out", tmp_path / "new", *TINY, *extra, expect=2).err
+    assert not (tmp_path / "new").exists()
+
+
+def test_part_that_fails_is_recorded_and_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(name: str, options: PretrainBenchOptions) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access\nwith many lines")
+
+    call = ("--out", tmp_path, "--part", "base-s128", *TINY)
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain_bench, "run_pretrain_bench", fail)
+        message = run_benchmark(gpu.app, *call, expect=1).err
+    assert "base-s128 (CUDA error: an illegal memory access)" in message
+    assert "base-s128: failed: CUDA error" in (tmp_path / "bench.md").read_text()
+    assert "failed" not in run_benchmark(gpu.app, *call).out
+
+
+def test_data_of_another_vocabulary_are_rejected(tiny_data: Path, tmp_path: Path) -> None:
+    message = run_benchmark(gpu.app, "--out", tmp_path / "new", "--data", tiny_data, *TINY, expect=2).err
+    assert "model.vocab_size is 200" in message and not (tmp_path / "new").exists()
+
+
+def test_memory_of_the_last_part_is_freed() -> None:
+    class Model:
+        itself: Any
+
+    model = Model()
+    model.itself = model  # a cycle, as models and their steps form
+    reference = weakref.ref(model)
+    del model
+    part = gpu._attempt(lambda options: gpu.Part(profile={"is_freed": reference() is None}), gpu.GpuBenchOptions())
+    assert part.profile == {"is_freed": True}
+
+
+def test_bench_creates_one_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would hold the moments twice, 1.8 GB of xxlarge's."""
+    optimizers = list[Lamb]()
+    original = Lamb.__init__
+
+    def record(self: Lamb, *arguments: Any, **options: Any) -> None:
+        optimizers.append(self)
+        original(self, *arguments, **options)
+
+    monkeypatch.setattr(Lamb, "__init__", record)
+    shape = ("train.precision=fp32", *(f"model.{value}" for value in (*SMALL, "vocab_size=200")))
+    options = PretrainBenchOptions(overrides=shape, sequences=1, rounds=1, device="cpu")
+    pretrain_bench.run_pretrain_bench("pretrain/albert-base", options)
+    assert len(optimizers) == 1
+
+
+def test_wrong_gradient_ends_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(block, "_add_and_norm", _wrong_in_bf16(block._add_and_norm))
+    call = ("--out", tmp_path, *("train.precision=bf16" if word == OPTIONS[-1] else word for word in TINY))
+    for _ in range(2):  # the second call measures it again
+        assert "computes something else than the CPU" in run_benchmark(gpu.app, *call, expect=1).err
+        assert list(json.loads((tmp_path / "bench.json").read_text())["measured"]) == ["correctness"]
+    text = (tmp_path / "bench.md").read_text()
+    assert "bf16: loss" in text and "NOT within rounding" in text
+
+
+def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which forms are compiled depends on it."""
+    monkeypatch.setattr(gpu, "PARTS", {"device": lambda options: gpu.Part(profile={"device": options.device})})
+    monkeypatch.setattr(gpu, "choose_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(gpu, "_format_part", lambda name, part, render: [])
+    result = gpu.run_gpu_bench(tmp_path, [], gpu.GpuBenchOptions(device="auto"))
+    assert result.parts["device"].profile == {"device": "cpu"}
+
+
+def _wrong_in_bf16(original: Any) -> Any:
+    """Return a layer that computes something else if its matmuls are in bf16."""
+
+    def add_and_norm(*arguments: Any) -> Any:
+        return original(*arguments) * (1.5 if torch.is_autocast_enabled("cpu") else 1.0)
+
+    return add_and_norm

@@ -1,0 +1,42 @@
+"""Tests of `benchmarks.memory`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from albert_cli.model.config import PRESETS
+from benchmarks import memory
+from tests.helpers.benchmarks import run_benchmark
+
+
+@pytest.mark.parametrize("estimate", [0, 1, 7, 40, 1000])
+@pytest.mark.parametrize("most", [0, 1, 2, 31, 64, 700])
+def test_find_largest_is_within_a_sixteenth(most: int, estimate: int) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= most
+
+    largest = memory.find_largest(fits, estimate)
+    assert most - max(0, most // 16) <= largest <= most and len(tried) < 20
+
+
+def test_try_batch_builds_the_model_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host, initializing some three hundred models would take minutes."""
+    devices = []
+
+    def record(config: Any) -> Any:
+        devices.append(torch.empty(0).device.type)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(memory, "PretrainingModel", record)
+    assert not memory._try_batch(PRESETS["albert-base"], 8, "fp32", torch.device("meta"), 1)
+    assert devices == ["meta"]
+
+
+def test_command_on_a_cpu_says_that_it_needs_cuda() -> None:
+    assert "CUDA" in run_benchmark(memory.app, "--device", "cpu").out
