@@ -47,7 +47,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Decidability:
-    """Why a claim cannot be decided ("" if it can), and the device-hours of two seeds of everything it compares."""
+    """An obstacle to deciding a claim ("" for none), and the device-hours of two seeds of everything it compares."""
 
     reason: str
     device_hours: float
@@ -55,7 +55,7 @@ class Decidability:
 
 @dataclass(frozen=True)
 class PlanDescription:
-    """What a plan runs and costs, and which claims it can decide."""
+    """The runs of a plan with their costs, and the claims with their decidability."""
 
     plan: ExperimentPlan
     runs: Sequence[PlannedStage]
@@ -106,7 +106,7 @@ class PlanDescription:
 
 
 def describe_plan(plan: ExperimentPlan) -> PlanDescription:
-    """Return what a plan runs and costs."""
+    """Return the runs and claims of a plan."""
     _check_speed_names(plan)
     every_run = (*plan.prefixes, *plan.runs)
     runs = [_plan_row(plan, run, run.pretrain) for run in every_run if run.pretrain is not None]

@@ -107,7 +107,7 @@ class VariantRun:
 
 @dataclass(frozen=True)
 class MatchedWallClock:
-    """The number of steps of a variant that take as long as another variant's run.
+    """A number of steps that takes as long as another variant's run.
 
     `seconds` are those a step, the variant's own and the other's. Before they are measured, FLOPs decide.
     """
@@ -155,7 +155,7 @@ class ExperimentPlan:
 
     @property
     def claims(self) -> list[PaperClaim]:
-        """The claims that this scale can test; those about tasks only if it has any."""
+        """All claims for this scale; those about tasks only if it has any."""
         claims = [claim for claim in self.experiment.claims if not claim.scales or self.request.scale in claim.scales]
         return [claim for claim in claims if self.scale.tasks or not claim.compares_tasks]
 

@@ -141,7 +141,7 @@ class Variant:
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """The variants that must be trained before."""
+        """Variants to train before this one."""
         return tuple(name for name in (self.after, self.teacher, *self.members) if name)
 
 
@@ -173,7 +173,7 @@ class Condition:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The measured values that the condition needs."""
+        """Names of the measured values in the condition."""
         bound = self.bound if isinstance(self.bound, str) else None
         return tuple(name for name in (self.value, self.minus, self.over, bound) if name)
 
@@ -224,7 +224,7 @@ class PaperClaim:
 
     @property
     def variants(self) -> frozenset[str]:
-        """The variants that all conditions compare."""
+        """All variants in the conditions."""
         references = (name for condition in self.all_conditions for name in condition.references)
         return frozenset(name.partition(".")[0] for name in references)
 

@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT", bound=BaseModel)
 
 
 class StageRecord(BaseModel, Generic[ResultT]):
-    """What a stage left behind: its own time, and what its command printed unless the run diverged."""
+    """A finished stage: its time, and the JSON that its command printed unless the run diverged."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -74,7 +74,7 @@ class Evaluation:
 
     @property
     def task_identity(self) -> tuple[str, ...]:
-        """The key that evaluations of the same task share; custom tables also differ by title and labels."""
+        """A key shared by all evaluations of a task; custom tables also differ by title and labels."""
         labels = sorted(self.record.labels) if self.task not in TASKS else ()
         return (self.task, self.title, *labels)
 

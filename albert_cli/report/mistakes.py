@@ -72,7 +72,8 @@ def _is_wrong(line: PredictionLine) -> bool:
 
 
 def _mean_error(lines: Sequence[PredictionLine]) -> float:
-    return fmean(error for line in lines if (error := measure_error(line)) is not None)
+    errors = [measure_error(line) for line in lines]
+    return fmean(error for error in errors if error is not None)
 
 
 def _mean_confidence(lines: Sequence[PredictionLine]) -> float:

@@ -81,10 +81,10 @@ def summarize_best(evaluations: TaskGroup, limit: int) -> list[Fact]:
     facts = []
     for group in sorted(group_by_task(evaluations), key=lead, reverse=True)[:limit]:
         best = max(group, key=lambda e: e.median)
-        others = {e.model: e.median for e in group if e is not best} | _merge_baselines(group)
+        compared = {e.model: e.median for e in group if e is not best} | _merge_baselines(group)
         protocol = f"median of {len(best.scores)}" if len(best.scores) > 1 else _describe_single(best)
         name = f"{best.title}, {_metric_title(best.record.metric)}, {protocol}"
-        comparison = ", ".join(f"{model} {format_percent(score)}" for model, score in others.items())
+        comparison = ", ".join(f"{model} {format_percent(score)}" for model, score in compared.items())
         facts.append(Fact(name, format_percent(best.median), comparison))
     return facts
 

@@ -1,4 +1,4 @@
-"""What is read from result files: with the paper's figures in them, the paper's own Avg and speedups come out."""
+"""Outcomes from result files: the scores of the paper give its own Avg, and errors follow the predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE",
 
 
 def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, dict[str, dict[str, str]]]:
-    """A plan at the paper's scale whose result files hold a table's figures, and that table by variant and column."""
+    """Return a plan at the paper's scale whose result files have a table's scores, and the table by row and column."""
     plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", out, dry_run=True))
     printed = plan.experiment.tables[table]
     rows = {row: dict(zip(printed.columns, cells, strict=True)) for row, cells in printed.rows.items()}
@@ -42,18 +42,18 @@ def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, di
             values = [float(value) / 100 for value in cells[column].split("/")]
             scores = {name: [value] * 5 for name, value in zip(paper_metric_names(task), values, strict=True)}
             other = {"f1": [0.1] * 5, "em": [0.1] * 5} if task == "squad2" else {}  # at threshold 0
-            found = {"title": column, "median": 0.1, "all_scores": scores | other, "majority": 0.0}
-            finish_stage(plan, run.tasks[task], found)
+            result = {"title": column, "median": 0.1, "all_scores": scores | other, "majority": 0.0}
+            finish_stage(plan, run.tasks[task], result)
     return plan, rows
 
 
 @pytest.mark.parametrize("name", ["overall", "equal-time", "sharing", "embedding", "sentence-loss", "depth", "width"])
-def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, tmp_path: Path) -> None:
+def test_paper_scores_give_paper_averages_and_speedups(name: str, tmp_path: Path) -> None:
     plan, rows = as_printed(name, tmp_path)
-    found = outcome.read_outcome(plan)
+    result = outcome.read_outcome(plan)
     assert set(plan.variants) - {"three"} == set(rows)
     for variant, cells in rows.items():
-        ours = found.values[variant]
+        ours = result.values[variant]
         assert 100 * ours["tasks_mean"][0] == pytest.approx(float(cells["Avg"]), abs=0.05 + 1e-9)
         if "speedup" in cells:
             assert ours["speedup"][0] == pytest.approx(float(cells["speedup"].rstrip("x")))
@@ -62,22 +62,27 @@ def test_the_paper_s_figures_give_the_paper_s_averages_and_speedups(name: str, t
 
 
 @pytest.mark.parametrize("name", ["overall", "sentence-loss", "glue", "squad-race"])
-def test_the_gap_to_the_paper_s_own_figures_is_none(name: str, tmp_path: Path) -> None:
+def test_paper_scores_have_no_gap_to_the_paper(name: str, tmp_path: Path) -> None:
     plan, rows = as_printed(name, tmp_path)
-    found, printed = outcome.read_outcome(plan), plan.experiment.tables[0]
-    beside = found.compare_with_paper(printed)
-    for row, cells in beside.items():
-        own = row if row in plan.variants else str(printed.compare_with)
+    result = outcome.read_outcome(plan)
+    printed = plan.experiment.tables[0]
+    comparison = result.compare_with_paper(printed)
+    for row, cells in comparison.items():
+        variant = row if row in plan.variants else str(printed.compare_with)
         for column, pairs in cells.items():
             shown = [f"{ours:.1f}" for ours, _ in pairs]
-            assert "/".join(shown) == rows[own][column].rstrip("x") or column == "Avg", (row, column)
+            assert "/".join(shown) == rows[variant][column].rstrip("x") or column == "Avg", (row, column)
             assert [theirs for _, theirs in pairs] == [float(x) for x in rows[row][column].rstrip("x").split("/")]
-    assert beside.keys() == rows.keys() - {row for row in rows if set(rows[row].values()) & {"–"} and row not in beside}
+    assert comparison.keys() == rows.keys() - {
+        row for row in rows if set(rows[row].values()) & {"–"} and row not in comparison
+    }
     if name == "glue":
-        assert pages.format_gap(beside["RoBERTa-large"]["RTE"]) == "89.2 (+2.6)" and beside.keys() == rows.keys()
+        assert (
+            pages.format_gap(comparison["RoBERTa-large"]["RTE"]) == "89.2 (+2.6)" and comparison.keys() == rows.keys()
+        )
 
 
-def test_the_seeds_of_an_ensemble_are_those_of_its_tasks(tmp_path: Path) -> None:
+def test_ensemble_row_counts_seeds_of_its_tasks(tmp_path: Path) -> None:
     plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", tmp_path, dry_run=True))
     seeds = {0: 0.8, 1: 0.8}
     values = {name: {"mlm_accuracy": {0: 0.5}} for name in plan.variants} | {"ensemble": {"task_rte": seeds}}
@@ -85,13 +90,13 @@ def test_the_seeds_of_an_ensemble_are_those_of_its_tasks(tmp_path: Path) -> None
     assert "2\N{NO-BREAK SPACE}seeds" in page and "0\N{NO-BREAK SPACE}seeds" not in page
 
 
-def test_a_variant_that_was_not_run_is_not_compared_as_another() -> None:
+def test_missing_variant_is_not_compared() -> None:
     plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", Path("out"), dry_run=True))
-    found = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}})
-    assert {"m15", "RoBERTa-large"} <= found.compare_with_paper(
+    result = outcome.Outcome(plan, {"m15": {"task_rte": {0: 0.8}}})
+    assert {"m15", "RoBERTa-large"} <= result.compare_with_paper(
         plan.experiment.tables[0]
     ).keys() and "m1" in plan.variants
-    assert "m1" not in found.compare_with_paper(plan.experiment.tables[0])
+    assert "m1" not in result.compare_with_paper(plan.experiment.tables[0])
 
 
 PARAMETERS = [
@@ -103,7 +108,7 @@ PARAMETERS = [
 
 
 @pytest.mark.parametrize(("name", "table"), PARAMETERS)
-def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -> None:
+def test_planned_models_have_the_paper_parameters(name: str, table: int) -> None:
     """To rounding, or `albert params` says why not; `sizes` counts Table 1 itself."""
     plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", Path("out"), dry_run=True))
     printed = plan.experiment.tables[table]
@@ -115,7 +120,7 @@ def test_the_planned_models_have_the_paper_s_parameters(name: str, table: int) -
 
 
 def journal(plan: ExperimentPlan, stage: Stage | None, paces: Sequence[float]) -> None:
-    """What a run appends while it trains: a line each hundred steps, which take so many seconds."""
+    """Write a run's journal with a line every hundred steps, which take the seconds of `paces`."""
     assert stage is not None
     plan.directory(stage).mkdir(parents=True, exist_ok=True)
     rows = [{"step": 100 * n, "loss": 1.0, "seconds": at} for n, at in enumerate(accumulate(paces), start=1)]
@@ -130,7 +135,7 @@ def journal(plan: ExperimentPlan, stage: Stage | None, paces: Sequence[float]) -
         (100.0, (5.0, 90.0, 30.0, 5.0), NOISY),  # a pace that tells nothing
     ],
 )
-def test_seconds_are_no_more_exact_than_their_pace(
+def test_seconds_have_the_error_of_their_pace(
     seconds: float, paces: tuple[float, ...], verdict: str, tmp_path: Path
 ) -> None:
     plan = make_plan(recipe.load_experiment("equal-time"), ExperimentRequest("mini", tmp_path, dry_run=True))
@@ -142,22 +147,24 @@ def test_seconds_are_no_more_exact_than_their_pace(
 
 @cache
 def predictions(task: str, count: int) -> str:
-    """Of `count` examples of a task nine in ten right, of spans and of classes."""
-    spans, rows = paper_metric_names(task)[0].endswith("f1"), []
+    """Return prediction lines of `count` examples, nine of ten correct, as spans or as classes."""
+    has_spans = paper_metric_names(task)[0].endswith("f1")
+    rows = []
     for n in range(count):
         right = n % 10 != n // 10 % 10
         span = {"answers": ["a"], "f1": float(right), "em": float(right)}
-        said = span if spans else {"label": "a" if right else "b", "probabilities": {"a": 1.0}}
-        rows.append({"id": str(n), "prediction": "a", **said})
+        label = "a" if right else "b"
+        prediction = span if has_spans else {"label": label, "probabilities": {"a": 1.0}}
+        rows.append({"id": str(n), "prediction": "a", **prediction})
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 @pytest.mark.parametrize(("value", "bound"), [("task_squad1_f1", 0.88), ("tasks_above_majority", 0.37)])
 @pytest.mark.parametrize(("examples", "verdict"), [(None, NOISY), (100, NOISY), (20_000, HOLDS)])
-def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
+def test_task_scores_on_few_examples_are_noisy(
     value: str, bound: float, examples: int | None, verdict: str, tmp_path: Path
 ) -> None:
-    """And where nothing says what was predicted, nobody knows how sure a score is."""
+    """Without predictions the error of a score is unknown."""
     claim = recipe.PaperClaim("", "", "", (recipe.Condition(f"with.{value}", "above", bound),))
     experiment = dataclasses.replace(recipe.load_experiment("dropout"), claims=(claim,))
     plan = make_plan(experiment, ExperimentRequest("paper", tmp_path, seeds=2, dry_run=True))
@@ -166,24 +173,24 @@ def test_seeds_that_agree_on_few_examples_of_a_task_decide_nothing(
             plan.directory(stage).joinpath("run-0").mkdir(parents=True)
             (plan.directory(stage) / "run-0/predictions.dev.jsonl").write_text(predictions(task, examples))
         scores = {name: [0.9] for name in paper_metric_names(task)}
-        known = {"majority": 0.5} if task == "sst2" else {}
-        result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | known
+        majority = {"majority": 0.5} if task == "sst2" else {}
+        result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | majority
         finish_stage(plan, stage, result)
     assert outcome.read_outcome(plan).claims[0].verdict == verdict
 
 
 @pytest.mark.parametrize(("paces", "verdict"), [((), NOISY), ((5.0, 5.1, 5.0), HOLDS), ((1.0, 9.0, 90.0), NOISY)])
-def test_speedups_carry_the_spread_of_both_runs(paces: tuple[float, ...], verdict: str, tmp_path: Path) -> None:
+def test_speedup_has_the_error_of_both_runs(paces: tuple[float, ...], verdict: str, tmp_path: Path) -> None:
     plan = make_plan(recipe.load_experiment("overall"), ExperimentRequest("mini", tmp_path, dry_run=True))
     for run in plan.runs:
-        share = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
-        journal(plan, run.pretrain, [share * pace for pace in (paces if run.variant == "large" else paces[::-1])])
-        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 1000 * share})
+        factor = {"large": 0.5, "xxlarge": 4.0}.get(run.variant, 1.0)
+        journal(plan, run.pretrain, [factor * pace for pace in (paces if run.variant == "large" else paces[::-1])])
+        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 1000 * factor})
     (claim,) = (j for j in outcome.read_outcome(plan).claims if "trains faster" in j.claim.statement)
     assert claim.verdict == verdict
 
 
-def test_equal_time_is_by_measured_seconds_and_stays_as_it_was_measured(tmp_path: Path) -> None:
+def test_matched_steps_follow_measured_seconds(tmp_path: Path) -> None:
     """At the paper's own speeds the paper's own steps: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
     request = ExperimentRequest("paper", tmp_path, dry_run=True)
     plan = make_plan(recipe.load_experiment("equal-time"), request)

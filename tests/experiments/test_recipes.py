@@ -1,4 +1,4 @@
-"""Every experiment that is shipped: read, checked, planned at all four scales."""
+"""Every experiment that comes with the package: read, checked, planned at all four scales."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.command import albert
 PLANNED = [(name, scale) for name in recipe.experiment_names() for scale in recipe.SCALES]
 
 
-def test_list_names_every_experiment_with_a_sentence() -> None:
-    said: dict[str, str] = json.loads(albert("reproduce", "--list", "--json").out)
-    assert list(said) == recipe.experiment_names()
-    assert {"sizes", "sentence-loss", "sharing", "similarity"} <= said.keys()
+def test_list_prints_every_experiment_with_a_description() -> None:
+    message: dict[str, str] = json.loads(albert("reproduce", "--list", "--json").out)
+    assert list(message) == recipe.experiment_names()
+    assert {"sizes", "sentence-loss", "sharing", "similarity"} <= message.keys()
     lines = albert("reproduce", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(said)
-    assert all(len(about) > 20 and about.endswith(".") for about in said.values())
+    assert [line.split()[0] for line in lines] == list(message)
+    assert all(len(about) > 20 and about.endswith(".") for about in message.values())
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
-def test_validate_takes_an_experiment_too(name: str) -> None:
+def test_validate_accepts_an_experiment(name: str) -> None:
     assert "claims" in albert("recipes", "validate", f"experiments/{name}").out
 
 
@@ -46,7 +46,7 @@ def planned(name: str, scale: recipe.ScaleName) -> ExperimentPlan:
 
 
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
-def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
+def test_plan_at_every_scale_is_complete(name: str, scale: recipe.ScaleName) -> None:
     plan = planned(name, scale)
     description = describe_plan(plan)
     assert plan.variants and f"scale {scale}" in description.to_text()
@@ -65,7 +65,7 @@ def test_plans_at_every_scale(name: str, scale: recipe.ScaleName) -> None:
 
 
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
-def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.ScaleName) -> None:
+def test_task_changes_of_every_scale_are_valid(name: str, scale: recipe.ScaleName) -> None:
     plan = planned(name, scale)
     for task in plan.scale.tasks:
         values = config.merge_values(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
@@ -73,8 +73,8 @@ def test_its_tasks_can_be_learnt_with_its_settings(name: str, scale: recipe.Scal
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
-def test_what_is_said_to_be_no_better_has_learnt_something(name: str) -> None:
-    """Else a variant that failed to train would make the claim hold."""
+def test_claims_of_no_gain_require_a_learned_model(name: str) -> None:
+    """Otherwise a variant that failed to train would make the claim hold."""
     experiment = recipe.load_experiment(name)
     for claim in experiment.claims:
         guarded = {guard.partition(".")[0] for guard in claim.learned}
@@ -85,7 +85,7 @@ def test_what_is_said_to_be_no_better_has_learnt_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
-def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
+def test_paper_tables_have_a_cell_for_each_column(name: str) -> None:
     experiment = recipe.load_experiment(name)
     for table in experiment.tables:
         assert all(len(cells) == len(table.columns) for cells in table.rows.values()), table.title
@@ -93,7 +93,7 @@ def test_paper_tables_have_a_cell_a_column_and_name_variants(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
-def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_in_thirty(name: str) -> None:
+def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
     longer = {"sharing": 40, "long-inputs": 70, "init-long": 180}  # as their files say
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
@@ -101,7 +101,7 @@ def test_two_cores_run_a_mini_experiment_in_twenty_minutes_and_an_h200_its_own_i
         assert totals.hours / devices * 60 <= minutes, scale
 
 
-def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
+def test_plan_counts_the_vocabulary_of_the_data() -> None:
     plan = make_plan(recipe.load_experiment("similarity"), ExperimentRequest("mini", Path("out"), dry_run=True))
     run = plan.runs[0]
     assert run.recipe is not None and run.recipe.model.vocab_size == plan.scale.vocabulary == 4000
@@ -110,7 +110,7 @@ def test_a_plan_counts_the_vocabulary_that_the_data_will_have() -> None:
     assert cost is not None and cost.parameters == costs.count_parameters(run.recipe.model).total < 250_000
 
 
-def test_a_plan_counts_what_others_start_from() -> None:
+def test_plan_includes_the_cost_of_prefixes() -> None:
     description = describe_plan(planned("dropout", "paper"))
     steps = {run.variant: run.cost.steps for run in description.runs if run.cost}
     assert steps == {"before": 900_000, "with": 100_000, "without": 100_000}
@@ -119,7 +119,7 @@ def test_a_plan_counts_what_others_start_from() -> None:
     assert description.totals.flops == sum(row.cost.flops for row in rows if row.cost)
 
 
-def test_seeds_are_not_made_one_by_a_change() -> None:
+def test_override_of_the_seed_is_rejected() -> None:
     """Their spread would be nothing, and every claim decided."""
     with pytest.raises(ConfigError, match="its own seed"):
         make_plan(
@@ -128,7 +128,7 @@ def test_seeds_are_not_made_one_by_a_change() -> None:
         )
 
 
-def test_changes_leave_equal_time_equal() -> None:
+def test_overrides_keep_matched_times_equal() -> None:
     def steps(*changes: str) -> dict[str, int]:
         plan = make_plan(
             recipe.load_experiment("equal-time"), ExperimentRequest("mini", Path("out"), changes=changes, dry_run=True)
@@ -136,27 +136,30 @@ def test_changes_leave_equal_time_equal() -> None:
         assert plan.matched_times["bert-large"].seconds is None
         return {run.variant: run.recipe.schedule.total_steps for run in plan.runs if run.recipe}
 
-    usual, more = steps(), steps("schedule.total_steps=5000")
+    usual = steps()
+    more = steps("schedule.total_steps=5000")
     assert more["xxlarge"] == 5000
     assert more["bert-large"] / 5000 == pytest.approx(usual["bert-large"] / usual["xxlarge"], rel=0.01)
     assert steps("train.batch_size=1") == usual, "of both"
 
 
-def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(tmp_path: Path) -> None:
-    def decided(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decidability]:
+def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
+    def decidability(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decidability]:
         request = ExperimentRequest("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
         plan = make_plan(recipe.load_experiment("depth"), request)
         return {claim.statement: judge_decidability(plan, claim) for claim in plan.claims}
 
-    parameters, deeper, first, _ = one = list(decided(1).values())
+    parameters, deeper, first, _ = one = list(decidability(1).values())
     assert (parameters.reason, parameters.device_hours) == ("", 0.0), "counts need no second seed"
-    assert all("one seed" in found.reason for found in one[1:])
+    assert all("one seed" in verdict.reason for verdict in one[1:])
     assert deeper.device_hours > first.device_hours > 0
-    two = list(decided(2).values())
-    assert not any(found.reason for found in two)
+    two = list(decidability(2).values())
+    assert not any(verdict.reason for verdict in two)
     assert [f.device_hours for f in two] == pytest.approx([f.device_hours for f in one]), "of two seeds in any case"
-    untested = list(decided(2, dry=False).values())
-    assert [bool(found.reason) for found in untested] == [False, False, True, True] and "--tasks" in untested[2].reason
+    untested = list(decidability(2, dry=False).values())
+    assert [bool(verdict.reason) for verdict in untested] == [False, False, True, True] and "--tasks" in untested[
+        2
+    ].reason
     # What a claim compares, with what that starts from: of 6 and 3 layers also the run with 1.
     description = describe_plan(planned("depth", "paper"))
     hours = {run.variant: run.hours for run in description.runs}
@@ -171,7 +174,7 @@ def test_a_plan_says_which_claims_its_seeds_can_decide_and_what_deciding_costs(t
     assert faster.device_hours == pytest.approx(2 * sum(hours[name] for name in compared))
 
 
-def test_a_claim_about_one_metric_of_a_task_needs_its_files() -> None:
+def test_claim_about_a_skipped_task_is_undecidable() -> None:
     plan = make_plan(recipe.load_experiment("overall"), ExperimentRequest("paper", Path("out"), seeds=2, dry_run=True))
     claim = recipe.PaperClaim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
     assert not judge_decidability(plan, claim).reason
@@ -193,9 +196,10 @@ OF_ANY = {"parameters", "block_parameters", "paper_count", "layers", "steps", "s
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
-def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None:
-    """Whichever variant is by chance above which: the values differ, and both seeds of each agree."""
-    experiment, rng = recipe.load_experiment(name), random.Random(0)
+def test_no_claim_about_learning_holds_for_random_models(name: str) -> None:
+    """The values of variants differ at random, and both seeds of each agree."""
+    experiment = recipe.load_experiment(name)
+    rng = random.Random(0)
     for _ in range(200):
         values = {
             v: {metric: dict.fromkeys((0, 1), exact_value(rng.uniform(*limits))) for metric, limits in NOTHING.items()}
@@ -206,7 +210,7 @@ def test_no_claim_about_what_is_learnt_holds_where_nothing_is(name: str) -> None
                 assert check_claim(claim, values).verdict != HOLDS, claim.statement
 
 
-def test_a_name_that_is_nearly_right_gets_a_suggestion() -> None:
+def test_misspelled_experiment_gets_a_suggestion() -> None:
     assert "did you mean 'sharing'?" in albert("reproduce", "shraing", "--dry-run", expect=2).err
 
 
@@ -243,16 +247,16 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
         (claiming({"value": "a.mlm_loss", "must": "above", "bond": 1}), "did you mean 'bound'?"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+def test_invalid_experiment_is_rejected(change: dict[str, object], message: str) -> None:
     scale = {"about": "", "base": "mini/docs"}
     values = {"title": "T", "source": "S", "scales": dict.fromkeys(recipe.SCALES, scale)}
     with pytest.raises(ConfigError) as error:
         recipe.parse_experiment({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
-    assert said in f"{error.value} {error.value.hint}"
+    assert message in f"{error.value} {error.value.hint}"
 
 
 @pytest.mark.parametrize("missing", ["title", "source", "scales", "variants"])
-def test_a_recipe_lacks_nothing(missing: str) -> None:
+def test_experiment_without_a_required_key_is_rejected(missing: str) -> None:
     values: dict[str, object] = {"title": "T", "source": "S", "scales": {}, "variants": {}}
     del values[missing]
     with pytest.raises(ConfigError, match=missing):
@@ -263,27 +267,27 @@ def test_a_recipe_lacks_nothing(missing: str) -> None:
     ("lines", "said"),
     [("variants.all.mini.model.hiden_size = 8", "hiden_size"), ("scales.mini = 3", "scales.mini")],
 )
-def test_validate_reads_the_recipe_of_every_variant(lines: str, said: str, tmp_path: Path) -> None:
+def test_validate_checks_the_recipe_of_every_variant(lines: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f'extends = "experiments/sharing"\n{lines}\n')
-    assert said in albert("recipes", "validate", path, expect=2).err
+    assert message in albert("recipes", "validate", path, expect=2).err
 
 
-def test_no_variant_starts_from_itself(tmp_path: Path) -> None:
+def test_variant_that_starts_from_itself_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "circle.toml"
     path.write_text('extends = "experiments/depth"\nvariants.l1.after = "l3"\n')
     with pytest.raises(ConfigError, match="starts from itself"):
         recipe.load_experiment(str(path))
 
 
-def test_a_task_that_does_not_exist_is_no_task_without_files(tmp_path: Path) -> None:
+def test_unknown_task_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "tasks.toml"
     path.write_text('extends = "experiments/sharing"\nscales.mini.tasks = ["rtr"]\n')
     with pytest.raises(ConfigError, match="no task is called 'rtr'"):
         make_plan(recipe.load_experiment(str(path)), ExperimentRequest("mini", Path("out")))
 
 
-def test_the_page_of_claims_names_every_experiment_and_every_table_of_the_paper() -> None:
+def test_claims_page_lists_experiments_and_tables() -> None:
     page = (Path(__file__).parents[2] / "docs" / "lab" / "claims.md").read_text(encoding="utf-8")
     missing = [
         name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page

@@ -1,4 +1,4 @@
-"""Experiments from end to end at the smoke scale: what is shared, resumed, decided and reported."""
+"""Experiments from end to end at the smoke scale: shared stages, resuming, verdicts and reports."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.processes import PATIENCE, start
 
 def reproduce(name: str, out: Path, *more: object, expect: int = 0) -> dict[str, Any]:
     call = ["reproduce", name, "--scale", "smoke", "--out", out, "--device", "cpu", "--json", *more]
-    said = albert(*call, expect=expect)
-    return json.loads(said.out) if expect == 0 else {"err": said.err}
+    ended = albert(*call, expect=expect)
+    return json.loads(ended.out) if expect == 0 else {"err": ended.err}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def verdicts(result: dict[str, Any]) -> list[str]:
     return [claim["verdict"] for claim in result["claims"]]
 
 
-def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, dict[str, Any]], sharing: str) -> None:
+def test_report_has_verdicts_tables_and_commands(ran: tuple[Path, dict[str, Any]], sharing: str) -> None:
     out, result = ran
     page = Path(result["report"]).read_text(encoding="utf-8")
     assert Path(result["report"]) == out / "sharing-smoke" / "report.html"
@@ -77,11 +77,11 @@ def test_the_report_has_verdicts_both_tables_and_every_command(ran: tuple[Path, 
     assert "task_mrpc" in result["values"]["all"]
 
 
-def test_one_seed_alone_is_too_noisy_but_counts_are_not(ran: tuple[Path, dict[str, Any]]) -> None:
+def test_one_seed_decides_only_counts(ran: tuple[Path, dict[str, Any]]) -> None:
     assert verdicts(ran[1]) == ["holds", *["too noisy to tell"] * 4]
 
 
-def test_list_prints_the_verdicts_of_a_directory(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_list_with_out_prints_verdicts(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     out, result = ran
     listed = json.loads(albert("reproduce", "--list", "--out", out, "--json").out)
     assert listed["sharing-smoke"] == {claim["statement"]: claim["verdict"] for claim in result["claims"]}
@@ -89,7 +89,7 @@ def test_list_prints_the_verdicts_of_a_directory(ran: tuple[Path, dict[str, Any]
     assert "no finished experiment" in albert("reproduce", "--list", "--out", tmp_path, expect=3).err
 
 
-def test_again_does_nothing_and_says_the_same(
+def test_second_run_repeats_nothing(
     ran: tuple[Path, dict[str, Any]], sharing: str, tiny_data: Path, tiny_glue: Path
 ) -> None:
     out, first = ran
@@ -104,7 +104,7 @@ def test_again_does_nothing_and_says_the_same(
     assert snapshot(out) == before
 
 
-def test_another_experiment_takes_the_runs_that_are_there(
+def test_second_experiment_reuses_finished_runs(
     ran: tuple[Path, dict[str, Any]], tiny_data: Path, tiny_glue: Path
 ) -> None:
     result = reproduce("similarity", ran[0], "--data", tiny_data, "--tasks", tiny_glue, "--seeds", 1)
@@ -113,30 +113,30 @@ def test_another_experiment_takes_the_runs_that_are_there(
     assert page.count("<img") >= 2, "distance and angle by layer"
 
 
-def test_the_verdict_turns_with_the_result_files(tmp_path: Path, tiny_data: Path) -> None:
-    """Nothing on the page is typed in: other numbers in the files, another verdict."""
+def test_verdict_follows_the_result_files(tmp_path: Path, tiny_data: Path) -> None:
+    """Other numbers in the result files give another verdict."""
     claim = "A model trained on NSP is at chance on sentence order."
     plan = make_plan(
         recipe.load_experiment("sentence-loss"), ExperimentRequest("smoke", tmp_path, data=tiny_data, seeds=2)
     )
-    found = []
+    output = []
     for accuracies in ((0.50, 0.51), (0.92, 0.93), (0.40, 0.80)):
         for run in plan.runs:
             scores = {"nsp_accuracy": 0.9, "sop_accuracy": accuracies[run.seed]}
             without = {name: [score] * JACKKNIFE_GROUPS for name, score in scores.items()}
             finish_stage(plan, run.probe, scores | {"without_parts": without})
         read = outcome.read_outcome(plan)
-        found.append(next(j.verdict for j in read.claims if j.claim.statement == claim))
+        output.append(next(j.verdict for j in read.claims if j.claim.statement == claim))
         page = pages.write_report(read)
         for name in ("report.html", "report.md"):
             assert f"{100 * sum(accuracies) / 2:.1f}" in page.with_name(name).read_text()
-    assert found == ["holds", "does not hold at this scale", "too noisy to tell"]
+    assert output == ["holds", "does not hold at this scale", "too noisy to tell"]
 
 
-def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
+def test_killed_run_resumes_to_the_same_report(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
 ) -> None:
-    """kill -9 in the middle: the stages that were done stay as they are, and the page is the uninterrupted run's."""
+    """After kill -9 the finished stages are unchanged, and the page is that of an uninterrupted run."""
     out = tmp_path / "out"
     call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1]
     call += ["--data", tiny_data, "--tasks", tiny_glue]
@@ -145,7 +145,8 @@ def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
     child.kill()
     done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("stages/*.json")}
     assert 2 <= len(done) < 6
-    (half := out / "stages" / ".pretrain-0123.json.89abcdef.tmp").write_text("half a rec")
+    half = out / "stages" / ".pretrain-0123.json.89abcdef.tmp"
+    half.write_text("half a rec")
     again = json.loads(albert(*call, "--json").out)
     assert again["stages_finished_now"] == 6 - len(done)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in done} == done
@@ -155,63 +156,64 @@ def test_killed_and_started_again_repeats_nothing_and_reports_the_same(
     assert not half.exists()
 
 
-def test_probe_needs_a_position_for_every_token(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+def test_probe_rejects_more_tokens_than_positions(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
     run = next((ran[0] / "stages").glob("pretrain-*/"))
-    said = albert("probe", run, "--data", tiny_data, "-s", "data.max_seq_length=512", expect=2)
-    assert "has only 128 positions" in said.err
+    ended = albert("probe", run, "--data", tiny_data, "-s", "data.max_seq_length=512", expect=2)
+    assert "has only 128 positions" in ended.err
 
 
-def test_probe_asks_as_the_run_was_trained(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+def test_probe_uses_the_settings_of_the_run(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
     """Its own length and masks, which an experiment names for all of its runs."""
     plan_says = next(ran[0].glob("stages/probe-*.json"))
     expected = json.loads(plan_says.read_text())["result"]
-    own = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 32, "--json").out)
-    assert own == expected and (own["data"]["max_seq_length"], own["data"]["ngram"]) == (32, 1)
+    layers = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 32, "--json").out)
+    assert layers == expected and (layers["data"]["max_seq_length"], layers["data"]["ngram"]) == (32, 1)
     assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
     other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
     assert json.loads(other)["data"]["ngram"] == 3
 
 
 @pytest.mark.parametrize(("written", "said"), [("data = 3", r"no \[data\] in it"), ("data = [", "not valid TOML")])
-def test_probe_refuses_a_saved_recipe_that_is_none(
-    written: str, said: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
+def test_probe_rejects_a_damaged_recipe(
+    written: str, ended: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
-    """Of a checkpoint with hashes it is damage that is found before."""
+    """With hashes the damage is reported first."""
     run = hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/"))))
     shutil.copytree(run, tmp_path / "it")
     (tmp_path / "it" / "recipe.toml").write_text(written)
     assert "in the manifest" in albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err
     (tmp_path / "it" / store.MANIFEST).unlink()
-    assert re.search(f"it/recipe.toml: {said}", albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err)
+    assert re.search(f"it/recipe.toml: {ended}", albert("probe", tmp_path / "it", "--data", tiny_data, expect=4).err)
 
 
-def test_probe_asks_no_head_that_the_checkpoint_lacks(
+def test_probe_scores_only_the_heads_of_the_checkpoint(
     ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
-    found = hub.read_checkpoint(hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/")))))
-    for name, model in (("MaskedLM", MaskedLanguageModel(found.config)), ("Model", BareEncoder(found.config))):
-        hub.load_weights(model, found)
-        shutil.copytree(found.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
+    output = hub.read_checkpoint(hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/")))))
+    for name, model in (("MaskedLM", MaskedLanguageModel(output.config)), ("Model", BareEncoder(output.config))):
+        hub.load_weights(model, output)
+        shutil.copytree(output.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
         hub.write_checkpoint(model, tmp_path / name, name.replace("Masked", "ForMasked"))
-    asked = ("--data", tiny_data, "--sequences", 32, "--json")
-    whole, words = (json.loads(albert("probe", it, *asked).out) for it in (found.directory, tmp_path / "MaskedLM"))
+    options = ("--data", tiny_data, "--sequences", 32, "--json")
+    whole, words = (json.loads(albert("probe", it, *options).out) for it in (output.directory, tmp_path / "MaskedLM"))
     assert whole.keys() - words.keys() == {"nsp_accuracy", "sop_accuracy"}
     assert words["mlm_loss"] == whole["mlm_loss"]
-    assert "Model: has no masked-language head" in albert("probe", tmp_path / "Model", *asked, expect=4).err
+    assert "Model: has no masked-language head" in albert("probe", tmp_path / "Model", *options, expect=4).err
 
 
-def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
+def test_probe_scores_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
     run = next(p.parent for p in (ran[0] / "stages").glob("pretrain-*/step-*"))
-    asked = ("probe", run, "--data", tiny_data, "--sequences", 32)
-    found = json.loads(albert(*asked, "--layers", 9, "--json").out)
-    deep, own = found["depths"], found["layers"]
-    assert (deep["layers"], deep["trained"], own) == (9, 4, 4)
+    options = ("probe", run, "--data", tiny_data, "--sequences", 32)
+    output = json.loads(albert(*options, "--layers", 9, "--json").out)
+    deep = output["depths"]
+    layers = output["layers"]
+    assert (deep["layers"], deep["trained"], layers) == (9, 4, 4)
     assert {len(deep[key]) for key in ("l2", "two_back", "mlm_accuracy", "speed")} == {9}
-    assert deep["l2"][:4] == pytest.approx(found["layer_steps"]["l2"], rel=1e-4)
-    assert deep["mlm_accuracy"][3] == pytest.approx(found["mlm_accuracy"], abs=1e-6), "its own depth is the model"
+    assert deep["l2"][:4] == pytest.approx(output["layer_steps"]["l2"], rel=1e-4)
+    assert deep["mlm_accuracy"][3] == pytest.approx(output["mlm_accuracy"], abs=1e-6), "its own depth is the model"
     assert deep["speed"][3] == 1
-    assert deep["behaviour"] in albert(*asked, "--layers", 9).out
-    (short,) = json.loads(albert(*asked, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
+    assert deep["behaviour"] in albert(*options, "--layers", 9).out
+    (short,) = json.loads(albert(*options, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
     assert short == deep["mlm_accuracy"][0], "an early exit is the same at any depth beyond it"
 
 
@@ -220,30 +222,33 @@ def test_probe_runs_the_layers_to_other_depths(ran: tuple[Path, dict[str, Any]],
     [([4, 4, 1, 0.3], [4, 4, 1, 0.3], "converges"), ([4, 4, 4, 4], [4, 4, 0.1, 0.1], "oscillates"),
      ([4, 4, 4, 4], [4, 7, 7, 7], "keeps moving")],
 )  # fmt: skip
-def test_what_repeated_layers_do(l2: list[float], back: list[float], expected: str) -> None:
+def test_classify_convergence_of_repeated_layers(l2: list[float], back: list[float], expected: str) -> None:
     assert classify_convergence(l2, back, trained=2) == expected
 
 
 def scores(result: dict[str, Any]) -> dict[str, Any]:
-    """What is measured but the time that it took."""
+    """Return the values without the times."""
     return {
         name: {metric: by_seed for metric, by_seed in metrics.items() if metric != "seconds"}
         for name, metrics in result["values"].items()
     }
 
 
-def test_side_by_side_gives_the_same_numbers(tmp_path: Path, tiny_data: Path, ran: tuple[Path, dict[str, Any]]) -> None:
+def test_parallel_stages_give_the_same_numbers(
+    tmp_path: Path, tiny_data: Path, ran: tuple[Path, dict[str, Any]]
+) -> None:
     more = ["--data", tiny_data, "--seeds", 1, "--jobs", 2]
     result = reproduce("similarity", tmp_path / "out", *more)
     assert result["stages_finished_now"] == 4
-    shared, theirs = result["values"]["shared"], ran[1]["values"]["all"]
+    shared = result["values"]["shared"]
+    theirs = ran[1]["values"]["all"]
     assert {key: shared[key] for key in ("mlm_loss", "l2_mean")} == {
         key: theirs[key] for key in ("mlm_loss", "l2_mean")
     }
 
 
-def test_a_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -> None:
-    """kill -9 of a run whose stages are processes of their own: they end too, and the next start collides with none."""
+def test_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -> None:
+    """After kill -9 of a run, its stages in other processes end too."""
     out = tmp_path / "out"
     call = ["reproduce", "similarity", "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1, "--jobs", 2]
     call += ["--data", tiny_data, "-s", "schedule.total_steps=1000000"]
@@ -260,7 +265,7 @@ def test_a_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -
 
 
 def is_free(directory: Path) -> bool:
-    """Whether no process writes there."""
+    """Return True if no process writes to the directory."""
     try:
         with store.lock(directory):
             return True
@@ -279,15 +284,15 @@ SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name i
 
 
 def counted(folder: Path, *shapes: str) -> ExperimentPlan:
-    """The plan of an experiment that counts some shapes."""
+    """Return the plan of an experiment that counts some shapes."""
     names = ", ".join(f'{shape} = {{ title = "{shape}", shape = "{shape}" }}' for shape in shapes)
     path = folder / "counted.toml"
     path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALES}')
     return make_plan(recipe.load_experiment(str(path)), ExperimentRequest("smoke", folder / "out", nproc=2))
 
 
-def test_what_has_ranks_is_started_as_a_process(tmp_path: Path) -> None:
-    """`torchrun` handles signals for its whole process, which may not be the run's own."""
+def test_stages_with_ranks_run_as_processes(tmp_path: Path) -> None:
+    """`torchrun` handles signals for its whole process, so it needs a process of its own."""
     plan = counted(tmp_path, "albert-base")
     stages = list(plan.stages.values())
     assert run_stages(plan, stages, elsewhere) == 1
@@ -296,12 +301,12 @@ def test_what_has_ranks_is_started_as_a_process(tmp_path: Path) -> None:
 
 
 def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
-    """A command that prints by which process it is run."""
+    """Print the id of the process that runs the command."""
     return 0, json.dumps({"process": os.getpid()})
 
 
-def test_what_ranks_print_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are processes that write where this one's descriptor leads, not where `sys.stdout` does."""
+def test_output_of_child_processes_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes write to the file descriptor, not to `sys.stdout`."""
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
     monkeypatch.setattr(
         sys.modules[invoke.__module__], "app", lambda arguments: subprocess.run([*command, *arguments], check=True)
@@ -309,13 +314,13 @@ def test_what_ranks_print_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(["a"]) == (0, "a\n")
 
 
-def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path) -> None:
-    """A stage takes the signal for its own, and finishes; no other is begun."""
-    asked = []
+def test_time_limit_during_a_stage_stops_the_next_one(tmp_path: Path) -> None:
+    """The running stage handles the signal and finishes; the next one does not start."""
+    options = []
 
     def stage(arguments: Sequence[str]) -> tuple[int, str]:
-        before = signal.signal(signal.SIGTERM, lambda *_: asked.append(arguments))
-        wait_until(lambda: bool(asked))
+        before = signal.signal(signal.SIGTERM, lambda *_: options.append(arguments))
+        wait_until(lambda: bool(options))
         signal.signal(signal.SIGTERM, before)
         return 0, "{}"
 
@@ -323,10 +328,10 @@ def test_time_that_is_up_while_a_stage_ends_well_is_not_forgotten(tmp_path: Path
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, nproc=1))
     with pytest.raises(Interrupted):
         run_stages(plan, list(plan.stages.values()), stage, max_time=2.0)
-    assert len(asked) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
+    assert len(options) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
 
 
-def test_a_stop_while_speeds_are_measured_ends_the_run(tmp_path: Path, tiny_data: Path) -> None:
+def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: Path) -> None:
     begun = []
 
     def stage(arguments: Sequence[str]) -> tuple[int, str]:
@@ -340,11 +345,11 @@ def test_a_stop_while_speeds_are_measured_ends_the_run(tmp_path: Path, tiny_data
     assert begun == ["bench"]
 
 
-def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
+def test_time_limit_covers_all_parts_of_a_run(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
 
     def part(plan: object, stages: object, invoke: object, jobs: int, gpus: int, max_time: float) -> int:
-        given.append(max_time)
+        limits.append(max_time)
         time.sleep(0.01)
         return 0
 
@@ -352,24 +357,24 @@ def test_the_time_is_that_of_all_parts(tmp_path: Path, tiny_data: Path, monkeypa
     monkeypatch.setattr(pool, "is_stop_requested", lambda: False)
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
     runner.reproduce_experiment("equal-time", request, invoke, max_time="1h")
-    assert len(given) == 3 and 3600 > given[0] > given[1] > given[2]
+    assert len(limits) == 3 and 3600 > limits[0] > limits[1] > limits[2]
 
 
-def test_a_list_of_thread_counts_is_what_torch_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_thread_counts_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
     assert verdicts(reproduce("sizes", tmp_path / "out"))
 
 
-def test_time_is_up(tmp_path: Path, tiny_data: Path) -> None:
-    """The run saves and ends with 75, and the same command goes on."""
+def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> None:
+    """The run saves and exits with 75; the same command resumes it."""
     more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
-    said = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
-    assert "run the same command again" in said["err"]
+    ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
+    assert "run the same command again" in ended["err"]
     begun = (tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl")
     assert all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
 
 
-def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:
+def test_sizes_reports_exact_counts(tmp_path: Path) -> None:
     result = reproduce("sizes", tmp_path / "out")
     assert result["values"]["base"]["paper_count"]["0"] == 11_683_584
     assert verdicts(result) == ["holds", "holds", *["does not hold at this scale"] * 2, "holds"]
@@ -388,5 +393,5 @@ def test_sizes_are_the_exact_counts(tmp_path: Path) -> None:
         (("sharing", "--dry-run", "--tflops", "fast"), 2, "not a number"),
     ],
 )
-def test_what_is_missing_is_said(arguments: tuple[str, ...], code: int, said: str) -> None:
-    assert said in albert("reproduce", *arguments, expect=code).err
+def test_invalid_options_are_rejected(arguments: tuple[str, ...], code: int, ended: str) -> None:
+    assert ended in albert("reproduce", *arguments, expect=code).err

@@ -1,7 +1,7 @@
-"""Every experiment from end to end, and every variant held against its neighbours: it differs as it claims to.
+"""Every experiment from end to end: its variants differ as their titles say.
 
-What is looked at is what was written and drawn: tensors of checkpoints, parents in manifests, batches of the run's own
-recipe; not the experiment's file.
+The tests read what the runs wrote (tensors of checkpoints, parents in manifests, batches of the run's own recipe), not
+the experiment's file.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ Facts = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all experiments, so that runs that several of them need are made once."""
+    """Return one directory for all experiments, so that they share runs."""
     return tmp_path_factory.mktemp("variants") / "out"
 
 
 def run(name: str, request: ExperimentRequest) -> ExperimentPlan:
-    """Run an experiment at the smoke scale with one seed; the plan that says where everything lies."""
+    """Run an experiment at the smoke scale with one seed; return its plan."""
     call = ["reproduce", name, "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu", "--json"]
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
         call += [word for value in values for word in (option, value)]
     call += ["--data", request.data] if request.data else []
     call += ["--tasks", request.tasks] if request.tasks else []
-    said = json.loads(albert(*map(str, call)).out)
+    ended = json.loads(albert(*map(str, call)).out)
     plan = make_plan(recipe.load_experiment(name), request)
-    assert said["stages"] == len(plan.stages)
+    assert ended["stages"] == len(plan.stages)
     assert all(plan.is_finished(stage) for stage in plan.stages.values())
-    assert {metric for v in plan.variants for metric in said["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
+    assert {metric for v in plan.variants for metric in ended["values"][v]} >= {"mlm_accuracy", "parameters", "steps"}
     assert not request.tasks or any(stage.kind == "task" for stage in plan.stages.values())
     return plan
 
 
 def facts(plan: ExperimentPlan) -> dict[str, Facts]:
-    """By variant: the tensors' shapes, the resolved recipe, steps, parents, and the data directory of its run."""
-    found = {}
+    """Return for each variant the tensors' shapes, the resolved recipe, the steps and the parents of its run."""
+    facts_by_variant = {}
     for one in plan.runs:
         assert one.pretrain is not None
         directory = plan.directory(one.pretrain)
@@ -66,15 +66,15 @@ def facts(plan: ExperimentPlan) -> dict[str, Facts]:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         parents = dict(store.verify(step).parents)
         values = tomllib.loads((step / "recipe.toml").read_text())
-        found[one.variant] = {
+        facts_by_variant[one.variant] = {
             "shapes": shapes, "recipe": values, "parents": parents, "fingerprint": store.fingerprint(step),
             "config": json.loads((step / "config.json").read_text()), "steps": int(step.name[5:]), "run": one,
         }  # fmt: skip
-    return found
+    return facts_by_variant
 
 
 def blocks(one: Facts) -> tuple[int, int]:
-    """How many attention and feed-forward blocks have weights of their own in the file."""
+    """Return how many attention and feed-forward blocks have separate weights in the file."""
     names = one["shapes"]
     queries = sum(name.endswith(("attention.query.weight", "query.weight", "self.query.weight")) for name in names)
     ups = sum(name.endswith((".ffn.weight", ".up.weight", "intermediate.dense.weight")) for name in names)
@@ -123,9 +123,9 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "sharing": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            f"{wide}{name}": (64 if wide else 32, found)
+            f"{wide}{name}": (64 if wide else 32, facts_by_variant)
             for wide in ("", "wide-")
-            for name, found in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
+            for name, facts_by_variant in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
         },
     ),
     "similarity": (blocks, {"shared": (1, 1), "separate": (4, 4)}),
@@ -156,53 +156,53 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
 WITH_TEXT = ("curves", "extra-data")
 
 
-def test_every_experiment_is_tested_here() -> None:
+def test_every_experiment_has_a_check() -> None:
     assert sorted([*SHAPES, *WITH_TEXT, "sizes", "glue", "squad-race", "long-inputs"]) == sorted(
         recipe.experiment_names()
     )
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_variants_differ_as_they_claim(name: str, out: Path, tiny_data: Path) -> None:
+def test_variants_differ_as_described(name: str, out: Path, tiny_data: Path) -> None:
     plan = run(name, ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu"))
-    found = facts(plan)
-    of, wanted = SHAPES[name]
-    assert {variant: of(one) for variant, one in found.items()} == wanted
+    facts_by_variant = facts(plan)
+    describe, expected = SHAPES[name]
+    assert {variant: describe(one) for variant, one in facts_by_variant.items()} == expected
     check = CHECKS.get(name)
     if check is not None:
-        check(plan, found, tiny_data)
+        check(plan, facts_by_variant, tiny_data)
 
 
 # ---------------------------------------------------------------- what no shape shows
 
 
 def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]:
-    """The first 256 examples that a run trains on, by its own recipe."""
+    """Return the first 256 examples of a run's training, by its own recipe."""
     corpus = TokenCorpus.open(data, "train")
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     recipe_ = config.validate_recipe(PretrainRecipe, one["recipe"], "run")
     return sample_batch(corpus, vocabulary, recipe_.data, recipe_.train.seed, np.arange(256)), corpus, vocabulary
 
 
-def check_labels(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    labels = {name: drawn(one, data)[0].order_labels for name, one in found.items()}
+def check_labels(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    labels = {name: drawn(one, data)[0].order_labels for name, one in facts_by_variant.items()}
     assert set(labels["none"].tolist()) == {-1} and set(labels["three"].tolist()) >= {0, 1, 2}
     for name in ("nsp", "sop"):
         assert {0, 1} <= set(labels[name].tolist())
     # The same pieces, swapped, under SOP; under NSP a label of 1 brings pieces that the plain pair has not.
-    texts = {name: pieces(drawn(one, data)[0]) for name, one in found.items()}
+    texts = {name: pieces(drawn(one, data)[0]) for name, one in facts_by_variant.items()}
     plain = texts["none"]
     rows_of = {name: np.flatnonzero(labels[name] == 1) for name in ("sop", "nsp")}
     swapped = rows_of["sop"]
     assert any(texts["sop"][i] != plain[i] for i in swapped)
     # (Where a pair is too long, what is cut off differs with the order, so that not quite all is the same.)
-    kept = {name: np.mean([common(texts[name][i], plain[i]) for i in rows]) for name, rows in rows_of.items()}
-    assert kept["sop"] > 0.8
-    assert kept["nsp"] < kept["sop"] - 0.1
+    overlap = {name: np.mean([common(texts[name][i], plain[i]) for i in rows]) for name, rows in rows_of.items()}
+    assert overlap["sop"] > 0.8
+    assert overlap["nsp"] < overlap["sop"] - 0.1
 
 
 def common(ours: list[int], theirs: list[int]) -> float:
-    """The share of our pieces that theirs have too, each as often."""
+    """Return the fraction of our pieces that are also in theirs, counted with multiplicity."""
     return (Counter(ours) & Counter(theirs)).total() / len(ours)
 
 
@@ -211,9 +211,10 @@ def pieces(packed: PackedBatch) -> list[list[int]]:
     return [ids[a:b] for a, b in zip(packed.offsets[:-1], packed.offsets[1:], strict=True)]
 
 
-def check_masks(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    longest, cut = {}, {}
-    for name, one in found.items():
+def check_masks(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    longest = {}
+    cut = {}
+    for name, one in facts_by_variant.items():
         packed, _, vocabulary = drawn(one, data)
         begins = np.array([p.startswith("▁") for p in vocabulary.pieces])[original_ids(packed)]
         masked = np.zeros(len(packed.ids), bool)
@@ -227,20 +228,22 @@ def check_masks(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> No
     assert cut["pieces"] > 10 * max(cut["n1"], 1), "only single pieces tear words"
 
 
-def check_depth(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
+def check_depth(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
     names = ["l1", "l3", "l6", "l12"]
-    assert "warm_start" not in found["l1"]["parents"]
+    assert "warm_start" not in facts_by_variant["l1"]["parents"]
     for shallower, deeper in itertools.pairwise(names):
-        assert found[deeper]["parents"]["warm_start"] == found[shallower]["fingerprint"]
+        assert facts_by_variant[deeper]["parents"]["warm_start"] == facts_by_variant[shallower]["fingerprint"]
 
 
-def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    """Both go on from one and the same run, which trained with dropout."""
-    assert found["with"]["parents"]["warm_start"] == found["without"]["parents"]["warm_start"]
+def check_prefix(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    """Both continue from the same run, which was trained with dropout."""
+    assert facts_by_variant["with"]["parents"]["warm_start"] == facts_by_variant["without"]["parents"]["warm_start"]
     stage = next(s for s in plan.stages.values() if "before" in s.title)
     step = sorted(plan.directory(stage).glob("step-*"))[-1]
-    assert store.fingerprint(step) == found["with"]["parents"]["warm_start"]
-    assert found["with"]["steps"] == found["without"]["steps"] == 7  # of the four before and three more
+    assert store.fingerprint(step) == facts_by_variant["with"]["parents"]["warm_start"]
+    assert (
+        facts_by_variant["with"]["steps"] == facts_by_variant["without"]["steps"] == 7
+    )  # of the four before and three more
     assert step.name == "step-00000004"
     for name in ("with", "without"):
         run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name and r.pretrain))
@@ -249,27 +252,30 @@ def check_prefix(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> N
         assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
 
 
-def check_stack(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    assert found["stacked"]["recipe"]["warm_start"]["stack"] and "warm_start" not in found["whole"]["parents"]
+def check_stack(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    assert (
+        facts_by_variant["stacked"]["recipe"]["warm_start"]["stack"]
+        and "warm_start" not in facts_by_variant["whole"]["parents"]
+    )
     planned = make_plan(plan.experiment, ExperimentRequest("mini", Path("out"), seeds=1, dry_run=True))
     cost = {run.variant: _cost(planned, run) for run in (*planned.prefixes, *planned.runs)}
     assert cost["half"] + cost["stacked"] == pytest.approx(cost["whole"], rel=0.05)
 
 
-def check_teacher(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    assert found["distilled"]["parents"]["teacher"] == found["teacher"]["fingerprint"]
-    assert _cost(plan, found["distilled"]["run"]) > _cost(plan, found["alone"]["run"])
+def check_teacher(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    assert facts_by_variant["distilled"]["parents"]["teacher"] == facts_by_variant["teacher"]["fingerprint"]
+    assert _cost(plan, facts_by_variant["distilled"]["run"]) > _cost(plan, facts_by_variant["alone"]["run"])
 
 
-def check_time(plan: ExperimentPlan, found: dict[str, Facts], data: Path) -> None:
-    """Steps that last as long as the other's by seconds a step as they were measured before; FLOPs are said beside."""
+def check_time(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
+    """The matched steps take as long as the other run's by measured seconds a step; FLOPs are reported too."""
     equal = plan.matched_times["bert-large"]
     measured = {s.title: store.read_json(plan.result_path(s)) for s in plan.stages.values() if s.kind == "speed"}
     seconds = {title: record["result"]["recipe_step"]["seconds"] for title, record in measured.items()}
-    own, other = (seconds[f"{title}: seconds a step"] for title in ("BERT-large", "ALBERT-xxlarge"))
-    assert equal.seconds == (own, other)
-    steps = found["xxlarge"]["steps"]
-    assert found["bert-large"]["steps"] == max(2, round(steps * other / own))
+    bert_seconds, albert_seconds = (seconds[f"{title}: seconds a step"] for title in ("BERT-large", "ALBERT-xxlarge"))
+    assert equal.seconds == (bert_seconds, albert_seconds)
+    steps = facts_by_variant["xxlarge"]["steps"]
+    assert facts_by_variant["bert-large"]["steps"] == max(2, round(steps * albert_seconds / bert_seconds))
     page = (plan.request.out / "equal-time-smoke" / "report.html").read_text(encoding="utf-8")
     assert f"{equal.steps_by_flops:,} steps would have the same FLOPs" in page
     for scale in ("mini", "paper"):  # until they are measured, FLOPs stand in
@@ -296,7 +302,7 @@ CHECKS: dict[str, Callable[[ExperimentPlan, dict[str, Facts], Path], None]] = {
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)
-def test_additional_text_is_trained_on_and_not_scored_on(
+def test_extra_text_is_only_trained_on(
     name: str, tmp_path: Path, out: Path, documents: list[str], documents_file: Path
 ) -> None:
     extra = tmp_path / "extra.txt"
@@ -305,9 +311,9 @@ def test_additional_text_is_trained_on_and_not_scored_on(
     mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
     request = ExperimentRequest("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
     plan = run(str(mine), dataclasses.replace(request))
-    found = facts(plan)
+    facts_by_variant = facts(plan)
     without, with_ = (
-        found[n] for n in (("without", "with") if name == "extra-data" else ("without-data", "with-data"))
+        facts_by_variant[n] for n in (("without", "with") if name == "extra-data" else ("without-data", "with-data"))
     )
     assert without["parents"]["data"] != with_["parents"]["data"]
     sizes = {}
@@ -319,14 +325,12 @@ def test_additional_text_is_trained_on_and_not_scored_on(
     probes = [one.probe.argv for one in plan.runs if one.probe]
     assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
     if name == "curves":
-        assert dropout(found["dropout"]) != dropout(found["no-dropout"])
+        assert dropout(facts_by_variant["dropout"]) != dropout(facts_by_variant["no-dropout"])
 
 
 @pytest.mark.parametrize("name", ["overall", "glue"])
-def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
-    name: str, tmp_path: Path, documents: list[str], tiny_glue: Path
-) -> None:
-    """Articles a row, and books of a sentence a row, which are joined: as `--scale paper` reads them from the Hub."""
+def test_hub_layout_text_runs_to_a_verdict(name: str, tmp_path: Path, documents: list[str], tiny_glue: Path) -> None:
+    """One text has an article a row, the other a sentence a row, as `--scale paper` reads them from the Hub."""
     for source, rows in (("wiki", documents[:300]), ("books", [s for d in documents[300:] for s in d.split(". ")])):
         (tmp_path / source).mkdir()
         lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)
@@ -341,8 +345,8 @@ def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
     assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
     data = [plan.directory(s) for s in plan.stages.values() if s.kind == "data"][-1]
     totals = store.read_json(data / "data.json")["totals"]
-    sentences, found = (sum(split[key] for split in totals.values()) for key in ("sentences", "documents"))
-    assert 300 < found < 360 < sentences / 4, "books of forty sentences, not of one"
+    sentences, facts_by_variant = (sum(split[key] for split in totals.values()) for key in ("sentences", "documents"))
+    assert 300 < facts_by_variant < 360 < sentences / 4, "books of forty sentences, not of one"
     report = json.loads((tmp_path / "out" / "mine-smoke" / "results.json").read_text(encoding="utf-8"))
     measured = {metric for values in report["values"].values() for metric in values}
     assert {"task_rte", "tasks_mean", "mlm_accuracy"} <= measured
@@ -352,14 +356,14 @@ def test_the_paper_s_text_in_its_layout_from_text_to_verdict(
         assert all(f["mean"] is not None for f in claim["findings"]) and (claim["verdict"] != HOLDS or exact)
     if name == "glue":  # three models answer together, on top of what each says alone
         members = next(r for r in plan.runs if r.variant == "ensemble").tasks
-        said = store.read_json(plan.directory(members["rte"]) / "results.json")
-        assert (said["kind"], len(said["members"])) == ("ensemble", 3)
+        ended = store.read_json(plan.directory(members["rte"]) / "results.json")
+        assert (ended["kind"], len(ended["members"])) == ("ensemble", 3)
         gaps = report["comparison_with_paper"]["Table 9, one model on dev, final version"]
         assert gaps["XLNet-large"]["RTE"] == [[100 * report["values"]["m15"]["task_rte"]["0"], 83.8]]
 
 
-def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: Path, documents: list[str]) -> None:
-    """SQuAD's passages where they are; RACE's, which are not, are named as left out."""
+def test_intrinsic_scores_use_the_text_of_tasks(tmp_path: Path, tiny_data: Path, documents: list[str]) -> None:
+    """SQuAD's passages exist and are used; RACE's are missing and are listed as skipped."""
     question = {"id": "1", "question": "ba?", "answers": [{"text": documents[0][:3], "answer_start": 0}]}
     paragraphs = [{"context": d, "qas": [dict(question, id=str(n))]} for n, d in enumerate(documents[:50])]
     (tmp_path / "squad").mkdir()
@@ -369,15 +373,15 @@ def test_intrinsic_scores_are_of_the_tasks_own_text(tmp_path: Path, tiny_data: P
     plan = make_plan(recipe.load_experiment("intrinsic"), request)
     assert any(c.compares_tasks for c in plan.experiment.claims) and not any(c.compares_tasks for c in plan.claims)
     assert [name.partition(":")[0] for name in plan.skipped] == ["squad", "race"]
-    (made,) = (stage for stage in plan.stages.values() if stage.kind == "data")
-    assert made.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
+    (stage,) = (stage for stage in plan.stages.values() if stage.kind == "data")
+    assert stage.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
     probes = [stage for stage in plan.stages.values() if stage.kind == "probe"]
     assert all(
-        made.id in [need.id for need in stage.needs] and str(plan.directory(made)) in stage.argv for stage in probes
+        stage.id in [need.id for need in stage.needs] and str(plan.directory(stage)) in stage.argv for stage in probes
     )
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
-    said = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
-    assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in said["values"].values()), "of that text's own entropy"
+    ended = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
+    assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in ended["values"].values()), "of that text's own entropy"
     usual = make_plan(
         recipe.load_experiment("sentence-loss"),
         ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu"),
@@ -389,11 +393,11 @@ def pretraining_ids(plan: ExperimentPlan) -> set[str]:
     return {run.pretrain.id for run in plan.runs if run.pretrain}
 
 
-def test_text_that_cannot_be_read_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+def test_unreadable_text_is_rejected_before_any_run(tmp_path: Path) -> None:
     call = ["reproduce", "sharing", "--scale", "smoke", "--seeds", 1, "--device", "cpu"]
     missing = ["--text", f"hf:{tmp_path / 'nothing-here'}", "--out", tmp_path / "out"]
-    said = albert(*map(str, [*call, *missing]), expect=3).err
-    assert "cannot be read from the Hub" in said and "use --text SOURCE" in said
+    ended = albert(*map(str, [*call, *missing]), expect=3).err
+    assert "cannot be read from the Hub" in ended and "use --text SOURCE" in ended
     assert not (tmp_path / "out").exists()
     planned = albert(*map(str, [*call, *missing, "--dry-run"]))
     assert "the run would stop there" in planned.err and "Claim:" in planned.out
