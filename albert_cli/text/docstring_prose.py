@@ -1,143 +1,179 @@
-"""From a docstring (reStructuredText, numpydoc, Google's, Markdown) to the sentences a person would read aloud."""
+"""Extract running text from docstrings: reStructuredText, numpydoc, Google style and Markdown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from enum import Enum, auto
 from inspect import cleandoc
-from math import inf
+from typing import NamedTuple
 
+# Lines
 _BORDER = re.compile(r"""([=\-~^"*+#.`:_])\1{2,}$""")  # under a heading, or a transition
 _TABLE = re.compile(r"[=\-+|][=\-+| ]{4,}$")
 _DIRECTIVE = re.compile(r"\.\. +([\w:-]+?)::\s*(.*)")
+_SECTION = re.compile(r"[A-Z][\w ]{0,30}:$")
+_SIGNATURE = re.compile(r"[\w.]+\(.*\)?(?: ?-> ?.*|:)?$")
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "important", "caution", "attention", "hint", "danger"}
 _LABEL_DIRECTIVES = {"versionadded", "versionchanged", "deprecated", "seealso", "rubric", "topic", "admonition"}
+
+# List items and descriptions of parameters
+_BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+(.*)")
 _FIELD = re.compile(
     r":(param|parameter|arg|argument|key|keyword|raises?|except|exception|returns?|yields?|[ic]?var"
     r"|type|rtype|vartype|meta)\b[^:`]*:\s*(.*)"
 )
+_TYPE_FIELDS = ("type", "rtype", "vartype", "meta")
 _TYPED = re.compile(r"[\w*`'\"{}.,/ ]+ : ?(?:\S|$)")  # numpydoc: `axis : int, optional`
 _NAMED = re.compile(r"[`*]*[\w.]+[`*]*( ?\([^()]*\))?:(?:\s+|$)(.*)")  # Google: `axis (int): The axis.`
 _DASHED = re.compile(r"['\"`*]*[\w.*()=]+['\"`*]*(?:, \S+)? +--? +(.*)")  # `axis -- the axis`
-_SECTION = re.compile(r"[A-Z][\w ]{0,30}:$")
-_BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+(.*)")
-_SIGNATURE = re.compile(r"[\w.]+\(.*\)?(?: ?-> ?.*|:)?$")
 
+# Markup within a line
 _ROLE = re.compile(r":[\w:.+-]+:`([^`]*)`")
 _QUOTED = re.compile(r"``?([^`]+?)``?_{0,2}")
 _TARGET = re.compile(r"\s*<[^<>]*>$")
 _LINK = re.compile(r"\[([^\]]+)\](?:\([^)]*\))?")
 _FOOTNOTE = re.compile(r"\s*\[#?[\w-]*\]_")
 _STARRED = re.compile(r"(?<![\w*])\*{1,2}([^*\s](?:[^*]*[^*\s])?)\*{1,2}(?![\w*])")
+
+# Prose
 _CODE = re.compile(r"(?:import|from \S+ import|def|class|return|await|async) |\S+ = ")
 _WORD = re.compile(r"""(?<![^\s("'])[A-Za-z][A-Za-z'-]*(?=[\s,.;:!?)"']|$)""")
+_MIN_WORDS = 5
+_MIN_WORD_FRACTION = 0.75
 
 
 def extract_prose(docstring: str) -> list[str]:
-    """The paragraphs of running text in a docstring, each one line, without markup; possibly none."""
-    reader = _Reader()
+    """Return the paragraphs of running text in a docstring, each one line without markup; possibly none."""
+    lines = _iter_lines_without_code(docstring)
+    paragraphs = [_remove_markup(" ".join(paragraph)) for paragraph in _join_paragraphs(lines)]
+    return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]
+
+
+class _LineKind(Enum):
+    TEXT = auto()
+    BREAK = auto()  # ends a paragraph
+    BORDER = auto()  # marks a single line above it as a heading
+
+
+class _DocLine(NamedTuple):
+    kind: _LineKind
+    text: str = ""
+    indent: int | None = None  # None: lines of any indentation continue this one
+
+
+_PARAGRAPH_BREAK = _DocLine(_LineKind.BREAK)
+
+
+def _iter_lines_without_code(docstring: str) -> Iterator[_DocLine]:
+    """Yield a docstring's lines without code, tables and directives."""
+    is_fenced = False
+    until_blank = False  # in a doctest or a table
+    max_indent: int | None = None  # in a literal block or a directive: lines indented deeper belong to it
     for line in cleandoc(docstring).split("\n"):
-        reader.read(line)
-    reader.end_paragraph()
-    return reader.paragraphs
-
-
-class _Reader:
-    """Takes the lines of one docstring and rejoins hard-wrapped paragraphs."""
-
-    def __init__(self) -> None:
-        self.paragraphs: list[str] = []
-        self._lines: list[str] = []
-        self._indent = -1  # of the paragraph's lines; -1: not known yet
-        self._item_indent = -1  # where the latest list item began; -1: outside lists
-        self._skipped_below = inf  # leave out lines indented deeper than this
-        self._until_blank = False  # leave out lines up to a blank one
-        self._in_fence = False
-
-    def read(self, line: str) -> None:
         text = line.strip()
         indent = len(line) - len(line.lstrip())
         if text.startswith(("```", "~~~")):
-            self.end_paragraph()
-            self._in_fence = not self._in_fence
+            is_fenced = not is_fenced
+            yield _PARAGRAPH_BREAK
         elif not text:
-            self.end_paragraph()
-            self._until_blank = False
-        elif not self._in_fence and not self._until_blank and indent <= self._skipped_below:
-            self._skipped_below = inf
-            self._read_text(text, indent)
-
-    def _read_text(self, text: str, indent: int) -> None:
-        if self._is_markup(text, indent):
-            return
-        if (item := self._item(text, indent)) is not None:
-            self.end_paragraph()
-            self._item_indent, text = indent, item
+            until_blank = False
+            yield _PARAGRAPH_BREAK
+        elif is_fenced or until_blank or (max_indent is not None and indent > max_indent):
+            continue
         else:
-            if self._indent not in (-1, indent):
-                self.end_paragraph()
-            self._indent = indent
-        if text.endswith("::"):  # a literal block follows, indented deeper
-            text = text.rstrip(": ")
-            self._lines.append(text if text.endswith(".") else text + ":")
-            self.end_paragraph()
-            self._skipped_below = indent
-        elif text:
-            self._lines.append(text)
+            max_indent = None
+            if text.startswith(">>>"):
+                until_blank = True
+                yield _PARAGRAPH_BREAK
+            elif _is_border(text):
+                until_blank = " " in text
+                yield _DocLine(_LineKind.BORDER)
+            elif text.startswith(".. "):
+                yield _PARAGRAPH_BREAK
+                name, content = _parse_directive(text)
+                if name in _PROSE_DIRECTIVES and content:
+                    yield _DocLine(_LineKind.TEXT, content)
+                elif name not in _PROSE_DIRECTIVES and name not in _LABEL_DIRECTIVES:
+                    max_indent = indent  # code, mathematics, plots, comments, citations
+            elif text.startswith("@"):
+                yield _PARAGRAPH_BREAK
+            else:
+                yield _DocLine(_LineKind.TEXT, text, indent)
+                if text.endswith("::"):  # a literal block follows
+                    max_indent = indent
 
-    def _is_markup(self, text: str, indent: int) -> bool:
-        """Whether the line is no text; says how far what belongs to it reaches."""
-        first = text[0]
-        if first == ">" and text.startswith(">>>"):
-            self.end_paragraph()
-            self._until_blank = True
-        elif first in '=-~^"*+#.`:_|' and (_BORDER.match(text) or _TABLE.match(text) or first == "|"):
-            if len(self._lines) > 1:
-                self.end_paragraph()
-            self._lines = []  # one line above a border is a heading
-            self._until_blank = " " in text
-        elif first == "." and text.startswith(".. "):
-            self.end_paragraph()
-            found = _DIRECTIVE.match(text)
-            name = found[1].lower() if found else ""
-            if found and name in _PROSE_DIRECTIVES and found[2]:
-                self._lines = [found[2]]
-            elif name not in _PROSE_DIRECTIVES and name not in _LABEL_DIRECTIVES:
-                self._skipped_below = indent  # code, mathematics, plots, comments, citations
-        elif first == "@" or (not self._lines and (_SECTION.match(text) or _SIGNATURE.match(text))):
-            self.end_paragraph()
-        else:
-            return False
-        return True
 
-    def _item(self, text: str, indent: int) -> str | None:
-        """The text of a list item or of a described parameter, without its label; None for other lines."""
-        if found := _BULLET.match(text):
-            inner = _NAMED.match(found[1]) or _DASHED.match(found[1])
-            return inner[inner.re.groups] if inner else found[1]
-        if found := _FIELD.match(text):
-            return "" if found[1] in ("type", "rtype", "vartype", "meta") else found[2]
-        if " : " in text or text.endswith(" :"):
-            return "" if _TYPED.match(text) else None
+def _is_border(text: str) -> bool:
+    """Return True for the line under a heading, a transition, and a line of a table or of a line block."""
+    return bool(text[0] == "|" or _BORDER.match(text) or _TABLE.match(text))
+
+
+def _parse_directive(text: str) -> tuple[str, str]:
+    match = _DIRECTIVE.match(text)
+    return (match[1].lower(), match[2]) if match else ("", "")
+
+
+def _join_paragraphs(lines: Iterator[_DocLine]) -> Iterator[list[str]]:
+    """Yield the lines of each paragraph, list item and description of a parameter, without its label."""
+    paragraph: list[str] = []
+    paragraph_indent: int | None = None
+    item_indent: int | None = None  # of the latest list item
+    for line in lines:
+        if line.kind is _LineKind.BORDER and len(paragraph) == 1:  # a heading
+            paragraph = []
+        if line.kind is not _LineKind.TEXT:
+            yield paragraph
+            paragraph = []
+            paragraph_indent = None
+            continue
+        text = line.text
+        if not paragraph and (_SECTION.match(text) or _SIGNATURE.match(text)):
+            continue
         # A line in the middle of a paragraph may look like `name: text` by accident.
-        is_start = not self._lines or indent == self._item_indent or self._lines[-1].endswith(":")
-        if found := _NAMED.match(text):
-            return found[2] if found[1] or is_start else None
-        found = _DASHED.match(text) if is_start else None
-        return found[1] if found else None
+        may_be_label = not paragraph or line.indent == item_indent or paragraph[-1].endswith(":")
+        item = _item_text(text, may_be_label)
+        if item is not None:
+            yield paragraph
+            paragraph = []
+            paragraph_indent = None
+            item_indent = line.indent
+            text = item
+        else:
+            if paragraph_indent not in (None, line.indent):
+                yield paragraph
+                paragraph = []
+            paragraph_indent = line.indent
+        if text.endswith("::"):
+            text = text.rstrip(": ")
+            yield [*paragraph, text if text.endswith(".") else text + ":"]
+            paragraph = []
+            paragraph_indent = None
+        elif text:
+            paragraph.append(text)
+    yield paragraph
 
-    def end_paragraph(self) -> None:
-        """Close the paragraph and keep it if it reads as prose."""
-        if self._lines:
-            text = _without_markup(" ".join(self._lines))
-            if _is_prose(text):
-                self.paragraphs.append(text)
-        self._lines, self._indent = [], -1
+
+def _item_text(text: str, may_be_label: bool) -> str | None:
+    """Return the text of a list item or of a parameter's description without its label; None for other lines."""
+    if match := _BULLET.match(text):
+        described = _NAMED.match(match[1]) or _DASHED.match(match[1])
+        return described[described.re.groups] if described else match[1]
+    if match := _FIELD.match(text):
+        return "" if match[1] in _TYPE_FIELDS else match[2]
+    if " : " in text or text.endswith(" :"):
+        return "" if _TYPED.match(text) else None
+    if match := _NAMED.match(text):
+        return match[2] if match[1] or may_be_label else None
+    if may_be_label and (match := _DASHED.match(text)):
+        return match[1]
+    return None
 
 
-def _without_markup(text: str) -> str:
+def _remove_markup(text: str) -> str:
     if "`" in text:
-        text = _ROLE.sub(lambda found: _target_name(found[1]), text)
-        text = _QUOTED.sub(lambda found: _target_name(found[1]), text)
+        text = _ROLE.sub(lambda match: _displayed_name(match[1]), text)
+        text = _QUOTED.sub(lambda match: _displayed_name(match[1]), text)
     if "[" in text:
         text = _LINK.sub(r"\1", _FOOTNOTE.sub("", text))
     if "*" in text:
@@ -145,15 +181,19 @@ def _without_markup(text: str) -> str:
     return " ".join(text.replace("\\ ", "").split())
 
 
-def _target_name(content: str) -> str:
-    """What a role or link shows: its title, or the last part of a name marked with a tilde."""
+def _displayed_name(content: str) -> str:
+    """Return the text that a role or link shows: its title, or the last part of a name marked with a tilde."""
     content = _TARGET.sub("", content) or content.strip("<>")
-    return content.rsplit(".", 1)[-1].lstrip("~") if content.startswith("~") else content.lstrip("!")
+    if content.startswith("~"):
+        return content.rsplit(".", 1)[-1].lstrip("~")
+    return content.lstrip("!")
 
 
 def _is_prose(text: str) -> bool:
-    """At least five words, and nearly everything a plain word; no formulas, no templates."""
+    """Return True if the text has at least five words and is nearly all plain words, without formulas or templates."""
     words = text.count(" ") + 1
-    if words < 5 or "\\" in text or "{" in text or _CODE.match(text) or not (text[0].isalpha() or text[0] in "\"'("):
+    if words < _MIN_WORDS or "\\" in text or "{" in text or _CODE.match(text):
         return False
-    return len(_WORD.findall(text)) >= 0.75 * words
+    if not (text[0].isalpha() or text[0] in "\"'("):
+        return False
+    return len(_WORD.findall(text)) >= _MIN_WORD_FRACTION * words

@@ -1,7 +1,8 @@
-"""The documentation that is already on the machine, as a corpus: docstrings, read by `ast`, never imported.
+"""Read the documentation installed on this machine as a corpus: docstrings, parsed with `ast`, never imported.
 
-English technical prose that needs no download and no licence question: about 2 MB in Python's standard library, and ten
-more in what this program installs. The packages are a fixed list: machines with the same versions have the same text.
+This English technical prose needs no download and raises no question of licence: about 2 MB in Python's standard
+library, and ten more in the packages that this program installs. The list of packages is fixed, so machines with equal
+versions have equal text.
 """
 
 from __future__ import annotations
@@ -14,124 +15,142 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from albert_cli import machine, pool
 from albert_cli.text.docstring_prose import extract_prose
 
-_PACKAGES = """
+_PACKAGE_NAMES = """
     torch torchgen numpy scipy sympy pandas sklearn matplotlib networkx pyarrow datasets huggingface_hub
     pydantic setuptools pip fsspec tokenizers sentencepiece safetensors typer rich jinja2 click joblib
     mpmath PIL fontTools pygments pyparsing packaging dateutil tqdm yaml filelock dill multiprocess
     contourpy markdown_it anyio httpx httpcore aiohttp requests urllib3 narwhals
 """
-PACKAGES = tuple(_PACKAGES.split())
-# Tests are not documentation; vendored copies and frozen demos say what is said elsewhere.
+PACKAGES = tuple(_PACKAGE_NAMES.split())
+# Tests are not documentation; vendored copies and frozen demos repeat other modules.
 _SKIPPED = """
     test tests testing _tests _testing idle_test lib2to3 turtledemo __phello__ __pycache__ site-packages
     dist-packages _vendor _vendored vendored_packages _distutils extern externals
 """
 _SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
-_DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # how torch and numpy document C code
-_CHUNK_FILES = 32  # files
+_DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # torch and numpy document C code so
+_CHUNK_FILES = 32
 
-_finished: dict[bool, list[tuple[str, str]]] = {}  # some 15 MB: a corpus is read more than once
+_documents: dict[bool, list[InstalledDoc]] = {}  # some 15 MB: a corpus is read more than once
 
 
-def read_installed_docs(stdlib_only: bool = False) -> Iterator[tuple[str, str]]:
-    """(module name, text) of every documented module; one paragraph per line, none twice, in a fixed order."""
-    if stdlib_only in _finished:
-        yield from _finished[stdlib_only]
+class InstalledDoc(NamedTuple):
+    """A documented module's dotted name and its text, one paragraph a line."""
+
+    module: str
+    text: str
+
+
+def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
+    """Yield every documented module in a fixed order; no paragraph occurs twice."""
+    if stdlib_only in _documents:
+        yield from _documents[stdlib_only]
         return
-    modules = list(_modules(() if stdlib_only else PACKAGES))
+    modules = list(_iter_modules(() if stdlib_only else PACKAGES))
     seen: set[str] = set()
-    collected: list[tuple[str, str]] = []
-    # Parsing takes half a minute on one core; the standard library alone is not worth starting processes for.
+    documents: list[InstalledDoc] = []
+    # Parsing takes half a minute on one core; the standard library alone does not justify starting processes.
     workers = 0 if stdlib_only else machine.available_cores()
-    with closing(_paragraphs_of_each([path for path, _ in modules], workers)) as found:
-        for (_, name), paragraphs in zip(modules, found, strict=True):
-            if new := [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]:
-                seen.update(new)
-                collected.append((name, "\n".join(new)))
-                yield collected[-1]
-    _finished[stdlib_only] = collected
+    with closing(_iter_paragraphs([path for path, _ in modules], workers)) as paragraphs_by_file:
+        for (_, module), paragraphs in zip(modules, paragraphs_by_file, strict=True):
+            unseen = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
+            if unseen:
+                seen.update(unseen)
+                documents.append(InstalledDoc(module, "\n".join(unseen)))
+                yield documents[-1]
+    _documents[stdlib_only] = documents
 
 
-def _paragraphs_of_each(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
-    """Each file's paragraphs in turn, read in this process or by several."""
-    done = dict[int, list[list[str]]]()
+def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
+    """Yield each file's paragraphs in order, read in this process or by several."""
+    finished: dict[int, list[list[str]]] = {}  # by the number of the chunk's first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
-    place = 0
-    with closing(pool.map_unordered(_paragraphs, chunks, workers, "docs:stdlib takes less")) as found:
-        for (start, _), paragraphs in found:
-            done[start] = paragraphs
-            while place in done:
-                yield from done.pop(place)
-                place += _CHUNK_FILES
+    remedy = "use docs:stdlib, which is smaller"
+    next_start = 0
+    with closing(pool.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
+        for (start, _), paragraphs in results:
+            finished[start] = paragraphs
+            while next_start in finished:
+                yield from finished.pop(next_start)
+                next_start += _CHUNK_FILES
 
 
-def _paragraphs(start: int, paths: Sequence[Path]) -> list[list[str]]:
-    gc.disable()  # the cyclic collector looks in vain through each new tree, a quarter of the time
+def _read_chunk(start: int, paths: Sequence[Path]) -> list[list[str]]:
+    """Return the paragraphs of each file; `start` identifies the chunk."""
+    gc.disable()  # the cyclic collector finds nothing in the new trees and takes a quarter of the time
     try:
-        return [[p for docstring in _docstrings_of_file(path) for p in extract_prose(docstring)] for path in paths]
+        return [_read_file(path) for path in paths]
     finally:
         gc.enable()
 
 
-def _modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """(file, dotted module name) of the standard library and of those of `packages` that are installed."""
+def _read_file(path: Path) -> list[str]:
+    return [paragraph for docstring in _parse_docstrings(path) for paragraph in extract_prose(docstring)]
+
+
+def _iter_modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Yield (file, dotted module name) of the standard library and of the installed ones of `packages`."""
     stdlib = Path(sysconfig.get_path("stdlib"))
-    yield from _modules_below(stdlib, ())
+    yield from _iter_modules_below(stdlib, ())
     for package in packages:
         spec = importlib.util.find_spec(package)  # finds a top-level package without importing it
-        for folder in (spec and spec.submodule_search_locations) or ():
-            yield from _modules_below(Path(folder), (package,))
+        folders = spec.submodule_search_locations if spec else None
+        for folder in folders or ():
+            yield from _iter_modules_below(Path(folder), (package,))
 
 
-def _modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+def _iter_modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     for path in sorted(folder.iterdir()):
         stem = path.stem
         if path.is_dir():
             if path.name not in _SKIPPED_FOLDERS and path.name.isidentifier():
-                yield from _modules_below(path, (*parents, path.name))
+                yield from _iter_modules_below(path, (*parents, path.name))
         elif path.suffix == ".py" and not stem.startswith("test_") and not stem.endswith("_test"):
             yield path, ".".join(parents if stem == "__init__" else (*parents, stem))
 
 
-def _docstrings_of_file(path: Path) -> list[str]:
+def _parse_docstrings(path: Path) -> list[str]:
+    """Return a file's docstrings; none for a file that is not valid Python."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source and path.stem != "topics":
-        return []  # parsing is what takes the time
+        return []  # parsing takes most of the time
+    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
-            is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
-            # A docstring with a NUL in it (an unescaped "\\0") is no text that a file could hold.
-            return [text for text in _docstrings(ast.parse(source).body, is_topics) if "\0" not in text]
+            docstrings = list(_iter_docstrings(ast.parse(source).body, is_topics))
     except (SyntaxError, ValueError, RecursionError):
         return []
+    # An unescaped "\\0" puts a NUL into a docstring, which no text file may contain.
+    return [docstring for docstring in docstrings if "\0" not in docstring]
 
 
-def _docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[str]:
-    """Every docstring of a module or class: its own, its attributes', its functions' and classes'."""
+def _iter_docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[str]:
+    """Yield the docstrings of a module or class, and of its attributes, functions and classes."""
     for node in body:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield ast.get_docstring(node, clean=False) or ""
-            case ast.ClassDef(body=inner):
-                yield from _docstrings(inner)
+            case ast.ClassDef(body=class_body):
+                yield from _iter_docstrings(class_body)
             case ast.If(body=first, orelse=second) | ast.Try(body=first, orelse=second):
-                yield from _docstrings([*first, *second])
-            case ast.Expr(value=ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called))):
-                if called in _DOCSTRING_SETTERS:
-                    yield from _texts_within(node)
+                yield from _iter_docstrings([*first, *second])
+            case ast.Expr(value=ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function))):
+                if function in _DOCSTRING_SETTERS:
+                    yield from _iter_long_strings(node)
             case ast.Assign() if is_topics:  # pydoc's help topics, a dictionary of the language reference
-                yield from _texts_within(node)
+                yield from _iter_long_strings(node)
 
 
-def _texts_within(node: ast.stmt) -> Iterator[str]:
-    """The string constants of a statement that have more than one line."""
+def _iter_long_strings(node: ast.stmt) -> Iterator[str]:
+    """Yield the string constants of a statement that have more than one line."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and "\n" in inner.value:
             yield inner.value

@@ -6,11 +6,13 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified, translate_read_errors
+
+JsonObject: TypeAlias = dict[str, Any]  # of the user: its fields are checked where they are read
 
 _MAX_CELL_CHARACTERS = 2**31 - 1
 _PARQUET_BATCH_ROWS = 64  # rows decoded at a time
@@ -23,15 +25,15 @@ def parse_json(text: str, location: str | Callable[[], str], hint: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        place = location if isinstance(location, str) else location()
+        file = location if isinstance(location, str) else location()
         if isinstance(error, RecursionError):
-            raise InputError(f"{place}: not valid JSON (nested too deeply)", hint) from None
+            raise InputError(f"{file}: not valid JSON (nested too deeply)", hint) from None
         if isinstance(error, json.JSONDecodeError) and "\n" in text:
-            place = f"{place}:{error.lineno}"
-        raise InputError(f"{place}: not valid JSON ({error})", hint) from None
+            file = f"{file}:{error.lineno}"
+        raise InputError(f"{file}: not valid JSON ({error})", hint) from None
 
 
-def parse_json_object(text: str, location: str | Callable[[], str], hint: str) -> dict[str, Any]:
+def parse_json_object(text: str, location: str | Callable[[], str], hint: str) -> JsonObject:
     """Parse a JSON object; raise `InputError` for any other value."""
     value = parse_json(text, location, hint)
     if not isinstance(value, dict):
@@ -39,7 +41,7 @@ def parse_json_object(text: str, location: str | Callable[[], str], hint: str) -
     return value
 
 
-def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> Iterator[tuple[int, JsonObject]]:
     """Yield (line number, object) for lines with one JSON object each, and skip blank lines.
 
     location: returns `file:line` for a line number.
@@ -84,7 +86,7 @@ def iter_csv_rows(
         raise InputError(f"{row}: {error}", hint) from None
 
 
-def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
     """Yield (row number from 1, row) of a Parquet file, all columns or some, a few rows at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq

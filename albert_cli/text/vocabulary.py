@@ -154,7 +154,7 @@ class Vocabulary:
 
     @cached_property
     def first_ordinary_id(self) -> int:
-        """The first id that is a piece of text; lower ids are padding, unknown and control pieces."""
+        """The first piece of text; lower ids are padding, unknown and control pieces."""
         special = {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id}
         for index, piece in enumerate(self.model.pieces):
             if piece.type in (piece.NORMAL, piece.USER_DEFINED) and index not in special:

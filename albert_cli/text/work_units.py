@@ -46,7 +46,7 @@ class WorkUnit:
 
     @property
     def weight(self) -> float:
-        """How often a pass uses the text."""
+        """Times that a pass uses the text."""
         return self.parts[0].source.weight
 
     @property

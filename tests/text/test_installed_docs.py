@@ -121,7 +121,7 @@ added later""")
 other(g, """
 not documentation""")
 '''
-    found = [text.strip() for text in installed_docs._docstrings(ast.parse(source).body)]
+    found = [text.strip() for text in installed_docs._iter_docstrings(ast.parse(source).body)]
     assert found == ["module", "class", "attribute", "method", "under a condition", "added later"]
 
 
@@ -153,13 +153,13 @@ def test_tests_and_copies_are_left_out(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    names = [name for _, name in installed_docs._modules_below(tmp_path, ("pkg",))]
+    names = [name for _, name in installed_docs._iter_modules_below(tmp_path, ("pkg",))]
     assert names == ["pkg", "pkg.a", "pkg.sub", "pkg.sub.b"]
 
 
 def test_a_file_that_is_no_python_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b'"""text"""\nno python at all')
-    assert installed_docs._docstrings_of_file(path) == []
+    assert installed_docs._parse_docstrings(path) == []
     path.write_bytes(b'"""caf\xe9"""')
-    assert installed_docs._docstrings_of_file(path) == []
+    assert installed_docs._parse_docstrings(path) == []
