@@ -1,13 +1,15 @@
-"""`albert inspect`: what a directory holds, and whether its bytes are intact."""
+"""`albert inspect`: describe what a directory holds, and verify its files."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Final, TypeAlias
 
 from albert_cli import console, journal, store
-from albert_cli.data.describe import describe_data
+from albert_cli.data.describe import ExampleRequest, describe_data, format_description
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
@@ -15,24 +17,81 @@ from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 
-# By a file in it, what a directory without a manifest is, or what is being made there.
-_KINDS = {
+JsonObject: TypeAlias = Mapping[str, object]
+
+# The kind of a directory without a manifest, by a file in it; the first match decides.
+_KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
     "samples/.locks": "unfinished vocabulary",
-    "recipe.toml": "run",  # one that ended before its first step was logged
+    "recipe.toml": "run",  # a run that ended before its first step was logged
 }
-_RESULT = ("task", "metric", "score", "median", "spread", "majority", "seeds")
-_MODEL = (
+_RESULT_KEYS: Final = ("task", "metric", "score", "median", "spread", "majority", "seeds")
+_MODEL_KEYS: Final = (
     "model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size", "max_position_embeddings",
     "attention", "attention_window", "attention_block", "attention_global",
 )  # fmt: skip
 
 
-def describe_directory(
+@dataclass(frozen=True)
+class RunDescription:
+    """Facts about a run, checkpoint, task checkpoint or evaluation; None for files that it does not have."""
+
+    checkpoints: list[str] | None = None
+    status: JsonObject | None = None
+    state: JsonObject | None = None
+    last_training: JsonObject | None = None
+    last_evaluation: JsonObject | None = None
+    results: JsonObject | None = None
+    model: JsonObject | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the facts that exist as JSON values."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Result of `albert inspect`.
+
+    manifest: None if the directory has none; verified: number of files whose hash was checked, None if none was
+    requested; content: the facts about this kind of directory; lines: the same for a person.
+    """
+
+    directory: Path
+    kind: str
+    manifest: store.Manifest | None
+    verified: int | None
+    content: JsonObject
+    lines: list[str]
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as one JSON object."""
+        values: dict[str, object] = {"directory": str(self.directory), "kind": self.kind}
+        if self.manifest is not None:
+            values["fingerprint"] = self.manifest.fingerprint()
+            values["created_by"] = self.manifest.created_by
+            values["parents"] = dict(self.manifest.parents)
+        if self.verified is not None:
+            values["verified"] = self.verified
+        return values | dict(self.content)
+
+    def format(self) -> str:
+        """Format everything as text for a person."""
+        identity = ", unverified (no manifest)"
+        if self.manifest is not None:
+            identity = f" {self.manifest.fingerprint()}"
+        lines = [f"{self.directory}: {self.kind}{identity}", *self.lines]
+        if self.verified is not None:
+            lines.append(f"verified: {self.verified} files match their SHA-256")
+        return "\n".join(lines)
+
+
+def inspect_directory(
     directory: Path,
     *,
     verify: bool = False,
@@ -40,68 +99,92 @@ def describe_directory(
     seed: int | None = None,
     step: int = 0,
     recipe: str | None = None,
-) -> tuple[dict[str, Any], str]:
-    """What `directory` holds, as a mapping and as text.
+) -> Inspection:
+    """Describe what `directory` holds.
 
-    examples: how many to decode from the first of `step` on, of data, as the recipe (or the defaults) draws them;
-    verify: re-hash every file. Raises `CheckpointError` where there is nothing to describe or a file is damaged.
+    examples: number of training examples of a data directory to decode, from the first of `step` on, as `recipe` (or
+    the default one) samples them; verify: re-hash every file. Raises `CheckpointError` if there is nothing to describe
+    or a file is damaged.
     """
-    hint = "it shows what `albert` wrote; text goes to `albert vocab` and `albert data`"
+    hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
+    if not directory.exists():
+        raise CheckpointError(f"{directory}: no such directory", hint)
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: {'a file' if directory.exists() else 'no such directory'}", hint)
+        raise CheckpointError(f"{directory}: a file, not a directory", hint)
     manifest = store.read_manifest(directory)
-    kind = manifest.kind if manifest else "run" if any(directory.glob("step-*")) else ""
-    kind = kind or next((kind for name, kind in _KINDS.items() if (directory / name).exists()), "")
-    if not kind:
-        raise CheckpointError(f"{directory}: nothing of this program, and no Hugging Face model", hint)
-    facts: dict[str, Any] = {"directory": str(directory), "kind": kind}
-    if manifest is not None:
-        facts |= {"fingerprint": manifest.fingerprint(), "created_by": manifest.created_by}
-        facts |= {"parents": dict(manifest.parents)}
-    if verify:  # first: what is damaged cannot be described
-        facts["verified"] = (
-            verify_data(directory, everything=True) if kind == "data" else _verify_manifests_below(directory)
-        )
-    text = [f"{directory}: {kind}" + (f" {facts['fingerprint']}" if manifest else ", unverified (no manifest)")]
+    kind = _detect_kind(directory, manifest)
+    if kind is None:
+        raise CheckpointError(f"{directory}: not written by albert, and not a Hugging Face model", hint)
+    verified = None
+    if verify:  # first, because damaged files cannot be described
+        verified = verify_data(directory, everything=True) if kind == "data" else _verify_manifests_below(directory)
     if kind == "data":
-        drawn = (
-            PretrainRecipe() if recipe is None else load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
-        )
-        seed = drawn.train.seed if seed is None else seed
-        batch_size, first = len(drawn.examples_of(step)), drawn.examples_before(step)
-        more, lines = describe_data(directory, drawn.data, seed, step, batch_size, first, examples)
+        content, lines = _describe_data(directory, examples, seed, step, recipe)
     elif kind == "vocabulary":
-        more, lines = describe_vocabulary(directory)
+        content, lines = describe_vocabulary(directory)
     else:
-        more = _read_run_or_result(directory)
-        lines = console.format_named_values(more)
-    if verify:
-        lines = [*lines, f"verified: {facts['verified']} files match their SHA-256"]
-    return facts | more, "\n".join([*text, *lines])
+        content = _read_run_or_result(directory).to_json()
+        lines = console.format_named_values(content)
+    return Inspection(directory, kind, manifest, verified, content, lines)
+
+
+def _detect_kind(directory: Path, manifest: store.Manifest | None) -> str | None:
+    if manifest is not None:
+        return manifest.kind
+    if any(directory.glob("step-*")):
+        return "run"
+    return next((kind for name, kind in _KIND_BY_FILE.items() if (directory / name).exists()), None)
+
+
+def _describe_data(
+    directory: Path, examples: int, seed: int | None, step: int, recipe: str | None
+) -> tuple[JsonObject, list[str]]:
+    """Describe a data directory as the recipe's training samples it: JSON values, and lines."""
+    settings = PretrainRecipe()
+    if recipe is not None:
+        settings = load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
+    if seed is None:
+        seed = settings.train.seed
+    request = ExampleRequest(step, settings.examples_before(step), len(settings.examples_of(step)), examples)
+    description = describe_data(directory, settings.data, seed, request)
+    return description.to_json(), format_description(description, settings.data, seed)
 
 
 def _verify_manifests_below(directory: Path) -> int:
-    manifests = (p.relative_to(directory) for p in directory.rglob(store.MANIFEST))
-    found = sorted(p.parent for p in manifests if not any(part.startswith(".") for part in p.parts))
-    if not found:
+    """Verify all directories with a manifest below `directory`, hidden ones excepted, and count their files."""
+    relative = [path.parent.relative_to(directory) for path in directory.rglob(store.MANIFEST)]
+    visible = sorted(path for path in relative if not any(part.startswith(".") for part in path.parts))
+    if not visible:
         raise CheckpointError(f"{directory}: no {store.MANIFEST}, so nothing can be verified")
-    return sum(len(store.verify(directory / place).files) for place in found)
+    return sum(len(store.verify(directory / path).files) for path in visible)
 
 
-def _read_run_or_result(directory: Path) -> dict[str, Any]:
-    """Of a run, a checkpoint, a task or a result: its steps, its last metrics, its score, its shape."""
-    facts: dict[str, Any] = {}
-    if steps := store.saved_steps(directory):
-        facts["checkpoints"] = [step.name for step in steps]
-    for name in ("status", "state"):
-        if (directory / f"{name}.json").is_file():
-            facts[name] = store.read_json(directory / f"{name}.json")
+def _read_run_or_result(directory: Path) -> RunDescription:
+    """Read the steps, last metrics, score and shape of a run, checkpoint or evaluation."""
+    checkpoints = [step.name for step in store.saved_steps(directory)]
+    records: list[JsonObject] = []
     if (directory / journal.JOURNAL).is_file():
-        records = journal.read_journal(directory / journal.JOURNAL)
-        for name, wanted in (("last_training", "loss"), ("last_evaluation", "eval")):
-            facts[name] = next((r for r in reversed(records) if wanted in r), None)
-    for key, file, names in (("results", RESULTS, _RESULT), ("model", "config.json", _MODEL)):
-        if os.path.lexists(directory / file):
-            values = store.read_json(directory / file)
-            facts[key] = {name: values[name] for name in names if name in values}
-    return facts
+        records = list(journal.read_journal(directory / journal.JOURNAL))
+    return RunDescription(
+        checkpoints=checkpoints or None,
+        status=_read_json(directory / "status.json"),
+        state=_read_json(directory / "state.json"),
+        last_training=_last_with_key(records, "loss"),
+        last_evaluation=_last_with_key(records, "eval"),
+        results=_read_json(directory / RESULTS, _RESULT_KEYS),
+        model=_read_json(directory / "config.json", _MODEL_KEYS),
+    )
+
+
+def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | None:
+    """Read a JSON object, or some of its keys; None if there is no such file."""
+    if not os.path.lexists(path):
+        return None
+    values = store.read_json(path)
+    if keys is None:
+        return values
+    return {key: values[key] for key in keys if key in values}
+
+
+def _last_with_key(records: list[JsonObject], key: str) -> JsonObject | None:
+    return next((record for record in reversed(records) if key in record), None)

@@ -25,8 +25,9 @@ from albert_cli.data.batches import sample_batch
 from albert_cli.data.build import plan_tasks
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
-from albert_cli.data.shards import Shard, TokenCorpus
-from albert_cli.data.tokenization import BuildSettings, clean_normalized, tokenize_documents, tokenize_task
+from albert_cli.data.records import BuildSettings
+from albert_cli.data.shards import Shard, TokenCorpus, id_type
+from albert_cli.data.tokenization import clean_normalized, tokenize_documents, tokenize_task
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import Document, hash_normalized_text, read_part
 from albert_cli.text.read_settings import ReadSettings
@@ -96,10 +97,11 @@ def measure_data(
     )
     stages = _time_stages(documents, vocabulary, vocabulary_dir, settings.language)
     seconds_by_stage = {"reading": reading_seconds, **stages, "everything": total_seconds}
-    ids, *counts, _ = tokenize_documents(documents, vocabulary, settings.language)
-    offsets = [np.append(0, np.cumsum(n)).astype(np.uint32) for n in counts]
-    dtype = np.uint16 if ids.max(initial=0) < 1 << 16 else np.uint32
-    corpus = TokenCorpus([Shard(ids.astype(dtype), *offsets)])
+    tokenized = tokenize_documents(documents, vocabulary, settings.language)
+    ids = tokenized.ids.astype(id_type(vocabulary.size))
+    sentences = np.append(0, np.cumsum(tokenized.lengths)).astype(np.uint32)
+    bounds = np.append(0, np.cumsum(tokenized.sizes)).astype(np.uint32)
+    corpus = TokenCorpus([Shard(ids, sentences, bounds)])
     return DataSpeed(
         bytes=text_bytes,
         documents=len(documents),

@@ -119,7 +119,7 @@ def tiny_vocabulary(tmp_path_factory: pytest.TempPathFactory, documents_file: Pa
 def tiny_data(tmp_path_factory: pytest.TempPathFactory, documents_file: Path, tiny_vocabulary: Path) -> Path:
     """A data directory of the documents, a tenth of them held out."""
     from albert_cli.data import build
-    from albert_cli.data.tokenization import BuildSettings
+    from albert_cli.data.records import BuildSettings
 
     out = tmp_path_factory.mktemp("data") / "out"
     build.build_data([str(documents_file)], tiny_vocabulary, out, BuildSettings(holdout=0.1), workers=1)

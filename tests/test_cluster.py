@@ -16,10 +16,10 @@ import yaml
 
 from albert_cli import store
 from albert_cli.data.build import build_data
-from albert_cli.data.tokenization import BuildSettings
+from albert_cli.data.records import BuildSettings
 from albert_cli.text.read_settings import ReadSettings
 from tests.conftest import RECIPE
-from tests.data.test_build import contents
+from tests.helpers.data_directories import contents
 from tests.processes import free_port
 
 ROOT = Path(__file__).parents[1]

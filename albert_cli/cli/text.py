@@ -94,20 +94,20 @@ def data(
 
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
-    from albert_cli.data import build, merge
     from albert_cli.data.array_jobs import parse_array_job
-    from albert_cli.data.tokenization import BuildSettings
+    from albert_cli.data.build import build_data
+    from albert_cli.data.records import BuildSettings
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     share = parse_array_job(task, os.environ)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
-    facts = build.build_data(sources, vocab, out, settings, workers, share)
-    console.print_result(facts, merge.format_summary(facts))
+    report = build_data(sources, vocab, out, settings, workers, share)
+    console.print_result(report.to_json(), report.format())
 
 
 @verb(app, name="inspect")
-def inspect_directory(
+def inspect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,
     examples: Annotated[int, typer.Option(min=0, help="Training examples to decode (data directories).")] = 0,
@@ -124,7 +124,7 @@ def inspect_directory(
 
     Example: albert inspect data --examples 3
     """
-    from albert_cli.inspection import describe_directory
+    from albert_cli.inspection import inspect_directory
 
-    facts, text = describe_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
-    console.print_result(facts, text, coloured=examples > 0)
+    inspection = inspect_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
+    console.print_result(inspection.to_json(), inspection.format(), coloured=examples > 0)

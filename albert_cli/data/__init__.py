@@ -1,1 +1,1 @@
-"""Token shards, and the batches drawn from them while training."""
+"""Token shards, and the batches sampled from them during training."""

@@ -1,7 +1,8 @@
-"""`albert data`: text to token shards, once, in parallel, and resumable.
+"""`albert data`: turn text into token shards, once, in parallel, and resumably.
 
-The sources are cut into tasks, each of which writes one directory under `shards/`, committed whole. Its bytes depend on
-its text, the vocabulary and the settings alone, not on workers or machines; what a killed run had finished is kept.
+The sources are divided into tasks. Each task writes one directory below `shards/`, committed as a whole. Its bytes
+depend on its text, the vocabulary and the settings, never on the workers or machines. A build that is interrupted
+keeps its finished tasks.
 """
 
 from __future__ import annotations
@@ -9,26 +10,19 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-from typing_extensions import TypedDict
+from typing import Final
 
 from albert_cli import console, pool, store
 from albert_cli.data.array_jobs import ArrayJob, select_array_job
-from albert_cli.data.merge import Facts, drop_duplicates, publish_data
-from albert_cli.data.shards import DATA_FORMAT, read_data_facts
-from albert_cli.data.tokenization import (
-    BuildSettings,
-    ProgressCallback,
-    ShardFacts,
-    ShardTask,
-    load_finished_task,
-    tokenize_task,
-)
+from albert_cli.data.build_report import ArrayJobReport, BuildReport
+from albert_cli.data.deduplication import drop_duplicates
+from albert_cli.data.merge import publish_data, require_training_text
+from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
+from albert_cli.data.tokenization import ProgressCallback, ShardTask, load_finished_task, tokenize_task
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
 from albert_cli.machine import available_cores
@@ -37,8 +31,9 @@ from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
 
-_PLAN, _LOCKS = "plan.json", ".tasks"
-_REMEDY = "choose another --out or remove it"
+_PLAN: Final = "plan.json"
+_LOCKS: Final = ".tasks"
+_OTHER_OUT: Final = "choose another --out, or remove it"
 
 
 def build_data(
@@ -48,181 +43,202 @@ def build_data(
     settings: BuildSettings,
     workers: int = 0,
     share: ArrayJob = None,
-) -> Facts:
-    """Make the data directory `out` and return its `data.json` with the time that it took.
+) -> BuildReport | ArrayJobReport:
+    """Build the data directory `out`; a finished one of the same sources and settings stays unchanged.
 
-    workers: processes; 0 means one per core. share: (i, n) does the i-th of n parts of the work for a call without,
-    which does the rest and makes the directory of it all. A finished one of the same sources is left as it is. Raises
-    `InputError` for unreadable or empty text, `BusyError` when `out` holds something else.
+    workers: processes, 0 means one per core. share: (i, n) runs only part i of n of the tasks; a later call without
+    `share` runs what is left and merges. Raises `InputError` for unreadable or empty text, `BusyError` if `out` holds
+    something else.
     """
+    begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
     tasks = plan_tasks(sources, vocabulary_dir, out, settings)
-    begin = time.monotonic()
     finished = load_finished_data(out, tasks, workers)
     if finished is not None:
-        return {"out": str(out), "up_to_date": True, "seconds": 0.0, **finished}
+        return BuildReport(out, finished, up_to_date=True, seconds=0.0)
     workers = workers or available_cores()
     if share:
-        index, count = share
-        mine = select_array_job(tasks, index, count)
-        out.mkdir(parents=True, exist_ok=True)
+        return _run_array_job(out, tasks, workers, share)
+    with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
-        results = _run_tasks(mine, workers)
-        facts: Facts = {
-            "job": f"{index}/{count}",
-            "tasks": len(results),
-            "bytes_read": sum(r.bytes for r in results),
-            "tasks_finished": sum(task.is_finished for task in tasks),
-            "tasks_in_all": len(tasks),
-        }
-    else:
-        with store.lock(out), _cleanup_on_failure(out):
-            write_or_check_plan(out, tasks)
-            results = drop_duplicates(tasks, _run_tasks(tasks, workers), workers)
-            facts = publish_data(out, tasks, results, vocabulary, build_request(tasks))
-            shutil.rmtree(out / _LOCKS, ignore_errors=True)
-            (out / _PLAN).unlink()
-            record_verified(out, collect_file_signatures(out))  # all of it has just been hashed
-    return {"out": str(out), "up_to_date": False, "seconds": round(time.monotonic() - begin, 3), **facts}
+        results = drop_duplicates(tasks, _run_tasks(tasks, workers), workers)
+        require_training_text(tasks, results)
+        facts = publish_data(out, tasks, results, vocabulary)
+        shutil.rmtree(out / _LOCKS, ignore_errors=True)
+        (out / _PLAN).unlink()
+        record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
+    return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 
-def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> Facts | None:
-    """The `data.json` of a complete directory made by these tasks, or None when it is still to be made.
-
-    Raises `BusyError` when `out` holds something else, `CheckpointError` when it is damaged.
-    """
-    if store.read_finished_manifest(out, "data", _PLAN, _LOCKS) is None:
-        return None
-    if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
-        raise BusyError(f"{out}: data of another version of albert", f"make it again, or {_REMEDY}")
-    facts = read_data_facts(out)
-    asked, made = build_request(tasks), facts["sources"]
-    is_same = all(facts.get(name) == asked[name] for name in ("vocabulary", "settings"))
-    is_same = is_same and [{**source, "sha256": None} for source in made] == [
-        {**source, "sha256": None} for source in asked["sources"]
-    ]
-    if not is_same or not all(
-        found in (source["sha256"], None) for found, source in zip(hash_work_units(tasks, workers), made, strict=True)
-    ):
-        raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _REMEDY)
-    verify_data(out)
-    store.remove_leftovers(out)
-    (out / _PLAN).unlink(missing_ok=True)  # there only if the build was killed after its last write
-    return dict(facts)
+def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, share: tuple[int, int]) -> ArrayJobReport:
+    """Run the tasks of one array job."""
+    begin = time.monotonic()
+    index, count = share
+    selected = select_array_job(tasks, index, count)
+    out.mkdir(parents=True, exist_ok=True)
+    write_or_check_plan(out, tasks)
+    results = _run_tasks(selected, workers)
+    return ArrayJobReport(
+        out=out,
+        job=f"{index}/{count}",
+        tasks=len(results),
+        bytes_read=sum(result.bytes for result in results),
+        tasks_finished=sum(task.is_finished for task in tasks),
+        tasks_total=len(tasks),
+        seconds=round(time.monotonic() - begin, 3),
+    )
 
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """After a failure keep the tasks that are finished, and what others have begun; with neither, remove `out`."""
+    """On failure keep finished tasks and other processes' work; remove `out` if there is neither."""
     was_begun = (out / _PLAN).is_file()
     try:
         yield
-    except BaseException as error:
-        if not was_begun and not isinstance(error, BusyError) and not any(out.glob(f"shards/*/{store.MANIFEST}")):
+    except BusyError:
+        raise
+    except BaseException:
+        has_finished_tasks = any(out.glob(f"shards/*/{store.MANIFEST}"))
+        if not was_begun and not has_finished_tasks:
             shutil.rmtree(out, ignore_errors=True)
         raise
 
 
-class _PlannedPart(TypedDict):
-    source: str
+# ---------------------------------------------------------------- what is finished, and what is planned
 
 
-class _PlannedSource(TypedDict):
-    parts: list[_PlannedPart]
+def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> DataFacts | None:
+    """Load the facts of a complete directory built by these tasks; None if it is still to be built.
+
+    Raises `BusyError` if `out` holds something else, `CheckpointError` if it is damaged.
+    """
+    if store.read_finished_manifest(out, "data", _PLAN, _LOCKS) is None:
+        return None
+    if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
+        raise BusyError(f"{out}: data of another version of albert", f"build it again, or {_OTHER_OUT}")
+    facts = read_data_facts(out)
+    if not _is_built_by(facts, tasks, workers):
+        raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _OTHER_OUT)
+    verify_data(out)
+    store.remove_leftovers(out)
+    (out / _PLAN).unlink(missing_ok=True)  # exists only if the build was killed after its last write
+    return facts
 
 
-class _BuildPlan(TypedDict):
-    vocabulary: str
-    settings: dict[str, Any]
-    sources: list[_PlannedSource]
-    names: list[str]
+def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
+    """Tell whether the tasks would build the same data; hashes the sources only if everything else agrees."""
+    plan = make_plan(tasks)
+    if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
+        return False
+    if [{**source, "sha256": None} for source in facts.sources] != [
+        {**source, "sha256": None} for source in plan.sources
+    ]:
+        return False
+    hashes = hash_work_units(tasks, workers)
+    # A source without a hash is identified by its name.
+    return all(sha256 in (source["sha256"], None) for sha256, source in zip(hashes, facts.sources, strict=True))
+
+
+def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
+    """Return the plan of a build of these tasks."""
+    return BuildPlan(
+        vocabulary=tasks[0].vocabulary,
+        settings=tasks[0].settings,
+        sources=[task.sources for task in tasks],
+        names=[task.name for task in tasks],
+    )
 
 
 def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
-    """Write the plan, or raise `BusyError` where an unfinished build holds tasks that this one would delete.
+    """Write the plan; raises `BusyError` if an unfinished build in `out` has tasks that this one would delete.
 
-    Files that have changed since are no reason: their tasks alone are made again.
+    Files that have changed since do not matter: only their tasks run again.
     """
-    wanted = {**build_request(tasks), "names": [task.name for task in tasks]}
+    plan = make_plan(tasks)
     path = out / _PLAN
-    before: Mapping[str, Any] = store.read_record(path, _BuildPlan) if path.is_file() else wanted
-    is_same = all(before.get(name) == wanted[name] for name in ("vocabulary", "settings"))
-    if not is_same or not _files_by_task(before).items() <= _files_by_task(wanted).items():
-        what = "holds an unfinished build of other text, another vocabulary or other settings"
-        raise BusyError(f"{out}: {what}", "name sources and settings as it does to go on, or remove it")
-    store.write_json(path, wanted)
+    if path.is_file() and not plan.contains(store.read_record(path, BuildPlan)):
+        raise BusyError(
+            f"{out}: holds an unfinished build of other text, another vocabulary or other settings",
+            "repeat its sources and settings to continue it, or remove it",
+        )
+    store.write_json(path, asdict(plan))
 
 
-def _files_by_task(plan: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The files of each task."""
-    files = ([part["source"] for part in source["parts"]] for source in plan["sources"])
-    return dict(zip(plan["names"], files, strict=False))
-
-
-# ---------------------------------------------------------------- from sources to tasks: the same on every machine
+# ---------------------------------------------------------------- from sources to tasks
 
 
 def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
-    """The tasks of a build, in the order of the sources: one for each portion of them."""
+    """Divide the sources into tasks, in their order; the result is the same on every machine."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
     for portion in split_sources(sources, settings.split_bytes):
         name = _task_name(portion.number, portion.parts)
-        tasks.append(
-            ShardTask(portion.parts, portion.number, name, out / "shards" / name, vocabulary_dir, identity, settings)
-        )
+        directory = out / "shards" / name
+        tasks.append(ShardTask(portion.parts, portion.number, name, directory, vocabulary_dir, identity, settings))
     return tasks
 
 
 def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
-    """`00007-wiki.jsonl-00000256M`: place in the order, first file, and where in it the part begins."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[0].source.name.rstrip("/").rpartition("/")[2]).strip("-.")
+    """Return a name such as `00007-wiki.jsonl-00000256M`: number, first file, and the part's first megabyte."""
+    first = parts[0]
+    file_name = first.source.name.rstrip("/").rpartition("/")[2]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file_name).strip("-.")
     name = f"{number:05d}-{stem[:40]}"
     if len(parts) > 1:
         return f"{name}-and-{len(parts) - 1}-more"
-    is_split = parts[0].start or parts[0].end is not None
-    return f"{name}-{parts[0].start >> 20:08d}M" if is_split else name
+    if first.start or first.end is not None:
+        return f"{name}-{first.start >> 20:08d}M"
+    return name
 
 
-def build_request(tasks: Sequence[ShardTask]) -> dict[str, Any]:
-    """What was asked for: the part of `data.json` that tells whether the same is asked again."""
-    settings = asdict(tasks[0].settings)
-    return {"vocabulary": tasks[0].vocabulary, "settings": settings, "sources": [task.sources for task in tasks]}
+# ---------------------------------------------------------------- running tasks
 
 
-# ---------------------------------------------------------------- tasks in processes
-
-
-def run_unless_finished(task: ShardTask, count: ProgressCallback | None = None) -> ShardFacts:
-    """What a task's shards say: kept when they are finished and intact, made otherwise."""
+def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
+    """Return the task's facts, running it unless its shards exist and verify."""
     with store.lock(task.directory.parents[1] / _LOCKS / task.name):
-        return load_finished_task(task) or tokenize_task(task, count)
+        finished = load_finished_task(task)
+        if finished is not None:
+            return finished
+        return tokenize_task(task, on_progress)
 
 
 def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
-    """Run what is not finished yet, in this process or in several; the results in the order of the tasks."""
-    begin, text = time.monotonic(), 0
-    finished = {task.name for task in tasks if task.is_finished}
-    disk = sum(task.size for task in tasks if task.name in finished)
-    total = sum(task.size for task in tasks) if all(task.size for task in tasks) else None
-    # Large tasks first: the last worker to finish then has little left.
-    ordered = sorted(tasks, key=lambda t: (not t.is_stream, -t.size, t.name))
-    here = [t for t in ordered if t.is_stream or min(workers, len(tasks)) <= 1]
-    elsewhere = [t for t in ordered if t not in here]
-    with console.progress("data", total, disk) as progress:
+    """Run the unfinished tasks, in this process or in several, and return all results in the order of the tasks."""
+    begin = time.monotonic()
+    was_finished = {task.name for task in tasks if task.is_finished}
+    disk_bytes = sum(task.size for task in tasks if task.name in was_finished)
+    text_bytes = 0
+    has_known_size = all(task.size for task in tasks)
+    total_bytes = sum(task.size for task in tasks) if has_known_size else None
+    local_tasks, pool_tasks = _divide_tasks(tasks, workers)
+    with console.progress("data", total_bytes, disk_bytes) as progress:
 
-        def count(more_disk: int, more_text: int) -> None:
-            nonlocal disk, text
-            disk, text = disk + more_disk, text + more_text
-            rate = text / 1e6 / max(time.monotonic() - begin, 1e-9)
-            progress.update(disk, f"{text / 1e6:.1f} MB of text, {rate:.1f} MB/s")
+        def on_progress(more_disk_bytes: int, more_text_bytes: int) -> None:
+            nonlocal disk_bytes, text_bytes
+            disk_bytes += more_disk_bytes
+            text_bytes += more_text_bytes
+            rate = text_bytes / 1e6 / max(time.monotonic() - begin, 1e-9)
+            progress.update(disk_bytes, f"{text_bytes / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
-        results = {task.name: run_unless_finished(task, count) for task in here}
+        results = {task.name: run_unless_finished(task, on_progress) for task in local_tasks}
         remedy = "run the same command again with fewer --workers; finished files are kept"
-        calls = ((task,) for task in elsewhere)
-        with closing(pool.map_unordered(run_unless_finished, calls, min(workers, len(elsewhere)), remedy)) as done:
-            for (task,), facts in done:
+        calls = ((task,) for task in pool_tasks)
+        workers = min(workers, len(pool_tasks))
+        with closing(pool.map_unordered(run_unless_finished, calls, workers, remedy)) as finished:
+            for (task,), facts in finished:
                 results[task.name] = facts
-                if task.name not in finished:
-                    count(task.size, facts.bytes)
+                if task.name not in was_finished:
+                    on_progress(task.size, facts.bytes)
     return [results[task.name] for task in tasks]
+
+
+def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
+    """Return the tasks for this process (stdin, or all of them without workers) and those for the pool.
+
+    Large tasks come first, so that the last worker to finish has little left.
+    """
+    ordered = sorted(tasks, key=lambda task: (-task.size, task.name))
+    if min(workers, len(tasks)) <= 1:
+        return sorted(ordered, key=lambda task: not task.is_stream), []
+    return [task for task in ordered if task.is_stream], [task for task in ordered if not task.is_stream]

@@ -1,4 +1,4 @@
-"""Drawing the next batches while the current one is computed on: one thread is enough to hide the latency."""
+"""Sample the next batches in a background thread while the current one is computed on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 @contextmanager
-def prefetch(draw: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
-    """Give an iterator over `draw(step)`, in the order of `steps`, drawn by a background thread.
+def prefetch(sample: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
+    """Provide an iterator over `sample(step)` in the order of `steps`, called in a background thread.
 
-    At most `depth` steps are drawn ahead of the one that was asked for; what `draw` raises is raised where its step is
-    asked for. Leaving the block drops what is queued and waits for the one draw that has begun.
+    At most `depth` steps are sampled ahead of the one that is being read. An exception in `sample` is raised when its
+    step is read. Leaving the block drops the queue and waits for the running call.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
-    def in_order() -> Iterator[T]:
+    def iter_results() -> Iterator[T]:
         queue: deque[Future[T]] = deque()
         for step in steps:
-            queue.append(pool.submit(draw, step))
+            queue.append(pool.submit(sample, step))
             if len(queue) > depth:
                 yield queue.popleft().result()
         while queue:
             yield queue.popleft().result()
 
     try:
-        yield in_order()
+        yield iter_results()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,100 +1,55 @@
-"""Token shards: three raw arrays for each, memory-mapped (`writer` makes them).
+"""Token shards, memory-mapped; `writer` writes them.
 
-`NAME.ids` holds the tokens of all sentences one after the other, without special tokens; `NAME.sentences` the offset
-into it of every sentence, `NAME.documents` the offset into `sentences` of every document, each with the end as its last
-entry. All are little-endian: ids uint16 (uint32 where the vocabulary needs it), offsets uint32.
+A shard is three raw little-endian arrays. `NAME.ids` holds the tokens of all sentences without special tokens, uint16
+(uint32 if the vocabulary needs it). `NAME.sentences` holds the offset of every sentence in `NAME.ids`, and
+`NAME.documents` the offset of every document in `NAME.sentences`; both are uint32 and end with the total.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator
-from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.data.arrays import Ids, concatenate_ranges
+from albert_cli.data.records import Split, read_data_facts
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers
 
-Split: TypeAlias = Literal["train", "heldout"]
-SPLITS: tuple[Split, ...] = ("train", "heldout")
 Offsets: TypeAlias = NDArray[np.uint32]
 
-DATA_FORMAT = 2  # of `data.json` and the shards
-UNITS = ("documents", "sentences", "tokens")
 SUFFIXES = (".ids", ".sentences", ".documents")
-_MAPS = 60_000  # files kept mapped at most; Linux lets a process have 65,530 maps
-MAX_SHARD_TOKENS = 64 << 20  # 128 MB of ids: a merge that counts or rewrites a shard holds some 0.7 GB
+_MAX_MAPPED_FILES = 60_000  # Linux allows a process 65,530 maps
+_REBUILD = "build the data directory again"
 
 
-def _check_format_version(number: int) -> int:
-    if number != DATA_FORMAT:
-        raise ValueError("data of another version of albert, which are to be made again")
-    return number
-
-
-# A name below `shards/`.
-ShardName = Annotated[str, AfterValidator(store.check_relative)]
-_OfSplits = AfterValidator(store.require_keys(*SPLITS))
-UnitCounts = Annotated[dict[str, int], AfterValidator(store.require_keys(*UNITS))]  # by unit
-
-
-class DataFacts(TypedDict):
-    """`data.json`: how a data directory was made, and what is in it."""
-
-    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
-    format: Annotated[int, AfterValidator(_check_format_version)]
-    dtype: Literal["uint16", "uint32"]
-    vocabulary: str
-    settings: dict[str, Any]
-    sources: list[dict[str, Any]]
-    vocab_size: int
-    bytes_read: int
-    tokens_read: int
-    skipped_lines: int
-    duplicates_dropped: int
-    totals: Annotated[dict[str, UnitCounts], _OfSplits]
-    bytes_per_token_on_disk: float
-    unknown_rate: float
-    unigram_entropy_nats: float | None
-    heldout_entropy_nats: float | None
-    shards: Annotated[dict[str, list[ShardName]], _OfSplits]
-    fingerprints: dict[ShardName, str]
-
-
-def read_data_facts(directory: Path) -> DataFacts:
-    """The `data.json` of a data directory; raises `CheckpointError` for a damaged one."""
-    return store.read_record(directory / "data.json", DataFacts)
-
-
-def id_type(vocab_size: int) -> str:
-    """The narrowest integer type that holds every id: "uint16" or "uint32"."""
+def id_type(vocab_size: int) -> Literal["uint16", "uint32"]:
+    """Return the narrowest integer type that holds every id."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def _map_array(path: Path, dtype: str) -> NDArray[Any]:
-    """A file's content as a read-only array that stays on the disk; an empty file cannot be mapped."""
-    little = np.dtype(dtype).newbyteorder("<")
+    """Map a file as a read-only array. An empty file cannot be mapped and gives an empty array."""
+    little_endian = np.dtype(dtype).newbyteorder("<")
     try:
         if path.stat().st_size == 0:
-            return np.zeros(0, little)
-        # A plain view: np.memmap's own class slows every later operation down.
-        return np.asarray(np.memmap(path, little, mode="r"))
+            return np.zeros(0, little_endian)
+        # A plain view: the class np.memmap slows down every later operation.
+        return np.asarray(np.memmap(path, little_endian, mode="r"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: {error.strerror}", "make the data directory again") from None
+        raise CheckpointError(f"{path}: {error.strerror}", _REBUILD) from None
     except ValueError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})", "make the data directory again") from None
+        raise CheckpointError(f"{path}: cannot be mapped ({error})", _REBUILD) from None
 
 
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
-    """`searchsorted` that casts the few values rather than (as NumPy would) the whole mapped array."""
+    """Run `searchsorted` after casting the values; NumPy would cast the whole mapped array instead."""
     return np.searchsorted(offsets, np.maximum(values, 0).astype(offsets.dtype), side)
 
 
@@ -108,14 +63,13 @@ class Shard:
 
     @classmethod
     def open(cls, prefix: Path, dtype: str) -> Shard:
-        """Map the three files that share the prefix; raises `CheckpointError` when they do not fit together."""
-        types = (dtype, "uint32", "uint32")
-        ids, sentences, documents = (
-            _map_array(prefix.with_name(prefix.name + s), t) for s, t in zip(SUFFIXES, types, strict=True)
-        )
-        fits = sentences.size > 1 and documents.size > 1
-        if not fits or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
-            raise CheckpointError(f"{prefix}: ids and offsets do not fit together", "make the data directory again")
+        """Map the three files with this prefix; raises `CheckpointError` if their sizes contradict each other."""
+        ids = _map_array(prefix.with_name(f"{prefix.name}.ids"), dtype)
+        sentences = _map_array(prefix.with_name(f"{prefix.name}.sentences"), "uint32")
+        documents = _map_array(prefix.with_name(f"{prefix.name}.documents"), "uint32")
+        is_complete = sentences.size > 1 and documents.size > 1
+        if not is_complete or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
+            raise CheckpointError(f"{prefix}: the sizes of the ids and offsets contradict each other", _REBUILD)
         return cls(ids, sentences, documents)
 
     @property
@@ -123,97 +77,118 @@ class Shard:
         """Number of tokens."""
         return int(self.ids.size)
 
+    @property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return int(self.documents.size) - 1
+
 
 class MappedShards(Sequence[Shard]):
-    """The shards of a directory, mapped when they are read; the one unread for the longest time is closed.
+    """Lazily memory-mapped shards; the least recently used is closed when too many files are open.
 
-    A mapped file stays open and counts against the process's limits, which a thousand shards reach.
+    A mapped file counts against the process's limits, which a thousand shards exceed.
     """
 
     def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
         self._prefixes = prefixes
-        keep = lru_cache(maxsize=max(1, _max_open_files() // len(SUFFIXES)))
-        self._mapped = keep(lambda number: Shard.open(prefixes[number], dtype))
+        self._dtype = dtype
+        max_shards = max(1, _max_open_files() // len(SUFFIXES))
+        self._open: Callable[[int], Shard] = lru_cache(maxsize=max_shards)(self._open_shard)
+
+    def _open_shard(self, number: int) -> Shard:
+        return Shard.open(self._prefixes[number], self._dtype)
 
     def __len__(self) -> int:
         return len(self._prefixes)
 
-    def __getitem__(self, number: Any) -> Any:
-        """The shard of that number."""
-        return self._mapped(number)
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
+        """Return one shard, or the shards of a slice."""
+        if isinstance(index, slice):
+            return [self._open(number) for number in range(len(self))[index]]
+        return self._open(range(len(self))[index])
 
 
 def _max_open_files() -> int:
-    """How many files one split may keep open: a third of the limit, which is raised as far as the system allows."""
+    """Raise the process's limit of open files as far as the system allows, and return a third of it for one split."""
     try:
         import resource
-    except ImportError:  # not a Unix
+    except ImportError:  # not a Unix system
         return 512
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAPS if hard == resource.RLIM_INFINITY else min(_MAPS, hard)
+    limit = _MAX_MAPPED_FILES
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit // 3
 
 
 class TokenCorpus:
-    """The shards of one split behind one axis of global token positions, 0 to `tokens`; no text is held in memory.
+    """The shards of one split on one axis of global token positions, 0 to `tokens`. No text is held in memory.
 
-    starts: int64 [shards + 1], the position at which each begins; document_starts: the same for documents.
+    starts: the first token position of each shard and the total, int64 [shards + 1]; document_starts: the same for
+    documents.
     """
 
     def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
         self.shards = shards
         self.directory = directory
-        sizes = np.array([(s.n_tokens, s.documents.size - 1) for s in shards], np.int64).reshape(-1, 2)
-        self.starts, self.document_starts = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(0)]).T
+        sizes = np.array([(shard.n_tokens, shard.n_documents) for shard in shards], np.int64).reshape(-1, 2)
+        totals = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(axis=0)])
+        self.starts: Integers = totals[:, 0].copy()
+        self.document_starts: Integers = totals[:, 1].copy()
         self.tokens = int(self.starts[-1])
         self.documents = int(self.document_starts[-1])
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
-        """Open a data directory; raises `CheckpointError` when it is not a complete one."""
-        manifest = store.read_manifest(directory) if directory.is_dir() else None
+        """Open a split of a data directory; raises `CheckpointError` if the directory is not complete."""
+        hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
+        if not directory.is_dir():
+            raise CheckpointError(f"{directory}: no such directory", hint)
+        manifest = store.read_manifest(directory)
         if manifest is None or manifest.kind != "data":
-            what = "not a complete data directory" if directory.is_dir() else "no such directory"
-            raise CheckpointError(f"{directory}: {what}", "one is made by: albert data SOURCE --vocab DIR --out DIR")
+            raise CheckpointError(f"{directory}: not a complete data directory", hint)
         facts = read_data_facts(directory)
-        names = facts["shards"][split]
-        return cls(MappedShards([directory / "shards" / name for name in names], facts["dtype"]), directory)
+        prefixes = [directory / "shards" / name for name in facts.shards[split]]
+        return cls(MappedShards(prefixes, facts.dtype), directory)
 
     @property
     def vocabulary_dir(self) -> Path:
-        """Where the copy of the vocabulary lies."""
-        assert self.directory is not None, "a corpus in memory has none"
+        """The copy of the vocabulary in the data directory."""
+        assert self.directory is not None, "a corpus in memory has no directory"
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
-        """How often each token occurs in the train split: int64 [vocab_size]."""
-        assert self.directory is not None, "a corpus in memory has none"
+        """Read how often each token occurs in the train split: int64 [vocab_size]."""
+        assert self.directory is not None, "a corpus in memory has no directory"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
     def unigram_entropy(self) -> float:
-        """Entropy of the tokens of the train split, nats a token."""
+        """Return the entropy of the train split's tokens, in nats per token."""
         counts = self.unigram_counts()
-        shares = counts[counts > 0] / counts.sum()
-        return float(-(shares * np.log(shares)).sum())
+        probabilities = counts[counts > 0] / counts.sum()
+        return float(-(probabilities * np.log(probabilities)).sum())
 
     def take(self, start: Integers, length: Integers) -> Ids:
-        """The ids of runs at global positions, each within a shard: int64 [R] and [R] to int32 [sum of `length`]."""
+        """Read the ids of R runs of global positions, each within one shard: int64 [R] and [R] to int32 [sum]."""
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length
-        for rows, shard, base, _ in self.group_by_shard(np.minimum(start, self.tokens - 1), self.starts):
-            ids[concatenate_ranges(target[rows], length[rows])] = shard.ids[
-                concatenate_ranges(start[rows] - base, length[rows])
-            ]
+        for rows, shard, first_token, _ in self.group_by_shard(np.minimum(start, self.tokens - 1), self.starts):
+            positions = concatenate_ranges(start[rows] - first_token, length[rows])
+            ids[concatenate_ranges(target[rows], length[rows])] = shard.ids[positions]
         return ids
 
-    def group_by_shard(self, number: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
-        """The rows of each shard, with the shard and the position and the document at which it begins.
+    def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
+        """Yield for each shard that occurs: the rows of `values`, the shard, its first token and its first document.
 
-        number: of a position where `starts` are those of the shards' positions, of a document where they are theirs.
+        values: token positions if `starts` is `self.starts`, document numbers if it is `self.document_starts`.
         """
-        number = np.searchsorted(starts, number, "right") - 1
-        for which in np.unique(number).tolist():
-            rows = np.flatnonzero(number == which)
-            yield rows, self.shards[which], int(self.starts[which]), int(self.document_starts[which])
+        shard_of_value = np.searchsorted(starts, values, "right") - 1
+        for number in np.unique(shard_of_value).tolist():
+            rows = np.flatnonzero(shard_of_value == number)
+            yield rows, self.shards[number], int(self.starts[number]), int(self.document_starts[number])

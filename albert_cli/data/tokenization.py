@@ -1,61 +1,38 @@
-"""One task of `albert data`: some parts of the sources, tokenised into one directory of shards, a chunk at a time."""
+"""Tokenize one work unit of `albert data` into a directory of shards, a chunk of text at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator
 
 from albert_cli import console, store
-from albert_cli.data.shards import DATA_FORMAT, MAX_SHARD_TOKENS, ShardName, UnitCounts
-from albert_cli.data.writer import DROPPED, GROUPS, HELDOUT, MORE, GroupWriter
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.data.records import DATA_FORMAT, BuildSettings, ShardFacts, ShardIdentity
+from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
+from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document, hash_normalized_text
-from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
 from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnit
+from albert_cli.text.work_units import WorkUnit
 
-_OfGroups = AfterValidator(store.require_keys(*GROUPS))
-_CHUNK = 1 << 20  # characters tokenised at a time: enough to amortise the calls, little enough to hold
+_CHUNK_CHARACTERS: Final = 1 << 20  # large enough to amortize the calls, small enough to hold in memory
 
-ProgressCallback = Callable[[int, int], None]  # bytes of sources, bytes of text done since the last call
-
-
-@dataclass(frozen=True)
-class BuildSettings:
-    """How text becomes shards.
-
-    holdout: share of the documents kept for evaluation; dedup: keep one of documents with equal text; split_bytes: the
-    least size of the parts that plain files are read in, and to which small files are put together.
-    """
-
-    holdout: float = 0.01
-    language: str = "en"
-    read: ReadSettings = field(default_factory=ReadSettings)
-    dedup: bool = False
-    split_bytes: int = WORK_UNIT_BYTES
-    max_shard_tokens: int = MAX_SHARD_TOKENS
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.holdout < 1:
-            raise ConfigError(f"--holdout {self.holdout:g}: must be at least 0 and below 1")
+ProgressCallback = Callable[[int, int], None]  # bytes of the sources and bytes of text since the last call
 
 
 @dataclass(frozen=True)
 class ShardTask(WorkUnit):
-    """A portion of the sources; `directory` receives its shards."""
+    """A work unit of a build; `directory` receives its shards."""
 
     name: str
     directory: Path
@@ -65,132 +42,136 @@ class ShardTask(WorkUnit):
 
     @property
     def is_finished(self) -> bool:
-        """Whether its shards are there."""
+        """True if its shards are committed."""
         return (self.directory / store.MANIFEST).is_file()
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What `shard.json` must say, beside the hash of the text, for the shards to be this task's."""
+    def identity(self) -> ShardIdentity:
+        """The identity that `shard.json` must have, next to the hash of the text, for the shards to be usable."""
         settings = self.settings
-        return {
-            "format": DATA_FORMAT,
-            "vocabulary": self.vocabulary,
-            "holdout": settings.holdout,
-            "language": settings.language,
-            "read": vars(settings.read),
-            "max_shard_tokens": settings.max_shard_tokens,
-            **self.sources,
-        }
+        return ShardIdentity(
+            format=DATA_FORMAT,
+            vocabulary=self.vocabulary,
+            holdout=settings.holdout,
+            language=settings.language,
+            read=settings.read,
+            max_shard_tokens=settings.max_shard_tokens,
+            source=self.sources,
+        )
 
 
 # ---------------------------------------------------------------- text to shards
 
 
-@dataclass(frozen=True)
-class ShardFacts:
-    """What a task's `shard.json` says.
-
-    task: its identity; sha256: of the text as it lies on the disk; bytes, pieces: of all the text, also of documents
-    that a weight below one leaves out; shards, totals: by group; changed: how many documents a merge has taken out
-    again, and the hash of which it has kept.
-    """
-
-    task: dict[str, Any]
-    sha256: str
-    bytes: int
-    pieces: int
-    skipped_lines: int
-    shards: Annotated[dict[str, list[ShardName]], _OfGroups]
-    totals: Annotated[dict[str, UnitCounts], _OfGroups]
-    changed: dict[str, Any] | None = None
-
-
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """A task's vocabulary, loaded once a process."""
+    """Load a task's vocabulary, once a process."""
     return Vocabulary.load(directory)
 
 
-def tokenize_task(task: ShardTask, count: ProgressCallback | None = None) -> ShardFacts:
-    """Tokenise the task's parts into `task.directory`; `count` is called as the text is read."""
-    settings, tally = task.settings, ReadCounter()
+def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
+    """Tokenize the task's parts into `task.directory`; calls `on_progress` as the text is read."""
+    settings = task.settings
     vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary)
-    size = seen = pieces = 0
+    tally = ReadCounter()
+    text_bytes = 0
+    tokens = 0
     with (
         store.commit_directory(task.directory, "shard") as staging,
         closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
     ):
+        reported_bytes = 0
         for chunk in _iter_chunks(task.documents(settings.read, tally)):
-            ids, lengths, sizes, hashes = tokenize_documents(chunk, vocabulary, settings.language)
-            writer.add(assign_groups(hashes, task), ids, lengths, sizes, hashes)
-            pieces += ids.size
-            chunk_size = sum(len(d.text.encode("utf-8", "replace")) for d in chunk)
-            size += chunk_size
-            if count is not None:
-                count(tally.size - seen, chunk_size)
-            seen = tally.size
+            documents = tokenize_documents(chunk, vocabulary, settings.language)
+            writer.add(assign_groups(documents.hashes, task.weight, settings.holdout), documents)
+            chunk_bytes = sum(len(document.text.encode("utf-8", "replace")) for document in chunk)
+            text_bytes += chunk_bytes
+            tokens += documents.ids.size
+            if on_progress is not None:
+                on_progress(tally.size - reported_bytes, chunk_bytes)
+            reported_bytes = tally.size
         totals, shards = writer.finish()
-        facts = ShardFacts(task.identity, tally.sha256.hexdigest(), size, pieces, tally.skipped, shards, totals)
+        facts = ShardFacts(
+            identity=task.identity,
+            sha256=tally.sha256.hexdigest(),
+            bytes=text_bytes,
+            tokens=tokens,
+            skipped_lines=tally.skipped,
+            shards=shards,
+            totals=totals,
+        )
         store.write_json(staging / "shard.json", asdict(facts))
     return facts
 
 
-def assign_groups(hashes: NDArray[np.uint64], task: ShardTask) -> Integers:
-    """The number of each document's group: held out by its hash, or in train as often as the weight says."""
-    times = np.array([repetitions(task.weight, digest) for digest in hashes.tolist()], np.int64)
-    groups = np.where(times > int(task.weight), MORE, 0)
-    groups[hashes < np.uint64(int(task.settings.holdout * 2**64))] = HELDOUT
+def assign_groups(hashes: NDArray[np.uint64], weight: float, holdout: float) -> Integers:
+    """Assign each document to a group by its hash: held out, or used in train as often as the weight requires."""
+    times = np.array([repetitions(weight, digest) for digest in hashes.tolist()], np.int64)
+    groups = np.where(times > int(weight), TRAIN_MORE, TRAIN)
+    groups[hashes < np.uint64(int(holdout * 2**64))] = HELDOUT
     groups[times == 0] = DROPPED
     return groups
 
 
 def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Groups of documents of about a million characters."""
+    """Yield lists of documents of about a million characters."""
+    chunk: list[Document] = []
+    size = 0
     for document in documents:
-        chunk, size = [document], len(document.text)
-        while size < _CHUNK and (following := next(documents, None)):
-            chunk.append(following)
-            size += len(following.text)
+        chunk.append(document)
+        size += len(document.text)
+        if size >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk = []
+            size = 0
+    if chunk:
         yield chunk
 
 
-def tokenize_documents(
-    documents: Sequence[Document], vocabulary: Vocabulary, language: str
-) -> tuple[NDArray[np.int32], Integers, Integers, NDArray[np.uint64]]:
-    """Documents to the arrays that `ShardWriter.add` takes; sentences and documents without a token left out."""
+def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, language: str) -> TokenizedDocuments:
+    """Split documents into sentences and encode them; sentences and documents without a token are left out."""
     texts = [split_paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_normalized_text(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [segment_paragraphs(lines, language) for lines in texts]
-    tokens = vocabulary.encode_cleaned(clean_normalized(list(chain.from_iterable(sentences)), vocabulary.cleaning))
+    cleaned = clean_normalized(list(chain.from_iterable(sentences)), vocabulary.cleaning)
+    tokens = vocabulary.encode_cleaned(cleaned)
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
-    sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    sentence_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
     has_tokens = lengths > 0
-    kept = np.append(0, np.cumsum(has_tokens))
-    sizes = np.diff(kept[np.cumsum(sizes)], prepend=0)
-    return ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0]
+    nonempty_sentences = np.append(0, np.cumsum(has_tokens))
+    sizes = np.diff(nonempty_sentences[sentence_ends], prepend=0)
+    return TokenizedDocuments(ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0])
 
 
 def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
-    """`clean` for sentences that have single spaces already: ASCII then changes in its case at most."""
-    lower = str.lower if cleaning.lowercase else str
-    return [lower(s) if s.isascii() else clean(s, cleaning) for s in sentences]
+    """Apply `clean` to sentences that have only single spaces; of ASCII it can change nothing but the case."""
+    cleaned = []
+    for sentence in sentences:
+        if not sentence.isascii():
+            cleaned.append(clean(sentence, cleaning))
+        elif cleaning.lowercase:
+            cleaned.append(sentence.lower())
+        else:
+            cleaned.append(sentence)
+    return cleaned
 
 
 # ---------------------------------------------------------------- finished tasks
 
 
 def load_finished_task(task: ShardTask) -> ShardFacts | None:
-    """What a finished task says, verified, or None when it has to run (again); unusable shards are removed."""
+    """Load and verify a finished task's facts; removes unusable shards and returns None if the task has to run."""
     if not task.directory.exists():
         return None
     store.remove_leftovers(task.directory)
     try:
         store.verify(task.directory, "shard")
         facts = store.read_record(task.directory / "shard.json", ShardFacts)
-        if facts.task == task.identity and not task.is_stream and task.sha256() in (facts.sha256, None):
+        is_usable = facts.identity == task.identity and not task.is_stream
+        if is_usable and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:
-        console.info(f"{error.message}; making it again")
+        console.info(f"{error.message}; tokenizing its text again")
     store.remove_directory(task.directory)
     return None

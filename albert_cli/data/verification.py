@@ -1,4 +1,4 @@
-"""Whether a data directory is intact: hashed once, and again where a file looks different."""
+"""Verify the files of a data directory against their hashes, and remember which have been verified."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from contextlib import suppress
 from pathlib import Path
 
 from albert_cli import store
-from albert_cli.data.shards import read_data_facts
+from albert_cli.data.records import read_data_facts
 from albert_cli.errors import AlbertError, CheckpointError
 
-_VERIFIED = ".verified.json"  # a hint that saves hashing, and no part of the artefact
-_verified_in_process: dict[Path, dict[str, list[int]]] = {}  # the same, while this process lives
+_VERIFIED = ".verified.json"  # a cache that saves hashing, not a part of the artifact
+
+# The same for this process, because a data directory may be read-only.
+_verified_in_process: dict[Path, dict[str, list[int]]] = {}
 
 
 def verify_data(directory: Path, everything: bool = False) -> int:
-    """Re-hash a data directory and its shards, and return how many files that was; `CheckpointError` for a damaged one.
+    """Re-hash a data directory and its shards, and return the number of files; `CheckpointError` if one is damaged.
 
-    Without `everything` not where each file still has the size, time and inode that it had when its hash was right: a
-    terabyte takes a quarter of an hour to hash.
+    By default, a directory whose files all have the size, mtime and inode of the last verification is not hashed
+    again: hashing a terabyte takes a quarter of an hour.
     """
-    stamps, noted = collect_file_signatures(directory), _verified_in_process.get(directory.resolve())
-    if noted != stamps:
-        with suppress(CheckpointError):
-            noted = store.read_json(directory / _VERIFIED).get("stamps")
-    if not everything and noted == stamps:
+    signatures = collect_file_signatures(directory)
+    if not everything and _is_verified(directory, signatures):
         return 0
-    files = len(store.verify(directory, "data").files)
-    for name, fingerprint in read_data_facts(directory)["fingerprints"].items():
-        shard = directory / "shards" / name
-        found = store.verify(shard, "shard")
-        files += len(found.files)
-        if found.fingerprint() != fingerprint:
-            raise CheckpointError(f"{shard}: not the shard that {directory / 'data.json'} names")
-    record_verified(directory, stamps)
-    return files
+    n_files = len(store.verify(directory, "data").files)
+    for name, fingerprint in read_data_facts(directory).fingerprints.items():
+        shard_directory = directory / "shards" / name
+        manifest = store.verify(shard_directory, "shard")
+        n_files += len(manifest.files)
+        if manifest.fingerprint() != fingerprint:
+            raise CheckpointError(f"{shard_directory}: not the shard that {directory / 'data.json'} lists")
+    record_verified(directory, signatures)
+    return n_files
 
 
 def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
-    """Size, time of the last change (ns) and inode of every file that is not hidden."""
-    found, folders = dict[str, list[int]](), [str(directory)]
+    """Return size, mtime (ns) and inode of every file that is not hidden."""
+    signatures: dict[str, list[int]] = {}
+    folders = [str(directory)]
     while folders:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -47,18 +47,30 @@ def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
                     continue
                 if entry.is_dir():
                     folders.append(entry.path)
-                    continue
-                name = os.path.relpath(entry.path, directory)
-                try:
-                    status = os.stat(entry.path)  # noqa: PTH116  (of tens of thousands of files)
-                    found[name] = [status.st_size, status.st_mtime_ns, status.st_ino]
-                except OSError:  # a link that leads nowhere
-                    found[name] = []
-    return found
+                else:
+                    signatures[os.path.relpath(entry.path, directory)] = _file_signature(entry.path)
+    return signatures
 
 
-def record_verified(directory: Path, stamps: dict[str, list[int]]) -> None:
-    """Note what the files looked like when all hashes were right; beside a directory that cannot be written, here."""
-    _verified_in_process[directory.resolve()] = stamps
+def _file_signature(path: str) -> list[int]:
+    try:
+        status = os.stat(path)  # noqa: PTH116  (a Path for each of tens of thousands of files would be slow)
+    except OSError:  # a broken link
+        return []
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
+    """Tell whether all hashes were correct when the files had these signatures."""
+    if _verified_in_process.get(directory.resolve()) == signatures:
+        return True
+    with suppress(CheckpointError):
+        return bool(store.read_json(directory / _VERIFIED).get("signatures") == signatures)
+    return False
+
+
+def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
+    """Record the files' signatures after all hashes were correct; a read-only directory is remembered in memory."""
+    _verified_in_process[directory.resolve()] = signatures
     with suppress(OSError, AlbertError):
-        store.write_json(directory / _VERIFIED, {"stamps": stamps})
+        store.write_json(directory / _VERIFIED, {"signatures": signatures})

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from albert_cli import store
-from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.records import read_data_facts
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
@@ -79,7 +80,7 @@ def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[st
 
 def vocabulary_size(request: ExperimentRequest, scale: ExperimentScale) -> int:
     """Return the size of the finished data's vocabulary, or of the one that will be trained."""
-    return read_data_facts(request.data)["vocab_size"] if request.data else scale.vocabulary
+    return read_data_facts(request.data).vocab_size if request.data else scale.vocabulary
 
 
 def plan_vocabulary(request: ExperimentRequest, scale: ExperimentScale) -> Stage:

@@ -27,7 +27,8 @@ from torch import Tensor
 from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.records import read_data_facts
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
@@ -100,7 +101,7 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
         raise InputError(f"{data}: holds no text to score on")
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
-    entropy = read_data_facts(data)["unigram_entropy_nats"] if heldout.tokens else corpus.unigram_entropy()
+    entropy = read_data_facts(data).unigram_entropy_nats if heldout.tokens else corpus.unigram_entropy()
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from albert_cli import __version__, store
 from albert_cli.config import validate_recipe
-from albert_cli.data.describe import LENGTH_BINS, measure_sample
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.shards import UNITS, TokenCorpus, read_data_facts
+from albert_cli.data.records import read_data_facts
+from albert_cli.data.sample_statistics import LENGTH_BINS, measure_sample
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import figures, scores
@@ -209,11 +210,11 @@ def _short_fingerprint(fingerprint: str) -> str:
 
 def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
     rows = [
-        [data.name, split, *(f"{counts[unit]:,}" for unit in UNITS)]
+        [data.name, split, f"{counts.documents:,}", f"{counts.sentences:,}", f"{counts.tokens:,}"]
         for data in directories
-        for split, counts in read_data_facts(data.path)["totals"].items()
+        for split, counts in read_data_facts(data.path).totals.items()
     ]
-    return Table(["data", "split", *UNITS], rows) if rows else None
+    return Table(["data", "split", "documents", "sentences", "tokens"], rows) if rows else None
 
 
 def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> DataSample:
@@ -232,20 +233,20 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> Dat
     lengths = Figure(
         "Sequence lengths",
         f"Lengths of the sequences of {data.name}",
-        figures.draw_bars(edges, sample["length_fractions"]),
-        f"Per cent of the sequences by length; {100 * sample['fill']:.1f} % of the positions are filled.",
+        figures.draw_bars(edges, sample.length_fractions),
+        f"Per cent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
     )
     spans = Figure(
         "Words per masked n-gram",
         f"Words of a masked n-gram in {data.name}",
         figures.draw_bars(
-            [str(n) for n in range(1, settings.ngram + 1)], sample["ngram_fractions"], sample["ngram_expected"]
+            [str(n) for n in range(1, settings.ngram + 1)], sample.ngram_fractions, sample.ngram_expected
         ),
         "Per cent of the n-grams. Long n-grams are rejected more often because they overlap others.",
         [LegendEntry("chosen", figures.PALETTE[0]), LegendEntry("sampled with p(n)", figures.PALETTE[1], "line")],
     )
     text = (
-        f"{data.name}: {sample['sequences']} sequences of at most {settings.max_seq_length} positions, sampled as in "
-        f"training. An epoch has {sample['examples_per_pass']:,} sequences."
+        f"{data.name}: {sample.sequences} sequences of at most {settings.max_seq_length} positions, sampled as in "
+        f"training. An epoch has {sample.examples_per_pass:,} sequences."
     )
     return DataSample(text, [lengths, spans])

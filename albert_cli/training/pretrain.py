@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from albert_cli import config, console, journal, store
 from albert_cli.data.cooccurrence import compute_word_vectors
-from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.records import read_data_facts
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
@@ -58,7 +59,7 @@ def pretrain(
     target = choose_device(device)
     print_idle_gpus(target)
     with process_group(target.type) as group:
-        entropy = read_data_facts(data)["unigram_entropy_nats"]
+        entropy = read_data_facts(data).unigram_entropy_nats
         others = _open_evaluation_corpora(resolved.evaluation, vocabulary, corpus.vocabulary_dir, verify)
         text = PretrainingCorpora(corpus, heldout, vocabulary, entropy, others)
         pretraining = Pretraining(resolved, text, store.fingerprint(data), target, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from albert_cli.data.tokenization import BuildSettings
+from albert_cli.data.records import BuildSettings
 from benchmarks.data import app, format_result, measure_data, measure_sampling
 from tests.helpers.benchmarks import run_benchmark
 from tests.helpers.corpora import FakeVocabulary, text_like_corpus

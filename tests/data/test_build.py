@@ -1,53 +1,32 @@
+"""Build data directories in parts: tasks, workers, array jobs, kills, and sources that change."""
+
 from __future__ import annotations
 
+import io
 import json
 import os
-import re
+import random
 import shutil
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from albert_cli import store
-from albert_cli.data.build import build_data
-from albert_cli.data.merge import format_summary, unigram_entropies
+from albert_cli.data.array_jobs import ArrayJob, select_array_job
+from albert_cli.data.build import build_data, plan_tasks
+from albert_cli.data.build_report import ArrayJobReport, BuildReport
+from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.data.tokenization import BuildSettings
-from albert_cli.data.verification import verify_data
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
-
-Files = Callable[[int], list[str]]
-TENTH = BuildSettings(holdout=0.1, split_bytes=30_000)
-
-
-def write_plan(out: Path) -> None:
-    """The plan that a build had, as if it were not finished."""
-    facts = store.read_json(out / "data.json")
-    wanted = {name: facts[name] for name in ("vocabulary", "settings", "sources")}
-    store.write_json(out / "plan.json", {**wanted, "names": sorted(p.name for p in out.glob("shards/*"))})
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """Every file but the lock and the note on what was verified, by name."""
-    files = (p for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in (".lock", ".verified.json"))
-    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
-
-
-def texts(directory: Path, split: str) -> set[tuple[tuple[int, ...], ...]]:
-    """The documents of a split, each as its sentences' ids."""
-    corpus = TokenCorpus.open(directory, split)  # type: ignore[arg-type]
-    return {
-        tuple(
-            tuple(shard.ids[shard.sentences[s] : shard.sentences[s + 1]].tolist())
-            for s in range(shard.documents[d], shard.documents[d + 1])
-        )
-        for shard in corpus.shards
-        for d in range(shard.documents.size - 1)
-    }
+from tests.helpers.data_directories import TENTH, WriteFiles, build, contents, document_set, iter_documents, unfinish
 
 
 @pytest.fixture
@@ -55,75 +34,89 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_shards_hold_the_pieces_of_every_sentence(
-    small_vocabulary: Path, write_files: Files, out: Path, documents: list[str]
+_BUILD = """
+import sys
+from pathlib import Path
+from albert_cli.data.build import BuildSettings, build_data
+settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
+build_data(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers=1)
+"""
+
+
+def count_finished_tasks(out: Path) -> int:
+    return len(list(out.glob("shards/[!.]*/manifest.json")))
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def change_one_byte(path: str) -> None:
+    text = bytearray(Path(path).read_bytes())
+    text[1] = ord("z")
+    Path(path).write_bytes(text)
+
+
+def test_build_writes_the_tokens_of_every_sentence(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, documents: list[str]
 ) -> None:
-    facts = build_data(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    report = build(write_files(2), small_vocabulary, out, TENTH, workers=1)
     vocabulary = Vocabulary.load(small_vocabulary)
     expected = {tuple(tuple(vocabulary.encode(s)) for s in split_sentences(d)) for d in documents}
-    train, heldout = texts(out, "train"), texts(out, "heldout")
+    train, heldout = document_set(out, "train"), document_set(out, "heldout")
     assert train | heldout == expected
     assert not train & heldout
-    assert facts["totals"]["train"]["documents"] + facts["totals"]["heldout"]["documents"] == len(documents)
-    assert 30 <= facts["totals"]["heldout"]["documents"] <= 90
-    assert facts["bytes_read"] == sum(len(d.encode()) for d in documents)
+    assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == len(documents)
+    assert 30 <= report.facts.totals["heldout"].documents <= 90
+    assert report.facts.bytes_read == sum(len(d.encode()) for d in documents)
     corpus = TokenCorpus.open(out, "train")
-    assert corpus.tokens == facts["totals"]["train"]["tokens"]
+    assert corpus.tokens == report.facts.totals["train"].tokens
     ids = np.concatenate([shard.ids for shard in corpus.shards])
     assert np.array_equal(corpus.unigram_counts(), np.bincount(ids, minlength=vocabulary.size))
     assert Vocabulary.load(corpus.vocabulary_dir).pieces == vocabulary.pieces
     assert store.verify(out, "data").parents == {"vocabulary": store.fingerprint(small_vocabulary)}
-    assert "nats" in format_summary(facts)
+    assert "nats" in report.format()
 
 
-def test_the_heldout_documents_do_not_depend_on_the_files(
-    small_vocabulary: Path, write_files: Files, tmp_path: Path
+def test_build_holdout_is_independent_of_the_files(
+    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
 ) -> None:
     for count in (1, 5):
         build_data(write_files(count), small_vocabulary, tmp_path / str(count), TENTH, workers=1)
-    assert texts(tmp_path / "1", "heldout") == texts(tmp_path / "5", "heldout")
+    assert document_set(tmp_path / "1", "heldout") == document_set(tmp_path / "5", "heldout")
 
 
-def test_a_large_split_is_cut_into_shards(small_vocabulary: Path, write_files: Files, tmp_path: Path) -> None:
+def test_build_splits_large_output_into_shards(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
     sources = write_files(1)
     build_data(sources, small_vocabulary, tmp_path / "one", TENTH)
     build_data(sources, small_vocabulary, tmp_path / "many", BuildSettings(holdout=0.1, max_shard_tokens=5000))
     assert len(TokenCorpus.open(tmp_path / "many").shards) > 3
-    assert texts(tmp_path / "one", "train") == texts(tmp_path / "many", "train")
+    assert document_set(tmp_path / "one", "train") == document_set(tmp_path / "many", "train")
 
 
-def test_a_share_that_takes_nothing_of_a_small_corpus_is_said(
-    small_vocabulary: Path, write_files: Files, out: Path
-) -> None:
-    facts = build_data(write_files(1), small_vocabulary, out, BuildSettings(holdout=1e-9))
-    assert facts["totals"]["heldout"]["documents"] == 0
-    assert "--holdout takes a larger share" in format_summary(facts)
-
-
-def test_nothing_is_held_out_on_request(small_vocabulary: Path, write_files: Files, out: Path) -> None:
-    facts = build_data(write_files(1), small_vocabulary, out, BuildSettings(holdout=0))
-    assert facts["totals"]["heldout"]["documents"] == 0
-    assert facts["unigram_entropy_nats"] is None
+def test_build_without_holdout_holds_out_nothing(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    report = build(write_files(1), small_vocabulary, out, BuildSettings(holdout=0))
+    assert report.facts.totals["heldout"].documents == 0
+    assert report.facts.unigram_entropy_nats is None
     assert TokenCorpus.open(out, "heldout").tokens == 0
 
 
-def test_the_same_command_again_is_up_to_date(small_vocabulary: Path, write_files: Files, out: Path) -> None:
-    first = build_data(write_files(2), small_vocabulary, out, TENTH, workers=1)
+def test_build_repeated_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    first = build(write_files(2), small_vocabulary, out, TENTH, workers=1)
     before = contents(out)
-    again = build_data(write_files(2), small_vocabulary, out, TENTH, workers=2)
-    assert (first["up_to_date"], again["up_to_date"]) == (False, True)
+    again = build(write_files(2), small_vocabulary, out, TENTH, workers=2)
+    assert (first.up_to_date, again.up_to_date) == (False, True)
     assert contents(out) == before
-    assert json.loads(json.dumps(again))["totals"] == first["totals"]
+    assert json.loads(json.dumps(again.to_json()))["totals"] == json.loads(json.dumps(first.to_json()))["totals"]
 
 
-def test_a_finished_task_is_kept_and_a_damaged_one_made_again(
-    small_vocabulary: Path, write_files: Files, out: Path, capsys: pytest.CaptureFixture[str]
+def test_build_reuses_finished_and_rebuilds_damaged_tasks(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = write_files(3)
     build_data(sources, small_vocabulary, out, TENTH, workers=1)
     expected = contents(out)
-    (out / store.MANIFEST).unlink()
-    write_plan(out)
+    unfinish(out)
     first, second, third, *_ = sorted((out / "shards").iterdir())
     kept = (first / "train-00.ids").stat().st_mtime_ns
     ids = bytearray((second / "train-00.ids").read_bytes())
@@ -136,7 +129,7 @@ def test_a_finished_task_is_kept_and_a_damaged_one_made_again(
     assert "train-00.ids: damaged" in capsys.readouterr().err
 
 
-def test_damage_to_finished_data_is_found(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+def test_build_repeated_detects_damage(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     build_data(write_files(1), small_vocabulary, out, TENTH)
     path = next(out.glob("shards/*/train-00.ids"))
     path.write_bytes(path.read_bytes()[:-2])
@@ -144,7 +137,7 @@ def test_damage_to_finished_data_is_found(small_vocabulary: Path, write_files: F
         build_data(write_files(1), small_vocabulary, out, TENTH)
 
 
-def test_other_sources_or_settings_do_not_overwrite(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+def test_build_other_request_does_not_overwrite(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     build_data(write_files(1), small_vocabulary, out, TENTH)
     before = contents(out)
     with pytest.raises(BusyError, match="other text"):
@@ -154,7 +147,7 @@ def test_other_sources_or_settings_do_not_overwrite(small_vocabulary: Path, writ
     assert contents(out) == before
 
 
-def test_a_foreign_directory_is_left_alone(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+def test_build_foreign_directory_is_left_alone(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
     with pytest.raises(BusyError, match="something else"):
@@ -164,7 +157,7 @@ def test_a_foreign_directory_is_left_alone(small_vocabulary: Path, write_files: 
         build_data(write_files(1), small_vocabulary, small_vocabulary, TENTH)
 
 
-def test_a_locked_directory_is_left_alone(small_vocabulary: Path, write_files: Files, out: Path) -> None:
+def test_build_locked_directory_is_left_alone(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     with store.lock(out), pytest.raises(BusyError, match="another run"):
         build_data(write_files(1), small_vocabulary, out, TENTH)
     assert out.is_dir()
@@ -175,7 +168,7 @@ def test_a_locked_directory_is_left_alone(small_vocabulary: Path, write_files: F
     ("content", "error"),
     [(b"", InputError), (b"\n \n\n", InputError), (b"Good text.\n\nBad \xff byte.\n", InputError)],
 )
-def test_bad_text_is_refused_and_nothing_is_left(
+def test_build_bad_text_leaves_nothing(
     small_vocabulary: Path, tmp_path: Path, out: Path, content: bytes, error: type[Exception], workers: int
 ) -> None:
     for name in "ab":
@@ -186,81 +179,271 @@ def test_bad_text_is_refused_and_nothing_is_left(
     assert not out.exists() or list(out.iterdir()) == []
 
 
-def test_text_that_is_all_held_out_is_refused(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
+def test_build_with_all_text_held_out_is_rejected(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("Ba de fi.\n")
-    with pytest.raises(InputError, match="every document is held out"):
+    with pytest.raises(InputError, match="all documents are held out"):
         build_data([str(path)], small_vocabulary, out, BuildSettings(holdout=0.999999))
     assert not out.exists()
-    assert build_data([str(path)], small_vocabulary, out, BuildSettings())["totals"]["heldout"]["documents"] == 0
+    report = build([str(path)], small_vocabulary, out, BuildSettings())
+    assert report.facts.totals["heldout"].documents == 0
 
 
 @pytest.mark.parametrize("holdout", [-0.1, 1.0, float("nan")])
-def test_an_impossible_share_is_refused(holdout: float) -> None:
+def test_settings_with_impossible_holdout_are_rejected(holdout: float) -> None:
     with pytest.raises(ConfigError, match="--holdout"):
         BuildSettings(holdout=holdout)
 
 
-def test_unigram_entropies_of_a_known_distribution() -> None:
-    train, heldout = np.array([3, 1, 0, 0]), np.array([2, 1, 1, 0])
-    facts = unigram_entropies(train, heldout)
-    expected = -(2 * np.log(4 / 8) + np.log(2 / 8) + np.log(1 / 8)) / 4
-    assert facts["unigram_entropy_nats"] == pytest.approx(expected, abs=1e-6)
-    assert facts["heldout_entropy_nats"] == pytest.approx(1.5 * np.log(2), abs=1e-6)
-
-
-def test_a_shard_swapped_for_another_is_found(small_vocabulary: Path, write_files: Files, out: Path) -> None:
-    build_data(write_files(2), small_vocabulary, out, TENTH, workers=1)
-    first, second, *_ = sorted((out / "shards").iterdir())
-    first.rename(out / "kept")
-    second.rename(first)
-    (out / "kept").rename(second)
-    with pytest.raises(CheckpointError, match=re.escape(first.name)):
-        verify_data(out)
-
-
-def test_data_that_were_verified_are_hashed_again_only_where_a_file_changed(
-    small_vocabulary: Path, write_files: Files, out: Path, monkeypatch: pytest.MonkeyPatch
+def test_build_bytes_are_independent_of_workers(
+    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
 ) -> None:
-    build_data(write_files(2), small_vocabulary, out, TENTH, workers=1)
-    hashed: list[Path] = []
-    of_file = store.sha256_file
+    sources = [f"{path}@1.5" for path in write_files(2)]
+    for workers in (1, 2, 4):
+        build_data(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
+    assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 4
+    for workers in (2, 4):
+        assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
 
-    def counted(path: Path) -> str:
-        hashed.append(path)
-        return of_file(path)
 
-    def fail(path: Path, data: bytes) -> None:
-        raise CheckpointError(f"{path}: the disk is full")
+def test_build_split_file_gives_the_same_documents(
+    small_vocabulary: Path, documents_file: Path, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    build_data([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
+    report = build([str(documents_file)], small_vocabulary, parts, TENTH, workers=1)
+    assert len(report.facts.sources) > 3
+    assert document_set(whole, "train") == document_set(parts, "train")
+    assert document_set(whole, "heldout") == document_set(parts, "heldout")
+    assert TokenCorpus.open(whole).documents == TokenCorpus.open(parts).documents
 
-    monkeypatch.setattr(store, "sha256_file", counted)
-    verify_data(out)
-    assert not hashed, "the build has hashed what it wrote"
-    verify_data(out, everything=True)
-    assert len(hashed) > 20
-    ids = next(out.glob("shards/*/*.ids"))
-    before, content = ids.stat(), ids.read_bytes()
-    ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns - 10**12))  # by a clock that was set back
-    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
-        verify_data(out)
-    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
-        verify_data(out)
-    ids.write_bytes(content)
-    verify_data(out)
-    hashed.clear()
-    verify_data(out)
-    assert not hashed
-    copy = shutil.copytree(out, out.with_name("copy"))  # with the note of what was verified
-    verify_data(copy)
-    assert hashed
-    os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (ids.parent / "more").touch()
-    hashed.clear()
-    with monkeypatch.context() as full:
-        full.setattr(store, "write_bytes", fail)
-        verify_data(out)  # where nothing can be noted, data are read all the same
-        assert hashed
-        hashed.clear()
-        verify_data(out)
-        assert not hashed, "and hashed once a process"
+
+def test_build_killed_five_times_gives_the_same_bytes(
+    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
+) -> None:
+    """A build is killed a random moment after it has finished one more task, five times over."""
+    settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
+    sources = write_files(3)
+    sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
+    build_data(sources, small_vocabulary, tmp_path / "whole", settings, workers=1)
+    out = tmp_path / "killed"
+    command = [sys.executable, "-c", _BUILD, str(small_vocabulary), str(out), *sources]
+    kills, rng = 0, random.Random(4)
+    for _ in range(5):
+        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+        before = count_finished_tasks(out)
+        while count_finished_tasks(out) <= before and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kills >= 4
+    build_data(sources, small_vocabulary, out, settings, workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
+    sources, whole, out = write_files(3), tmp_path / "whole", tmp_path / "out"
+    build_data(sources, small_vocabulary, whole, TENTH, workers=2)
+    for index in (2, 0):
+        build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
+    with pytest.raises(BusyError, match="unfinished build of other"):
+        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
+    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
+    assert isinstance(last, ArrayJobReport)
+    assert last.tasks_finished == last.tasks_total >= 6
+    assert "job 1/3" in last.format()
+    assert store.read_manifest(out) is None
+    shutil.copytree(out, early := tmp_path / "early")
+    store.remove_directory(next((early / "shards").iterdir()))
+    for directory in (out, early):
+        build_data(sources, small_vocabulary, directory, TENTH)
+        assert contents(directory) == contents(whole)
+    again = build_data(sources, small_vocabulary, out, TENTH, share=(0, 3))
+    assert isinstance(again, BuildReport) and again.up_to_date
+
+
+def test_build_failure_keeps_the_work_of_other_jobs(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = write_files(1)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    before = contents(out)
+    with pytest.raises(BusyError, match="unfinished build of other"):
+        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
+    assert contents(out) == before
+    shutil.rmtree(out / "shards")
+    (out / "shards" / ".first-being-written").mkdir(parents=True)
+    monkeypatch.setattr("albert_cli.data.build.tokenize_task", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    assert (out / "shards" / ".first-being-written").is_dir()
+
+
+def test_build_task_locked_by_another_job_is_busy(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    sources = write_files(1)
+    (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
+    shares: tuple[ArrayJob, ...] = ((0, 1), None)
+    for share in shares:
+        with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
+            build_data(sources, small_vocabulary, out, TENTH, workers=1, share=share)
+
+
+def test_array_jobs_cover_every_task_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    tasks = plan_tasks(write_files(4), small_vocabulary, out, TENTH)
+    dealt = [task.name for index in range(3) for task in select_array_job(tasks, index, 3)]
+    assert sorted(dealt) == sorted(task.name for task in tasks)
+
+
+def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
+    names = {"a.txt": 400, "b.txt": 500, "c.txt": 2100, "d.jsonl": 10, "e.txt.gz": 100, "f.csv": 3000}
+    for name, size in names.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    sources = [str(tmp_path / name) for name in names] + ["docs:stdlib"]
+    tasks = plan_tasks(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
+    assert [task.name for task in tasks] == [
+        "00000-a.txt-and-1-more",
+        "00001-c.txt-00000000M",
+        "00002-c.txt-00000000M",
+        "00003-c.txt-00000000M",
+        "00004-d.jsonl-and-1-more",
+        "00005-f.csv",
+        "00006-docs-stdlib",
+    ]
+    assert [(t.parts[0].start, t.parts[0].end) for t in tasks[1:4]] == [(0, 1000), (1000, 2000), (2000, None)]
+    assert len(plan_tasks(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
+
+
+def test_plan_tasks_enlarges_parts_of_a_huge_corpus(
+    tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("albert_cli.text.work_units._MAX_WORK_UNITS", 100)
+    (tmp_path / "a.txt").write_bytes(b"x" * 3000)
+    tasks = plan_tasks([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
+    assert {task.size for task in tasks} == {40}
+
+
+def test_weight_repeats_shards_without_copying_them(
+    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
+) -> None:
+    (path,) = write_files(1)
+    once, more = tmp_path / "once", tmp_path / "more"
+    build_data([path], small_vocabulary, once, TENTH, workers=1)
+    report = build([f"{path}@2.5"], small_vocabulary, more, TENTH, workers=1)
+    corpus, single = TokenCorpus.open(more), TokenCorpus.open(once)
+    times = Counter(document for shard in corpus.shards for document in iter_documents(shard))
+    assert set(times) == {document for shard in single.shards for document in iter_documents(shard)}
+    assert set(times.values()) == {2, 3}
+    pieces = [piece for document in times.elements() for sentence in document for piece in sentence]
+    assert report.facts.totals["train"].tokens == corpus.tokens == len(pieces)
+    assert 2.3 < corpus.tokens / single.tokens < 2.7
+    assert np.array_equal(corpus.unigram_counts(), np.bincount(pieces, minlength=300))
+    assert document_set(more, "heldout") == document_set(once, "heldout")
+    stored = [sum(f.stat().st_size for f in directory.glob("shards/*/*.ids")) for directory in (once, more)]
+    assert stored[0] == stored[1]
+
+
+def test_weight_below_one_leaves_documents_out(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
+    (path,) = write_files(1)
+    build_data([path], small_vocabulary, tmp_path / "1", TENTH, workers=1)
+    build_data([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH, workers=1)
+    some, every = document_set(tmp_path / "0.4", "train"), document_set(tmp_path / "1", "train")
+    assert some < every
+    assert 0.3 < len(some) / len(every) < 0.5
+
+
+def test_build_touched_source_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    (path,) = write_files(1)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    os.utime(path, ns=(1, 1))
+    assert build([path], small_vocabulary, out, TENTH).up_to_date
+    change_one_byte(path)
+    with pytest.raises(BusyError, match="other text"):
+        build_data([path], small_vocabulary, out, TENTH)
+
+
+def test_build_data_of_another_format_is_rejected(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    sources = write_files(1)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    facts = store.read_json(out / "data.json")
+    del facts["fingerprints"], facts["bytes_per_token_on_disk"]  # its other keys may differ too
+    store.write_json(out / "data.json", {"pieces": 1, **facts, "format": 1})
+    manifest = store.read_manifest(out)
+    assert manifest is not None
+    store.seal(out, "data", manifest.parents)
+    with pytest.raises(BusyError, match="data of another version of albert"):
+        build_data(sources, small_vocabulary, out, TENTH)
+    with pytest.raises(CheckpointError, match=r"data\.json: format: written by another version of albert"):
+        TokenCorpus.open(out)
+
+
+def test_build_never_deletes_another_unfinished_build(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, tmp_path: Path
+) -> None:
+    first, second, third = write_files(3)
+    build_data([first, second], small_vocabulary, out, TENTH, workers=1)
+    unfinish(out)
+    before = contents(out)
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copy(second, tmp_path / "elsewhere")
+    for sources, settings in (
+        ([first, second], BuildSettings(holdout=0.3, split_bytes=30_000)),
+        ([first, third], TENTH),
+        ([first, str(moved)], TENTH),
+        ([first], TENTH),
+    ):
+        with pytest.raises(BusyError, match="unfinished build of other"):
+            build_data(sources, small_vocabulary, out, settings, workers=1)
+        assert contents(out) == before
+    build_data([first, second, third], small_vocabulary, out, TENTH, workers=1)
+    assert before.items() - contents(out).items() == {("plan.json", before["plan.json"])} | {
+        (name, before[name]) for name in ("data.json", "unigram.counts")
+    }
+
+
+def test_build_changed_documentation_is_other_text(
+    small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = [(f"module{i}", f"Ba de fi go {i}. Ma ne lu.") for i in range(20)]
+    monkeypatch.setattr("albert_cli.text.installed_docs.read_installed_docs", lambda stdlib_only: iter(installed))
+    build_data(["docs:"], small_vocabulary, out, TENTH, workers=1)
+    assert build(["docs:"], small_vocabulary, out, TENTH).up_to_date
+    installed.append(("another", "Ti ra so."))
+    with pytest.raises(BusyError, match="other text"):
+        build_data(["docs:"], small_vocabulary, out, TENTH)
+
+
+def test_build_reruns_only_the_changed_part(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    (path,) = write_files(1)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    unfinish(out)
+    times = {p.parent.name: p.stat().st_mtime_ns for p in out.glob("shards/*/shard.json")}
+    change_one_byte(path)
+    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    again = {p.parent.name for p in out.glob("shards/*/shard.json") if p.stat().st_mtime_ns != times[p.parent.name]}
+    assert again == {min(times)}
+
+
+def test_build_reads_stdin(
+    small_vocabulary: Path, documents_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+
+    text, out = documents_file.read_bytes(), tmp_path / "out"
+    other = str(shutil.copy(documents_file, tmp_path / "other.txt"))
+    build_data([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH, workers=1)
+    send(text)
+    build_data(["-", other], small_vocabulary, out, TENTH, workers=2)
+    assert document_set(out, "train") == document_set(tmp_path / "file", "train")
+    send(text)
+    assert build(["-", other], small_vocabulary, out, TENTH).up_to_date
+    send(text[1:])
+    with pytest.raises(BusyError, match="other text"):
+        build_data(["-", other], small_vocabulary, out, TENTH)
+    send(b"Ba de fi.\n\nGo lu ma ne.\n")
+    report = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
+    assert report.facts.totals["train"].documents == 2
+    with pytest.raises(ConfigError, match="several jobs cannot read stdin"):
+        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))

@@ -1,8 +1,8 @@
-"""Word vectors from counts: against counting by hand, and whether words of one kind come out alike."""
+"""Check word vectors against counts by hand, and that words of one kind get similar vectors."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -27,25 +27,25 @@ class Corpus(TokenCorpus):
         return self._counts
 
 
-def test_counts_are_those_of_a_window_by_hand() -> None:
+def test_count_cooccurrences_equals_counting_by_hand() -> None:
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 12, 200).tolist(), rng.integers(0, 12, 150).tolist()]
-    wanted: Counter[tuple[int, int]] = Counter()
+    expected: defaultdict[tuple[int, int], float] = defaultdict(float)
     for text in texts:
-        for here, word in enumerate(text):
-            for there in range(max(0, here - 8), min(len(text), here + 9)):
-                if there != here:
-                    wanted[word, text[there]] += 1 / abs(here - there)  # type: ignore[assignment]
+        for position, word in enumerate(text):
+            for neighbor in range(max(0, position - 8), min(len(text), position + 9)):
+                if neighbor != position:
+                    expected[word, text[neighbor]] += 1 / abs(position - neighbor)
     corpus = Corpus(*texts, size=15)
-    found = count_cooccurrences(corpus)
+    counts = count_cooccurrences(corpus)
     order = np.argsort(-corpus.unigram_counts(), kind="stable")
-    assert found.shape == (15, 16) and not found[:, -1].any()
+    assert counts.shape == (15, 16) and not counts[:, -1].any()
     for word in range(15):
         for column, context in enumerate(order):
-            assert float(found[word, column]) == pytest.approx(wanted[word, int(context)], rel=1e-5)
+            assert float(counts[word, column]) == pytest.approx(expected[word, int(context)], rel=1e-5)
 
 
-def test_rare_contexts_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_cooccurrences_merges_rare_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus(np.random.default_rng(1).integers(0, 12, 400).tolist(), size=12)
     whole = count_cooccurrences(corpus)
     monkeypatch.setattr(cooccurrence, "_CONTEXTS", 5)
@@ -57,8 +57,8 @@ def test_rare_contexts_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(few_pmi, whole_pmi[:, :5], atol=1e-5) and few_pmi.any()
 
 
-def test_words_of_one_kind_are_alike() -> None:
-    """A language of pairs: one of words 0 to 9 before one of 10 to 19, one of 20 to 29 before one of 30 to 39."""
+def test_word_vectors_of_one_kind_are_similar() -> None:
+    """In this language a word of 0 to 9 precedes one of 10 to 19, and a word of 20 to 29 one of 30 to 39."""
     rng = np.random.default_rng(2)
     kinds = rng.integers(0, 2, 4000)
     text = np.stack([20 * kinds + rng.integers(0, 10, 4000), 20 * kinds + 10 + rng.integers(0, 10, 4000)], 1)
@@ -72,24 +72,24 @@ def test_words_of_one_kind_are_alike() -> None:
     assert torch.equal(vectors, compute_word_vectors(Corpus(text.tolist(), size=41), 6, seed=0))
 
 
-def test_more_dimensions_than_words_are_zeros() -> None:
+def test_word_vectors_pad_missing_dimensions_with_zeros() -> None:
     vectors = compute_word_vectors(Corpus(np.random.default_rng(3).integers(0, 6, 300).tolist(), size=6), 16, seed=0)
     assert vectors.shape == (6, 16) and not vectors[:, 6:].any() and torch.isfinite(vectors).all()
 
 
-def test_a_large_corpus_is_read_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cooccurrence, "_RUN", 100)
-    monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 500 / 16)
+def test_iter_runs_samples_a_large_corpus_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cooccurrence, "_RUN_TOKENS", 100)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_WORD", 500 / 16)
     corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
     runs = list(cooccurrence._iter_runs(corpus))
     assert 480 <= sum(map(len, runs)) <= 520
     assert {int(run[0]) for run in runs} == set(range(16)), "every shard is read"
-    monkeypatch.setattr(cooccurrence, "_TOKENS_A_WORD", 130)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_WORD", 130)
     assert sum(map(len, cooccurrence._iter_runs(corpus))) == 16 * 130
 
 
-def test_real_shards(tiny_data: Path) -> None:
+def test_word_vectors_of_real_shards_skip_special_tokens(tiny_data: Path) -> None:
     corpus = TokenCorpus.open(tiny_data, "train")
     vectors = compute_word_vectors(corpus, 8, seed=1)
     assert len(vectors) == len(corpus.unigram_counts())
-    assert not vectors[:5].any(), "special tokens do not stand in shards"
+    assert not vectors[:5].any(), "shards hold no special tokens"

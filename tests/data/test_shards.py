@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
-from albert_cli.data.writer import ShardWriter
+from albert_cli.data.writer import ShardWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from tests.helpers.corpora import numbered_corpus
 
 documents_of_lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), max_size=20)
+
+
+def one_document(ids: list[int], lengths: list[int]) -> TokenizedDocuments:
+    sizes = np.array([len(lengths)])
+    return TokenizedDocuments(np.array(ids, np.uint32), np.array(lengths, np.int64), sizes, np.array([7], np.uint64))
 
 
 def write(directory: Path, documents: list[list[int]], cap: int, dtype: str = "uint16") -> ShardWriter:
@@ -23,14 +28,13 @@ def write(directory: Path, documents: list[list[int]], cap: int, dtype: str = "u
     with closing(ShardWriter(directory, "train", dtype, cap)) as writer:
         for lengths in documents:
             if lengths:
-                own = np.array([next(ids) for _ in range(sum(lengths))], np.uint32)
-                writer.add(own, np.array(lengths, np.int64), np.array([len(lengths)]), np.array([7], np.uint64))
+                writer.add(one_document([next(ids) for _ in range(sum(lengths))], lengths))
     return writer
 
 
 @settings(deadline=None)  # files on a disk that may be busy
 @given(documents=documents_of_lengths, cap=st.integers(10, 200))
-def test_what_is_written_is_read(
+def test_shard_writer_output_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], cap: int
 ) -> None:
     directory = tmp_path_factory.mktemp("shards")
@@ -39,35 +43,35 @@ def test_what_is_written_is_read(
     assert all(shard.n_tokens <= cap or shard.documents.size == 2 for shard in shards)
     ids = [i for shard in shards for i in shard.ids.tolist()]
     assert ids == list(range(sum(map(sum, documents))))
-    assert writer.tokens == len(ids)
-    assert writer.sentences == sum(map(len, documents))
+    assert writer.totals.tokens == len(ids)
+    assert writer.totals.sentences == sum(map(len, documents))
 
-    # Joined over the shards the boundaries are those given.
+    # The boundaries over all shards are those that were written.
     starts = np.cumsum([0, *(shard.n_tokens for shard in shards)]).tolist()
     sentences = {int(o) + s for shard, s in zip(shards, starts, strict=False) for o in shard.sentences}
     ends = {int(shard.sentences[d]) + s for shard, s in zip(shards, starts, strict=False) for d in shard.documents}
     assert set(np.cumsum([n for d in documents for n in d]).tolist()) <= sentences
     assert set(np.cumsum([sum(d) for d in documents]).tolist()) - {0} <= ends
-    assert writer.documents == sum(1 for d in documents if d)
+    assert writer.totals.documents == sum(1 for d in documents if d)
 
 
-def test_ids_take_the_narrowest_type() -> None:
+def test_id_type_is_the_narrowest() -> None:
     assert [id_type(n) for n in (8, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
 
 
-def test_large_ids_survive(tmp_path: Path) -> None:
+def test_shard_writer_keeps_large_ids(tmp_path: Path) -> None:
     with closing(ShardWriter(tmp_path, "train", "uint32")) as writer:
-        writer.add(np.array([70_000, 5], np.uint32), np.array([2]), np.array([1]), np.array([7], np.uint64))
+        writer.add(one_document([70_000, 5], [2]))
     assert Shard.open(tmp_path / "train-00", "uint32").ids.tolist() == [70_000, 5]
 
 
-def test_nothing_written_leaves_no_file(tmp_path: Path) -> None:
+def test_shard_writer_without_documents_writes_no_file(tmp_path: Path) -> None:
     assert write(tmp_path, [], 100).names == []
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("suffix", [".ids", ".sentences", ".documents"])
-def test_a_cut_or_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
+def test_shard_open_truncated_or_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
     write(tmp_path, [[3, 4], [5]], 100)
     path = tmp_path / f"train-00{suffix}"
     path.write_bytes(path.read_bytes()[:-4])
@@ -82,7 +86,7 @@ def test_a_cut_or_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
     runs=st.lists(st.tuples(st.integers(0, 199), st.integers(0, 40)), max_size=10),
     sizes=st.lists(st.integers(1, 80), min_size=1, max_size=5),
 )
-def test_take_gathers_runs_from_any_shard(runs: list[tuple[int, int]], sizes: list[int]) -> None:
+def test_take_reads_runs_of_any_shard(runs: list[tuple[int, int]], sizes: list[int]) -> None:
     corpus = numbered_corpus([[[n]] for n in sizes])
     starts: list[int] = []
     lengths: list[int] = []
@@ -91,14 +95,15 @@ def test_take_gathers_runs_from_any_shard(runs: list[tuple[int, int]], sizes: li
         start %= corpus.tokens
         end = int(corpus.starts[np.searchsorted(corpus.starts, start, "right")])
         length = min(length, end - start)
-        starts, lengths = [*starts, start], [*lengths, length]
+        starts.append(start)
+        lengths.append(length)
         expected += range(start + 5, start + 5 + length)
     taken = corpus.take(np.array(starts, np.int64), np.array(lengths, np.int64))
     assert taken.dtype == np.int32
     assert taken.tolist() == expected
 
 
-def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+def test_mapped_shards_respect_the_open_file_limit(tmp_path: Path) -> None:
     """60 shards of three files each under a limit of 64 open files, which a child process sets for itself."""
     write(tmp_path, [[5]] * 60, cap=5)
     script = f"""
@@ -117,7 +122,7 @@ for corpus in both:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_opening_what_is_no_data_directory_says_so(tmp_path: Path) -> None:
+def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a complete data directory"):
         TokenCorpus.open(tmp_path)
     with pytest.raises(CheckpointError, match="no such directory"):

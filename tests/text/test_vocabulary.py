@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
-from albert_cli.inspection import describe_directory
+from albert_cli.inspection import inspect_directory
 from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
@@ -187,7 +187,7 @@ def test_kill_9_leaves_nothing_that_a_reader_takes_and_the_same_command_goes_on(
         if not (out / "manifest.json").exists():
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)
-            assert "unfinished vocabulary" in describe_directory(out)[1]
+            assert "unfinished vocabulary" in inspect_directory(out).format()
     result = build([str(source)], out, VocabularySettings(400))
     assert result.fingerprint == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}

@@ -118,7 +118,7 @@ def test_next_sentences_in_a_single_document_have_no_score(
 ) -> None:
     """Every pair is in order there: a score of 100 % would say nothing."""
     from albert_cli.data import build
-    from albert_cli.data.tokenization import BuildSettings
+    from albert_cli.data.records import BuildSettings
 
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro. Suta vewi. Zo gofi.")
     build.build_data(
@@ -134,7 +134,7 @@ def test_further_corpora_are_scored_by_name(
     recipe: Path, tiny_data: Path, finished: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
     from albert_cli.data import build
-    from albert_cli.data.tokenization import BuildSettings
+    from albert_cli.data.records import BuildSettings
 
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
     other = tmp_path / "squad-dev"

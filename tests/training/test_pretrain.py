@@ -324,7 +324,7 @@ def test_what_auto_stood_for_at_the_first_start_is_kept(
 
 def test_other_data_are_refused(finished: Path, recipe: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
     from albert_cli.data import build
-    from albert_cli.data.tokenization import BuildSettings
+    from albert_cli.data.records import BuildSettings
 
     (tmp_path / "other.txt").write_text("Another text. With few words.\n\nAnd one more. For the other part.\n" * 9)
     other = tmp_path / "other"

@@ -1,0 +1,142 @@
+"""Statistics of a data directory, measured on a sample: lengths, and the sequences that training would read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from albert_cli.data.masking import ngram_probabilities, select_spans
+from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, pack_sequences, sample_pairs
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
+from albert_cli.text.vocabulary import Vocabulary
+
+SEQUENCES: Final = 512  # sampled and masked
+LENGTH_BINS: Final = 8
+_SAMPLED_LENGTHS: Final = 4096  # sentences and documents whose length is read
+
+
+@dataclass(frozen=True)
+class LengthStatistics:
+    """Tokens per sentence or document: the mean over all, and percentiles of a sample."""
+
+    mean: float
+    p5: float
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class SampleStatistics:
+    """Statistics of the first sequences of a run; fractions lie between 0 and 1, None means over nothing.
+
+    fill: mean length over the maximum length; short_documents: fraction of documents shorter than a sequence;
+    short_document_samples: how often a pass samples one of them on average; full_fraction: sequences of maximum length;
+    length_fractions: sequences in `LENGTH_BINS` equal bins of length; label_1_fraction: of the labeled sequences;
+    mask_rate: of all positions; shortened_fraction: spans shortened to fit the budget or their segment;
+    ngram_fractions: spans of 1, 2, … words; ngram_expected: p(n), from which their lengths are sampled. Long spans
+    overlap others and are left out more often.
+    """
+
+    sequences: int
+    max_seq_length: int
+    examples_per_pass: int
+    fill: float
+    short_documents: float
+    short_document_samples: float | None
+    full_fraction: float
+    length_fractions: list[float]
+    one_segment_fraction: float
+    label_1_fraction: float | None
+    mask_rate: float
+    tokens_per_span: float | None
+    shortened_fraction: float | None
+    ngram_fractions: list[float]
+    ngram_expected: list[float]
+    unknown_fraction: float
+
+
+def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int) -> SampleStatistics:
+    """Sample the first sequences of a run with this seed, and measure them."""
+    index = np.arange(SEQUENCES, dtype=np.int64)
+    pairs = sample_pairs(corpus, index, settings, seed)
+    sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
+    spans = select_spans(sequences, vocabulary, settings, seed, index)
+    lengths = np.diff(sequences.offsets)
+    length_counts, _ = np.histogram(lengths, LENGTH_BINS, (0, settings.max_seq_length))
+    word_counts = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
+    labels = pairs.order_labels[pairs.order_labels >= 0]
+    # A document of this many sequences is sampled as often in a pass.
+    sequences_per_document = sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
+    short = sequences_per_document[sequences_per_document < 1]
+    return SampleStatistics(
+        sequences=SEQUENCES,
+        max_seq_length=settings.max_seq_length,
+        examples_per_pass=examples_per_pass(corpus, settings),
+        fill=round(float(lengths.mean()) / settings.max_seq_length, 4),
+        short_documents=round(short.size / sequences_per_document.size, 4),
+        short_document_samples=_mean(short),
+        full_fraction=round(float((lengths == settings.max_seq_length).mean()), 4),
+        length_fractions=_normalize(length_counts),
+        one_segment_fraction=round(float((pairs.b.length == 0).mean()), 4),
+        label_1_fraction=_mean(labels == 1),
+        mask_rate=round(spans.positions().size / sequences.ids.size, 4),
+        tokens_per_span=_mean(spans.stop - spans.start, digits=3),
+        shortened_fraction=_mean(spans.is_shortened),
+        ngram_fractions=_normalize(word_counts),
+        ngram_expected=[round(float(p), 4) for p in ngram_probabilities(settings)],
+        unknown_fraction=round(float((sequences.ids == vocabulary.unk_id).mean()), 6),
+    )
+
+
+def _mean(values: NDArray[np.generic], digits: int = 4) -> float | None:
+    """Return the rounded mean, or None of no values."""
+    if values.size == 0:
+        return None
+    return round(float(values.astype(np.float64).mean()), digits)
+
+
+def _normalize(counts: Integers) -> list[float]:
+    """Return counts as rounded fractions of their sum."""
+    return [round(float(fraction), 4) for fraction in counts / max(int(counts.sum()), 1)]
+
+
+def sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
+    """Sample documents uniformly and return their numbers of tokens: int64 [4096]."""
+    key = hash_keys(seed, Stream.STATISTICS, np.arange(_SAMPLED_LENGTHS))
+    number = bounded_ints(key, corpus.documents)
+    lengths = np.empty_like(number)
+    for rows, shard, _, first_document in corpus.group_by_shard(number, corpus.document_starts):
+        document = number[rows] - first_document
+        begin, end = shard.sentences[shard.documents[np.stack([document, document + 1])]].astype(np.int64)
+        lengths[rows] = end - begin
+    return lengths
+
+
+def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
+    """Sample sentences of every shard, in proportion to its tokens, and return their numbers of tokens."""
+    lengths = []
+    for number, shard in enumerate(corpus.shards):
+        sample_size = -(-_SAMPLED_LENGTHS * shard.n_tokens // corpus.tokens)
+        key = hash_keys(seed + 1, Stream.STATISTICS, np.arange(sample_size) + number * _SAMPLED_LENGTHS)
+        sentence = bounded_ints(key, shard.sentences.size - 1)
+        begin, end = shard.sentences[np.stack([sentence, sentence + 1])].astype(np.int64)
+        lengths.append(end - begin)
+    return np.concatenate(lengths)
+
+
+def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStatistics]:
+    """Measure the tokens of a sentence and of a document, by "sentence" and "document"."""
+    n_sentences = sum(shard.sentences.size - 1 for shard in corpus.shards)
+    return {
+        "sentence": _summarize_lengths(corpus.tokens / n_sentences, _sample_sentence_lengths(corpus, seed)),
+        "document": _summarize_lengths(corpus.tokens / corpus.documents, sample_document_lengths(corpus, seed)),
+    }
+
+
+def _summarize_lengths(mean: float, sample: Integers) -> LengthStatistics:
+    p5, p50, p95 = np.percentile(sample, (5, 50, 95))
+    return LengthStatistics(round(mean, 2), float(p5), float(p50), float(p95))

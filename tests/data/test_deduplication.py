@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from albert_cli.data.records import BuildSettings
+from albert_cli.data.shards import TokenCorpus
+from tests.helpers.data_directories import TENTH, build, contents, document_set, iter_documents
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at_a_time", [1 << 23, 50])
+def test_dedup_retains_the_first_of_equal_documents(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr("albert_cli.data.deduplication._HASHES_AT_A_TIME", at_a_time)
+    once, again, spaced, every = (tmp_path / f"{name}.txt" for name in "abcd")
+    once.write_text("\n\n".join([*documents[:300], *documents[:20]]))
+    again.write_text("\n\n".join(documents[200:500]))
+    spaced.write_text("\n\n".join(d.replace(" ", "  ") for d in documents[400:]))
+    every.write_text("\n\n".join(documents))
+    sources = list(map(str, (once, again, spaced)))
+    settings = BuildSettings(holdout=0.1, split_bytes=40_000, dedup=True)
+    report = build(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
+    assert report.facts.duplicates_dropped == 20 + 100 + 100
+    assert "220 duplicate documents dropped" in report.format()
+    build([str(every)], small_vocabulary, tmp_path / "every", TENTH)
+    for split in ("train", "heldout"):
+        assert document_set(tmp_path / "out", split) == document_set(tmp_path / "every", split)
+    kept = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]
+    assert len(kept) == len(set(kept))
+    build(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
+    assert contents(tmp_path / "two") == contents(tmp_path / "out")
+    assert build(sources, small_vocabulary, tmp_path / "two", settings).up_to_date
+
+
+def test_dedup_after_killed_merge_drops_other_duplicates(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as before, so that their number does not show it."""
+    first, second, out, fresh = (tmp_path / name for name in ("a.txt", "b.txt", "out", "fresh"))
+    first.write_text("\n\n".join([documents[0], *documents[2:60]]))
+    second.write_text("\n\n".join([*documents[:2], *documents[60:120]]))
+    sources, settings = [str(first), str(second)], BuildSettings(holdout=0.1, split_bytes=20_000, dedup=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("albert_cli.data.build.publish_data", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(sources, small_vocabulary, out, settings, workers=1)
+    first.write_text("\n\n".join([documents[1], *documents[2:60]]))
+    build(sources, small_vocabulary, out, settings, workers=1)
+    report = build(sources, small_vocabulary, fresh, settings, workers=1)
+    assert report.facts.duplicates_dropped == 1 and len(report.facts.sources) == 2
+    assert contents(out) == contents(fresh)

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.data.tokenization import clean_normalized
+from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.sentences import split_sentences
+
+
+@given(text=st.text(), lowercase=st.booleans())
+def test_clean_normalized_equals_clean(text: str, lowercase: bool) -> None:
+    cleaning, sentences = Cleaning(lowercase=lowercase), split_sentences(text)
+    assert clean_normalized(sentences, cleaning) == [clean(sentence, cleaning) for sentence in sentences]

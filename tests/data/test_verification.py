@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from albert_cli.data.verification import verify_data
+from albert_cli.errors import CheckpointError
+from albert_cli.store import files, manifests
+from tests.helpers.data_directories import TENTH, WriteFiles, build
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_verify_data_detects_swapped_shards(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    first, second, *_ = sorted((out / "shards").iterdir())
+    first.rename(out / "kept")
+    second.rename(first)
+    (out / "kept").rename(second)
+    with pytest.raises(CheckpointError, match=re.escape(first.name)):
+        verify_data(out)
+
+
+def test_verify_data_hashes_again_only_after_a_change(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    hashed: list[Path] = []
+    sha256_file = manifests.sha256_file
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return sha256_file(path)
+
+    def fail(path: Path, data: bytes) -> None:
+        raise CheckpointError(f"{path}: the disk is full")
+
+    monkeypatch.setattr(manifests, "sha256_file", counted)
+    verify_data(out)
+    assert not hashed, "the build has hashed what it wrote"
+    verify_data(out, everything=True)
+    assert len(hashed) > 20
+    ids = next(out.glob("shards/*/*.ids"))
+    before, content = ids.stat(), ids.read_bytes()
+    ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns - 10**12))  # by a clock that was set back
+    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
+        verify_data(out)
+    with pytest.raises(CheckpointError, match=re.escape(ids.name)):
+        verify_data(out)
+    ids.write_bytes(content)
+    verify_data(out)
+    hashed.clear()
+    verify_data(out)
+    assert not hashed
+    copy = shutil.copytree(out, out.with_name("copy"))  # with the note of what was verified
+    verify_data(copy)
+    assert hashed
+    os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (ids.parent / "more").touch()
+    hashed.clear()
+    with monkeypatch.context() as full:
+        full.setattr(files, "write_bytes", fail)
+        verify_data(out)  # where nothing can be noted, data are read all the same
+        assert hashed
+        hashed.clear()
+        verify_data(out)
+        assert not hashed, "and hashed once a process"

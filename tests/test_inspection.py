@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError
+from albert_cli.inspection import inspect_directory
+
+
+def test_inspect_data_shows_sizes_and_examples(tiny_data: Path) -> None:
+    inspection = inspect_directory(tiny_data, examples=3, step=2, seed=1)
+    facts = json.loads(json.dumps(inspection.to_json()))
+    text = inspection.format()
+    assert facts["kind"] == "data"
+    assert [example["index"] for example in facts["examples"]] == [64, 65, 66]
+    assert "from step 2, 32 sequences a step, seed 1:" in text
+    assert text.count("example ") == 3
+    assert "  A: " in text
+    assert "[" in text.split("example", 1)[1]
+    assert "\x1b" not in text, "no color unless stdout is a terminal"
+    train = facts["totals"]["train"]
+    assert facts["tokens_per"]["document"]["mean"] == pytest.approx(train["tokens"] / train["documents"], 0.01)
+
+
+def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:
+    facts = inspect_directory(tiny_data).to_json()
+    assert "sample" in facts and not facts.keys() & {"examples", "step", "seed", "batch_size"}
+
+
+def test_inspect_vocabulary_shows_its_size(tiny_vocabulary: Path) -> None:
+    inspection = inspect_directory(tiny_vocabulary)
+    assert inspection.to_json()["size"] == 300
+    assert "ordinary_tokens" in inspection.format()
+
+
+def test_inspect_verify_counts_files_and_names_damage(tiny_data: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    inspection = inspect_directory(data, verify=True)
+    assert inspection.verified is not None and inspection.verified > 10
+    assert f"verified: {inspection.verified} files" in inspection.format()
+    path, *_ = sorted(data.glob("shards/*/train-00.ids"))
+    content = bytearray(path.read_bytes())
+    content[7] ^= 4
+    path.chmod(0o644)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"train-00\.ids"):
+        inspect_directory(data, verify=True)
+
+
+def test_inspect_run_shows_its_last_metrics(tmp_path: Path) -> None:
+    records = [
+        {"step": 1, "loss": 2.5},
+        {"step": 2, "loss": 2.0},
+        {"step": 2, "eval": {"mlm_loss": 5}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with store.commit_directory(tmp_path / "step-00000002", "checkpoint") as staging:
+        (staging / "config.json").write_text('{"model_type": "albert", "hidden_size": 64}')
+    inspection = inspect_directory(tmp_path)
+    assert inspection.kind == "run"
+    assert inspection.content["checkpoints"] == ["step-00000002"]
+    assert inspection.content["last_training"] == {"step": 2, "loss": 2.0}
+    assert "mlm_loss" in inspection.format()
+    assert inspect_directory(tmp_path / "step-00000002").content["model"] == {"model_type": "albert", "hidden_size": 64}
+    assert inspect_directory(tmp_path, verify=True).verified == 1
+
+
+def test_inspect_run_that_ended_before_its_first_step(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("[train]\nseed = 0\n")
+    store.write_json(tmp_path / "status.json", {"state": "diverged", "exit_code": 5})
+    inspection = inspect_directory(tmp_path)
+    assert inspection.kind == "run" and "diverged" in inspection.format()
+
+
+def test_inspect_rejects_anything_else(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not written by albert"):
+        inspect_directory(tmp_path)
+    with pytest.raises(CheckpointError, match="no such directory"):
+        inspect_directory(tmp_path / "missing")
+    (tmp_path / "a.txt").write_text("Words.\n")
+    with pytest.raises(CheckpointError, match=r"a\.txt: a file"):
+        inspect_directory(tmp_path / "a.txt")
