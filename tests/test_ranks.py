@@ -25,7 +25,7 @@ hidden_size = 16
 num_attention_heads = 2
 intermediate_size = 16
 [init]
-neighbours = [-1]
+neighbors = [-1]
 [train]
 log_every = 1
 save_every = 0

@@ -191,11 +191,11 @@ class PreparedTask:
         assert isinstance(model.encoder, Encoder)
         if self.intermediate is None:  # the intermediate task's run has set these heads already
             word_ids = torch.arange(self.inputs.vocabulary.first_ordinary_id, shape.vocab_size)
-            places = self.recipe.data.max_seq_length if settings.overlap_context_heads else SAMPLED_POSITIONS
+            positions = self.recipe.data.max_seq_length if settings.overlap_context_heads else SAMPLED_POSITIONS
             init_overlap_heads(
                 model.encoder, settings.overlap_heads, seed=seed,
                 cls_id=self.inputs.vocabulary.cls_id, word_ids=word_ids,
-                places=places, spreading=settings.overlap_context_heads,
+                positions=positions, context_heads=settings.overlap_context_heads,
             )  # fmt: skip
         if settings.classifier_bias == "labels":
             self.task.init_bias_from_labels(model, self.inputs.train_examples)

@@ -102,7 +102,7 @@ LOSSES = ("none", "nsp", "sop")
 # What each experiment's variants are to differ in, and what that is for each.
 PARTS: dict[str, object] = {
     "full": ("cooccurrence", [-1, 1], 0.93), "none": ("random", [], 0.0),
-    "no-words": ("random", [-1, 1], 0.93), "no-neighbours": ("cooccurrence", [], 0.93),
+    "no-words": ("random", [-1, 1], 0.93), "no-neighbors": ("cooccurrence", [], 0.93),
     "no-copying": ("cooccurrence", [-1, 1], 0.0),
 }  # fmt: skip
 SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {

@@ -25,7 +25,7 @@ SHAPE = ModelConfig(
     max_position_embeddings=40,
     initializer_range="auto",
 )
-FULL = InformedInit(words="cooccurrence", neighbours=(-1, 1), copying=0.7)
+FULL = InformedInit(words="cooccurrence", neighbors=(-1, 1), value_output_scale=0.7)
 
 
 def started(settings: InformedInit, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
@@ -92,11 +92,11 @@ def test_the_masked_head_undoes_the_embedding() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 256}, {"hidden_size": 64, "num_attention_heads": 8}])
-@pytest.mark.parametrize("neighbours", [(), (-1, 1)])
+@pytest.mark.parametrize("neighbors", [(), (-1, 1)])
 def test_value_and_output_add_the_asked_share_of_what_is_attended_to(
-    changes: dict[str, int], neighbours: tuple[int, ...]
+    changes: dict[str, int], neighbors: tuple[int, ...]
 ) -> None:
-    settings = replace(FULL, neighbours=neighbours, copying=0.8)
+    settings = replace(FULL, neighbors=neighbors, value_output_scale=0.8)
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
     model = started(settings, config)
     block, words = model.encoder.attention[0], word_dimensions(settings, config)
@@ -131,8 +131,8 @@ def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> No
     value_output = {f"encoder.attention.0.{part}.weight" for part in ("value", "output")}
     for settings, changed in (
         (InformedInit(words="cooccurrence"), {word}),
-        (InformedInit(neighbours=(1,)), {word, lift, *query_key}),
-        (InformedInit(copying=0.5), {lift, "masked.dense.weight", *value_output}),
+        (InformedInit(neighbors=(1,)), {word, lift, *query_key}),
+        (InformedInit(value_output_scale=0.5), {lift, "masked.dense.weight", *value_output}),
     ):
         found = started(settings).state_dict()
         assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
@@ -147,7 +147,7 @@ def test_a_seed_repeats() -> None:
 @pytest.mark.parametrize(
     ("settings", "changes", "message"),
     [
-        (replace(FULL, neighbours=(-2, -1, 0, 1, 2)), {}, "takes 5 attention heads, the model has 4"),
+        (replace(FULL, neighbors=(-2, -1, 0, 1, 2)), {}, "takes 5 attention heads, the model has 4"),
         (FULL, {"num_attention_heads": 48}, "too narrow"),
         (FULL, {"embedding_size": 256}, "an embedding that fits"),
         (FULL, {"embedding_size": 8}, "too narrow"),
@@ -159,5 +159,5 @@ def test_shapes_without_room_are_refused(settings: InformedInit, changes: dict[s
 
 
 def test_an_odd_gain_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"copying: .*greater than or equal to 0 \(got -1\.0\)"):
-        config.validate_recipe(InformedInit, {"copying": -1.0}, "recipe")
+    with pytest.raises(ConfigError, match=r"value_output_scale: .*greater than or equal to 0 \(got -1\.0\)"):
+        config.validate_recipe(InformedInit, {"value_output_scale": -1.0}, "recipe")

@@ -96,7 +96,7 @@ def test_spreading_heads_look_at_the_tokens_around_and_are_the_last_ones() -> No
     plain, encoder = Encoder(wide), Encoder(wide)
     encoder.load_state_dict(plain.state_dict())
     init_overlap_heads(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
-    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), places=51, spreading=1)
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), positions=51, context_heads=1)
     last, width = wide.num_attention_heads - 1, wide.head_size
     ids = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(499)[:50]])
     near = (np.arange(51) - np.arange(51)[:, None]) ** 2 <= 36

@@ -15,7 +15,7 @@ from albert_cli.training.pretrain import pretrain
 from tests.processes import end, start_ranks
 
 START = [
-    "init.words=cooccurrence", "init.neighbours=[-1]", "init.copying=0.7",
+    "init.words=cooccurrence", "init.neighbors=[-1]", "init.value_output_scale=0.7",
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
     "train.precision=fp32",
 ]  # fmt: skip
@@ -87,5 +87,5 @@ def test_more_heads_than_there_are_is_said_before_anything_is_written(
     recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="takes 3 attention heads, the model has 2"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", ["init.neighbours=[-1, 1, 2]"], device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "no", ["init.neighbors=[-1, 1, 2]"], device="cpu")
     assert not (tmp_path / "no").exists()

@@ -279,7 +279,7 @@ def test_a_run_of_a_release_with_fewer_settings_goes_on(
         "checkpoint_activations = ",
         "always_project = ",
         "masked_bias = ",
-        "copying = ",
+        "value_output_scale = ",
     )
     lines = [line for line in written.splitlines() if not line.startswith(later)]
     assert len(lines) == len(written.splitlines()) - len(later)

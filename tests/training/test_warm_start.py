@@ -240,12 +240,12 @@ def test_a_checkpoint_s_weights_take_the_place_of_a_start(
 ) -> None:
     barely = [
         "optimizer.lr=1e-9",
-        "init.neighbours=[-1]",
+        "init.neighbors=[-1]",
         f"warm_start.checkpoint={finished}",
         "schedule.total_steps=1",
     ]
     pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
-    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["init"]["neighbours"] == []
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["init"]["neighbors"] == []
     assert not (tmp_path / "run" / "init").exists()
     key, old = "encoder.attention.0.key.weight", hub.read_checkpoint(finished / LAST).tensors
     assert torch.allclose(hub.read_checkpoint(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
@@ -361,7 +361,7 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
     shutil.copytree(finished, first)
     mark = store.fingerprint(first / LAST)
-    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbours=[-1]")
+    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbors=[-1]")
     call = (str(recipe), tiny_data, run, (f"warm_start.continues={first}", *changes))
     pretrain(*call, device="cpu")
     named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
