@@ -115,7 +115,7 @@ def test_a_table_that_is_cut_at_another_sign(work: Path, run: Path) -> None:
     said = refused(INPUT, "vocab", "a.csv", "--out", "out")
     assert "error: a.csv:1: a single column, 'id;text;label'\nhint: a .csv is cut at commas" in said.err
     said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "a.csv", "--out", "out")
-    assert "error: a.csv:2: 2 fields where 1 are expected\nhint: is the delimiter another one? -s table.d" in said.err
+    assert "error: a.csv:2: 2 fields instead of 1\nhint: use -s table.d" in said.err
 
 
 def test_text_of_a_spreadsheet(work: Path, run: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 from albert_cli import console, store
 from albert_cli.errors import InputError
 from albert_cli.model import hub
+from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.registry import task_from_checkpoint
-from albert_cli.tasks.rows import InputLine
 from albert_cli.text.lines import text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart
@@ -117,5 +117,5 @@ def predict_file(
         chunks = read_chunks(input_file, on_bad_bytes, task.example)
     else:
         chunks = (document[start : start + CHUNK_LINES] for start in range(0, len(document), CHUNK_LINES))
-    groups = (part for chunk in chunks for part in task.together(chunk))
+    groups = (part for chunk in chunks for part in task.split_encodable(chunk))
     return write_answers(groups, answer, out, length, task.too_long(length))

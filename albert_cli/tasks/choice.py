@@ -1,4 +1,4 @@
-"""Multiple choice: which option answers a question about a passage, by one logit an option (RACE, §4.2).
+"""Multiple choice: select the option that answers a question about a passage, by one logit an option (RACE, §4.2).
 
 Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,23 +23,24 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.tasks.base import Array
-from albert_cli.tasks.classification import LogitsTask
+from albert_cli.tasks.classification import LogitsTask, label_array
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
-from albert_cli.tasks.rows import InputLine
+from albert_cli.tasks.input_lines import InputLine, first_of
 from albert_cli.text.vocabulary import Vocabulary
 
-MAX_ANSWER_TOKENS = 128  # tokens of question and option, the last as in the reference: what comes last is the option
+MAX_ANSWER_TOKENS = 128  # of question and option; the last ones as in the reference, because the option comes last
+MAX_OPTIONS = len(ascii_uppercase)  # an option is named by a letter
 _ARCHITECTURE = "ForMultipleChoice"
 _BLANK = re.compile("_+")
-_SHAPE = 'each line: {"text": "…", "question": "…", "choices": ["…", "…"]}'
+_SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample:
-    """A question about a passage (perhaps an empty one) with its options.
+    """A question about a passage, which may be empty, with its options.
 
-    `label` is the index of the right option, None where it is hidden; `group` names a part of the data that is scored
-    apart, such as RACE's "middle" and "high".
+    `label` is the correct option's index, None if it is hidden. `group` names a part of the data that is also scored
+    separately, such as RACE's "middle" and "high".
     """
 
     id: str
@@ -51,7 +52,7 @@ class ChoiceExample:
 
     @property
     def answers(self) -> list[str]:
-        """The question with each option: in the place of its `_` (or `___`), or after it."""
+        """The question with each option, which replaces its blank (`_`, `___`) or follows it."""
         if "_" in self.question:
             parts = _BLANK.split(self.question)
             return [option.join(parts) for option in self.options]
@@ -60,49 +61,53 @@ class ChoiceExample:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(LogitsTask[ChoiceExample]):
-    """The right option of each question; `labels` name the places of the options."""
+    """Selection of one option for each question; `labels` name the options' positions."""
 
-    collapse_message = "the choice in the same place for all questions"
+    collapse_message = "the same option for all questions"
 
     def example(self, line: InputLine) -> ChoiceExample:
-        """A JSON object with `choices` (`options`), `question`, a passage as `text` (`passage`, `article`), `id`."""
-        value = line.values()
-        options = next((value[name] for name in ("choices", "options") if name in value), None)
-        names = ("text", "passage", "article", "context")
-        passage = next((value[name] for name in names if name in value), "")
-        question = value.get("question", "")
-        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) for o in options):
-            raise InputError(f'{line.where}: needs "choices", a list of two texts or more', _SHAPE)
-        if len(options) > len(ascii_uppercase):
-            raise InputError(f"{line.where}: {len(options)} choices; {len(ascii_uppercase)} have a letter")
+        """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`."""
+        values = line.values()
+        options = _parse_options(first_of(values, ("choices", "options")), line.where)
+        passage = first_of(values, ("text", "passage", "article", "context"))
+        question = values.get("question", "")
+        passage = "" if passage is None else passage
         if not isinstance(passage, str) or not isinstance(question, str) or not (passage or question):
-            raise InputError(f'{line.where}: needs a "text" or a "question"', _SHAPE)
-        return ChoiceExample(str(value.get("id", line.number)), passage, question, tuple(options), None)
+            raise InputError(f'{line.where}: neither "text" nor "question" is a text', _SHAPE)
+        return ChoiceExample(str(values.get("id", line.number)), passage, question, options, None)
 
-    def together(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
+    def split_encodable(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
+        """Split into runs of examples with the same number of options."""
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """A sequence for each option, the passage first; all questions have the same number of options.
+        """Encode a sequence per option, passage first; all questions have the same number of options.
 
-        Question and option keep their last 128 tokens (and at most half of a shorter limit), the passage what room is
-        left, from its beginning.
+        Question and option retain their last 128 tokens (at most half of a shorter limit), the passage its first ones.
         """
-        size, choices = len(examples), len(examples[0].options) if examples else 1
-        assert all(len(e.options) == choices for e in examples), "a task has one number of options"
-        ids, texts = tokenize([e.passage for e in examples] + [a for e in examples for a in e.answers], vocabulary)
-        passage, answer = texts.at(np.repeat(np.arange(size), choices)), texts.at(np.arange(size, len(texts.start)))
+        size = len(examples)
+        choices = len(examples[0].options) if examples else 1
+        assert all(len(example.options) == choices for example in examples), "a task has one number of options"
+        passages = [example.passage for example in examples]
+        answers = [answer for example in examples for answer in example.answers]
+        ids, slices = tokenize(passages + answers, vocabulary)
+        passage = slices.select(np.repeat(np.arange(size), choices))
+        answer = slices.select(np.arange(size, len(slices.start)))
         room = max_seq_length - SPECIALS
-        kept_answer = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (room + 1) // 2))
-        kept_passage = np.minimum(passage.length, room - kept_answer)
-        is_cut = ((kept_passage < passage.length) | (kept_answer < answer.length)).reshape(-1, choices).any(axis=1)
-        labels = [e.label for e in examples]
+        answer_length = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (room + 1) // 2))
+        passage_length = np.minimum(passage.length, room - answer_length)
+        is_cut = (passage_length < passage.length) | (answer_length < answer.length)
         return PairFeatures(
-            ids, TokenSlices(passage.start, kept_passage),
-            TokenSlices(answer.start + answer.length - kept_answer, kept_answer), np.ones(size * choices, dtype=bool),
-            None if None in labels else np.array(labels, dtype=np.int64),
-            int(np.count_nonzero(is_cut)), vocabulary.cls_id, vocabulary.sep_id, choices,
-        )  # fmt: skip
+            ids=ids,
+            first=TokenSlices(passage.start, passage_length),
+            second=TokenSlices(answer.start + answer.length - answer_length, answer_length),
+            is_pair=np.ones(size * choices, dtype=bool),
+            labels=label_array([example.label for example in examples]),
+            truncated=int(np.count_nonzero(is_cut.reshape(-1, choices).any(axis=1))),
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+            group=choices,
+        )
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
         return MultipleChoice(config, len(self.labels))
@@ -113,28 +118,38 @@ class Choice(LogitsTask[ChoiceExample]):
         return super().predict(model, features, device)
 
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
-        """Accuracy, of every group of the examples too, and the mean loss."""
-        right = outputs.argmax(axis=1) == features.gold
-        groups = np.array([e.group for e in examples])
-        by_group = {f"{name}_accuracy": float(right[groups == name].mean()) for name in np.unique(groups) if name}
-        return {"accuracy": float(right.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
+        """Compute accuracy, also of every group of examples, and the mean loss."""
+        correct = outputs.argmax(axis=1) == features.gold
+        groups = np.array([example.group for example in examples])
+        by_group = {f"{name}_accuracy": float(correct[groups == name].mean()) for name in np.unique(groups) if name}
+        return {"accuracy": float(correct.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
-        """That of options drawn blindly: their places say nothing that a model of one logit an option could learn."""
+        """Return the loss of uniform guesses: a model with one logit an option cannot learn the options' positions."""
         return float(np.log(len(self.labels)))
 
-    def texts(self, example: ChoiceExample) -> dict[str, Any]:
+    def example_fields(self, example: ChoiceExample) -> dict[str, object]:
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
-        """The encoder and its head, as `transformers` has them; the options have no names there."""
-        hub.write_checkpoint(model, directory, _ARCHITECTURE, (), made_for)
+    def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
+        """Write encoder and head as in `transformers`, where options have no names."""
+        hub.write_checkpoint(model, directory, _ARCHITECTURE, (), finetuned)
 
-    def has_head(self, found: hub.Checkpoint) -> bool:
-        is_one = found.architecture == _ARCHITECTURE and len(found.tensors.get("classifier.weight", ())) == 1
-        return is_one and self.accepts_checkpoint(found)
+    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
+        has_one_logit = len(checkpoint.tensors.get("classifier.weight", ())) == 1
+        return checkpoint.architecture == _ARCHITECTURE and has_one_logit and self.accepts_checkpoint(checkpoint)
 
     @classmethod
-    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
-        task = cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))
-        return task if found.architecture == _ARCHITECTURE else None
+    def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
+        if checkpoint.architecture != _ARCHITECTURE:
+            return None
+        return cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))
+
+
+def _parse_options(value: object, where: str) -> tuple[str, ...]:
+    """Return the options of a question to predict; raises `InputError` for anything but a list of texts."""
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(option, str) for option in value):
+        raise InputError(f'{where}: "choices" is not a list of two texts or more', _SHAPE)
+    if len(value) > MAX_OPTIONS:
+        raise InputError(f"{where}: {len(value)} choices", f"give at most {MAX_OPTIONS}, one for each letter")
+    return tuple(value)

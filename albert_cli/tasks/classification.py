@@ -1,4 +1,4 @@
-"""Classifiers and regressors: how a class or a value is predicted from a text or a pair of texts (§4.2)."""
+"""Classification and regression of a text or a pair of texts (§4.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -26,18 +26,29 @@ from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
+from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.rows import InputLine
 from albert_cli.text.vocabulary import Vocabulary
 
-_INPUTS = ("a single text", "two texts, with a tab or as text and text_pair")
-_REMEDIES = ("a tab begins a second text; in .jsonl it may stand inside one", "give every line both, an empty one too")
-LabeledT = TypeVar("LabeledT", bound=Any)  # an example with `id` and `label`
+
+class LabeledExample(Protocol):
+    """An example with a class index or a value; None if it is hidden."""
+
+    @property
+    def id(self) -> str:
+        """The name under which its prediction is written."""
+
+    @property
+    def label(self) -> int | float | None:
+        """The class index or value."""
+
+
+LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
-    """One text or pair of texts with its label: a class index, a value, or None where it is hidden."""
+    """A text or a pair of texts with its label: a class index, a value, or None if it is hidden."""
 
     text_a: str
     text_b: str | None
@@ -46,33 +57,35 @@ class TextExample:
 
 
 class LogitsTask(Task[LabeledT, PairFeatures, Array]):
-    """A task whose outputs are logits [N, C] float32, one column a class (an option)."""
+    """A task whose outputs are logits float32 [N, C], with a column for each class or option."""
 
-    collapse_message: ClassVar[str] = "one class for all inputs"  # of a collapsed run
+    collapse_message: ClassVar[str] = "one class for all inputs"
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         return self.summed_loss(model(pack(batch, device)).float(), *to_device([labels], device))
 
     def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Cross-entropy, or squared error on the raw values, summed over N examples."""
+        """Return the cross-entropy, or the squared error of values, summed over N examples."""
         if self.is_regression:
             return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
         return F.cross_entropy(logits_NC, labels_N, reduction="sum")
 
     @property
     def is_regression(self) -> bool:
+        """True if the task predicts a value."""
         return not self.labels
 
     @abstractmethod
-    def texts(self, example: LabeledT) -> dict[str, Any]:
-        """What a line of predictions says of the example itself."""
+    def example_fields(self, example: LabeledT) -> dict[str, object]:
+        """Return the example's own fields in a line of predictions."""
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
+        """Return the loss per example."""
         return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
 
     @torch.inference_mode()
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
-        """Logits [N, C] in the order of the features; batches are grouped by length."""
+        """Return logits [N, C] in the order of the features; batches are grouped by length."""
         columns = features.group if features.group > 1 else len(self.output_names)
         logits = np.empty((len(features), columns), dtype=np.float32)
         for index, tokens in iter_evaluation_batches(features, device):
@@ -81,50 +94,54 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return logits
 
     def average(self, outputs: Sequence[Array]) -> Array:
-        """The mean of the values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        """Return mean values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         if self.is_regression:
             return np.asarray(np.mean(outputs, axis=0))
         return np.asarray(np.log(np.mean([softmax(logits) for logits in outputs], axis=0) + 1e-30))
 
     def predictions_from_logits(self, logits: Array) -> Array:
-        """Class indices [N] of logits [N, C], or values [N]."""
+        """Return the class indices [N] of logits [N, C], or values [N]."""
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
-        """The commonest class (of several the first in the task's order), or the mean of the values."""
-        labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
+        """Score the most frequent class (the first of equally frequent ones), or the mean of the values."""
+        labels = np.array([example.label for example in train])
+        gold = np.array([example.label for example in dev])
         guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
-        return scores(self.metrics[:1], np.full(len(gold), guess), gold)[self.metrics[0]]
+        metric = self.metrics[0]
+        return scores([metric], np.full(len(gold), guess), gold)[metric]
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        """`collapse_message`, or values that differ by less than a thousandth of their size."""
+        """Return `collapse_message`; values are constant if they differ by less than a thousandth of their size."""
         predicted = self.predictions_from_logits(outputs)
-        least = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
-        if np.ptp(features.gold) == 0 or np.ptp(predicted) > least:
+        tolerance = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
+        if np.ptp(features.gold) == 0 or np.ptp(predicted) > tolerance:
             return None
         return "one value for all inputs" if self.is_regression else self.collapse_message
 
     def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, scored: bool) -> list[str]:
-        """Id, perhaps the text, gold label where known, prediction, and of classes the probabilities by label."""
+        """Return lines with id, gold label if known, prediction, and the probabilities of classes by label."""
         lines = []
-        for example, logits, row in zip(examples, outputs, softmax(outputs), strict=True):
-            entry: dict[str, Any] = {"id": example.id}
+        for example, logits, probabilities in zip(examples, outputs, softmax(outputs), strict=True):
+            line: dict[str, object] = {"id": example.id}
             if scored:
-                entry |= self.texts(example)
+                line |= self.example_fields(example)
             if example.label is not None:
-                entry["label"] = example.label if self.is_regression else self.labels[int(example.label)]
+                line["label"] = example.label if self.is_regression else self.labels[int(example.label)]
             if self.is_regression:
-                entry["prediction"] = round(float(logits[0]), 5)
+                line["prediction"] = round(float(logits[0]), 5)
             else:
-                entry["prediction"] = self.labels[int(logits.argmax())]
-                entry["probabilities"] = {n: round(float(q), 5) for n, q in zip(self.labels, row, strict=False)}
-            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+                line["prediction"] = self.labels[int(logits.argmax())]
+                # A multiple-choice task that predicts has labels for more options than a question has.
+                named = zip(self.labels, probabilities, strict=False)
+                line["probabilities"] = {name: round(float(probability), 5) for name, probability in named}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LogitsTask[TextExample]):
-    """A class for each text or pair, by one linear layer on the pooled [CLS] vector; without `labels` a value."""
+    """Classification by a linear layer on the pooled [CLS] vector; regression if there are no `labels`."""
 
     value_range: tuple[float, float] = (-math.inf, math.inf)
 
@@ -135,122 +152,141 @@ class Classification(LogitsTask[TextExample]):
     def parse_label(self, text: str, where: str) -> int | float:
         if not self.is_regression:
             return super().parse_label(text, where)
+        hint = "correct the label, or remove the row"
         try:
             value = float(text)
         except ValueError:
-            raise InputError(f"{where}: label {text!r} is not a number", "correct it, or leave the row out") from None
+            raise InputError(f"{where}: label {text!r} is not a number", hint) from None
         low, high = self.value_range
         if not math.isfinite(value) or not low <= value <= high:
-            limits = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
-            raise InputError(f"{where}: label {text!r} is not {limits}", "correct it, or leave the row out")
+            allowed = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
+            raise InputError(f"{where}: label {text!r} is not {allowed}", hint)
         return value
 
     def example(self, line: InputLine) -> TextExample:
-        """One text, or two with a tab between; in JSON `text` (`text_a`) and perhaps `text_pair` (`text_b`) and `id`.
+        """Parse a text, or two texts separated by a tab; JSON has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
 
-        There must be as many texts as `inputs`; where that is 0, one or two.
+        The number of texts must be `inputs`; if that is 0, it may be one or two.
         """
         text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
         if not isinstance(text, str) or not isinstance(pair, str | None):
-            raise InputError(f'{line.where}: needs a string "text"', 'each line: {"text": "…", "text_pair": "…"}')
-        if self.inputs and self.inputs != (1 if pair is None else 2):
-            got, wanted = ("one text", "two texts")[pair is not None], _INPUTS[self.inputs - 1]
-            hint = _REMEDIES[self.inputs - 1]
-            raise InputError(f"{line.where}: {got}, but the model was fine-tuned on {wanted}", hint)
+            raise InputError(f'{line.where}: no string "text"', 'write {"text": "…", "text_pair": "…"}')
+        if self.inputs == 1 and pair is not None:
+            hint = "remove the tab, which begins a second text; only .jsonl can have one inside a text"
+            raise InputError(f"{line.where}: two texts, but the model was fine-tuned on single texts", hint)
+        if self.inputs == 2 and pair is None:
+            hint = "separate two texts by a tab, or write text and text_pair in .jsonl; a text may be empty"
+            raise InputError(f"{line.where}: one text, but the model was fine-tuned on pairs", hint)
         return TextExample(text, pair, None, identifier)
 
     def swap_pairs(self, examples: Sequence[TextExample]) -> list[TextExample]:
-        if any(e.text_b is None for e in examples):
+        if any(example.text_b is None for example in examples):
             return super().swap_pairs(examples)
         return [TextExample(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
 
     def encode(self, examples: Sequence[TextExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """`[CLS] A [SEP]`, and for pairs `B [SEP]`, cut to `max_seq_length` tokens.
+        """Encode `[CLS] A [SEP]`, in pairs with `B [SEP]`, cut to `max_seq_length` tokens.
 
-        The longer of two texts loses its last token first, text B on a tie, as in the reference.
+        The longer of two texts loses its last token first, text B if they are equally long, as in the reference.
         """
-        ids, texts = tokenize([e.text_a for e in examples] + [e.text_b or "" for e in examples], vocabulary)
         size = len(examples)
-        is_pair = np.fromiter((e.text_b is not None for e in examples), dtype=bool, count=size)
-        first, second = texts.at(np.arange(size)), texts.at(size + np.arange(size))
+        texts = [example.text_a for example in examples] + [example.text_b or "" for example in examples]
+        ids, slices = tokenize(texts, vocabulary)
+        first = slices.select(np.arange(size))
+        second = slices.select(size + np.arange(size))
+        is_pair = np.fromiter((example.text_b is not None for example in examples), dtype=bool, count=size)
         room = max_seq_length - 2 - is_pair
-        kept_a, kept_b = truncated_lengths(first.length, second.length, room)
-        labels = [e.label for e in examples]
-        kind = np.float32 if any(isinstance(label, float) for label in labels) else np.int64
+        length_a, length_b = truncated_lengths(first.length, second.length, room)
         return PairFeatures(
-            ids, TokenSlices(first.start, kept_a), TokenSlices(second.start, kept_b), is_pair,
-            None if None in labels else np.array(labels, dtype=kind),
-            int(np.count_nonzero(first.length + second.length > room)), vocabulary.cls_id, vocabulary.sep_id,
-        )  # fmt: skip
+            ids=ids,
+            first=TokenSlices(first.start, length_a),
+            second=TokenSlices(second.start, length_b),
+            is_pair=is_pair,
+            labels=label_array([example.label for example in examples]),
+            truncated=int(np.count_nonzero(first.length + second.length > room)),
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+        )
 
     def new_model(self, config: ModelConfig) -> SequenceClassifier:
         return SequenceClassifier(config, len(self.output_names))
 
     @torch.no_grad()
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[TextExample]) -> None:
-        """Set the bias to the mean of the labels, or to the logarithms of the classes' shares among them."""
+        """Set the bias to the mean of the values, or to the logarithms of the classes' frequencies."""
         assert isinstance(model, SequenceClassifier)
-        labels = np.array([e.label for e in examples])
+        labels = np.array([example.label for example in examples])
         if self.is_regression:
             bias = labels.mean(keepdims=True)
         else:
-            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # of a class that is not there: a small share
+            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no logarithm is infinite
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]) -> dict[str, float]:
-        loss = self.mean_loss(outputs, features)
-        return {**scores(self.metrics, self.predictions_from_logits(outputs), features.gold), "loss": loss}
+        predictions = self.predictions_from_logits(outputs)
+        return {**scores(self.metrics, predictions, features.gold), "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[TextExample]) -> float:
-        """The entropy of the labels in nats, or the variance of the values."""
-        labels = np.array([e.label for e in train])
+        """Return the entropy of the labels in nats, or the variance of the values."""
+        labels = np.array([example.label for example in train])
         if self.is_regression:
             return float(np.var(labels.astype(np.float64)))
-        shares = np.unique(labels, return_counts=True)[1] / len(labels)
-        return float(-(shares * np.log(shares)).sum())
+        frequencies = np.unique(labels, return_counts=True)[1] / len(labels)
+        return float(-(frequencies * np.log(frequencies)).sum())
 
-    def texts(self, example: TextExample) -> dict[str, Any]:
-        return {"text": example.text_a} | ({} if example.text_b is None else {"text_pair": example.text_b})
+    def example_fields(self, example: TextExample) -> dict[str, object]:
+        if example.text_b is None:
+            return {"text": example.text_a}
+        return {"text": example.text_a, "text_pair": example.text_b}
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
-        hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, made_for)
+    def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
+        hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)
 
-    def has_head(self, found: hub.Checkpoint) -> bool:
-        """By its labels, in any order; where they are Hugging Face's default names, their number decides."""
-        has_as_many = found.has_unnamed_labels and len(found.labels) == len(self.output_names)
-        return self.accepts_checkpoint(found) and (has_as_many or sorted(found.labels) == sorted(self.output_names))
+    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
+        """Compare the labels in any order; of Hugging Face's default names only the number counts."""
+        has_default_names = checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names)
+        has_same_names = sorted(checkpoint.labels) == sorted(self.output_names)
+        return self.accepts_checkpoint(checkpoint) and (has_default_names or has_same_names)
 
-    def reorder_labels(self, found: hub.Checkpoint) -> hub.Checkpoint:
-        if sorted(found.labels) != sorted(self.output_names):
-            return found
-        columns = [found.labels.index(name) for name in self.output_names]
-        head = {n: t[columns] for n, t in found.tensors.items() if n.startswith("classifier.")}
-        return dataclasses.replace(found, tensors=found.tensors | head)
+    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
+        if sorted(checkpoint.labels) != sorted(self.output_names):
+            return checkpoint
+        rows = [checkpoint.labels.index(name) for name in self.output_names]
+        head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
+        return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
 
-    def load(self, found: hub.Checkpoint) -> nn.Module:
-        if found.has_unnamed_labels and self.labels not in ((), found.labels):
-            named = ", ".join(self.labels)
-            console.info(f"{found.directory}: names no labels; they are taken for {self.title}'s: {named}")
-        return super().load(found)
+    def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
+        if checkpoint.has_unnamed_labels and self.labels not in ((), checkpoint.labels):
+            names = ", ".join(self.labels)
+            console.info(f"{checkpoint.directory}: labels have no names; reading them as {self.title}'s: {names}")
+        return super().load(checkpoint)
 
     @classmethod
-    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
-        """The task that a classifier's configuration describes; a file that does not say its class may have one too."""
-        if not found.labels:
+    def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
+        """Derive the task from the configuration's labels; a file that does not name its class may have them too."""
+        if not checkpoint.labels:
             return None
-        is_value = found.values.get("problem_type") == "regression" or len(found.labels) == 1
-        made_for = found.finetuned_task
+        is_regression = checkpoint.values.get("problem_type") == "regression" or len(checkpoint.labels) == 1
+        finetuned = checkpoint.finetuned_task
         return cls(
-            name=made_for.task if made_for else "",
+            name=finetuned.task if finetuned else "",
             title="predict",
             metrics=(),
-            labels=() if is_value else found.labels,
-            inputs=made_for.inputs if made_for else 0,
+            labels=() if is_regression else checkpoint.labels,
+            inputs=finetuned.inputs if finetuned else 0,
         )
 
 
+def label_array(labels: Sequence[int | float | None]) -> Array | None:
+    """Return class indices as int64 [N] and values as float32 [N]; None if any label is hidden."""
+    if None in labels:
+        return None
+    is_value = any(isinstance(label, float) for label in labels)
+    return np.array(labels, dtype=np.float32 if is_value else np.int64)
+
+
 def softmax(logits: Array) -> Array:
-    """The softmax of logits [N, C] over the classes."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+    """Return the softmax of logits [N, C] over the classes."""
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Examples as token ids: what training draws its batches from, and in which order."""
+"""Examples as token ids, and the order in which training and evaluation batch them."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ class Features(ABC):
 
     @abstractmethod
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """The items at `index` [B], packed in that order, and what is to be predicted (None where it is hidden)."""
+        """Pack the items at `index` [B] in that order; return them with their labels (None if hidden)."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
-        """The items of a training step (counted from 0), int64 [batch_size], a pure function of (seed, step).
+        """Return the items of a training step (counted from 0), int64 [batch_size], as a function of (seed, step).
 
-        Every epoch is a permutation of all items; a batch runs over its end into the next, so that none is short.
+        Every epoch is a permutation of all items. A batch continues into the next epoch, so that none is short.
         """
         size = len(self)
         epoch, slot = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)
         index = np.empty(batch_size, dtype=np.int64)
         for number in range(int(epoch[0]), int(epoch[-1]) + 1):
-            here = epoch == number
-            index[here] = epoch_order(size, seed, number)[slot[here]]
+            in_epoch = epoch == number
+            index[in_epoch] = epoch_order(size, seed, number)[slot[in_epoch]]
         return index
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
-        """Index arrays that hold every item exactly once, grouped by length, the longest first.
+        """Yield index arrays that hold every item once, grouped by length, the longest first.
 
-        A batch's size times its longest item is at most `max_tokens`, unless it is a single item; memory runs out in
+        A batch's size times its longest item is at most `max_tokens`, unless it is a single item. Memory runs out in
         the first batch or never.
         """
         lengths = self.lengths * self.group
@@ -70,31 +70,32 @@ class Features(ABC):
 
 
 class TokenSlices(NamedTuple):
-    """A stretch of tokens for each of S sequences: where it starts in an array of ids, and its length, int64 [S]."""
+    """Slices of an array of token ids, one for each of S sequences: first index and length, int64 [S]."""
 
     start: Int64
     length: Int64
 
-    def at(self, index: Int64) -> TokenSlices:
+    def select(self, index: Int64) -> TokenSlices:
+        """Return the slices at `index`."""
         return TokenSlices(self.start[index], self.length[index])
 
 
 def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, TokenSlices]:
-    """The tokens of some texts, each distinct text stored once, and where those of each text are."""
+    """Return the tokens of the distinct texts, and the slice of each text."""
     slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
     encoded = vocabulary.encode_batch(list(slots))
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
-    slot_of_text = np.fromiter((slots[t] for t in texts), dtype=np.int64, count=len(texts))
-    return ids, TokenSlices(offsets_from_lengths(lengths), lengths).at(slot_of_text)
+    slot_of_text = np.fromiter((slots[text] for text in texts), dtype=np.int64, count=len(texts))
+    return ids, TokenSlices(offsets_from_lengths(lengths), lengths).select(slot_of_text)
 
 
 @dataclass(frozen=True)
 class PairFeatures(Features):
-    """N examples of `group` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, made when a batch is drawn.
+    """N examples of `group` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, assembled when a batch is sampled.
 
-    `first` and `second` are the stretches of `ids` int32 that the S = N * group sequences show; `is_pair` bool [S] says
-    which have a second text, `labels` int64 or float32 [N] is None where they are hidden.
+    `first` and `second` are slices of `ids` int32, one for each of S = N * group sequences. `is_pair` bool [S] is true
+    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden.
     """
 
     ids: Int32
@@ -114,14 +115,15 @@ class PairFeatures(Features):
 
     @property
     def gold(self) -> NDArray[Any]:
-        """The labels of a split that has them."""
-        assert self.labels is not None, "only labelled splits are scored"
+        """Labels of a split that has them."""
+        assert self.labels is not None, "only labeled splits are scored"
         return self.labels
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
         rows = (index[:, None] * self.group + np.arange(self.group)).ravel()
-        parts = ((self.ids, self.first.at(rows)), (self.ids, self.second.at(rows)))
-        packed = pack_pairs(*parts, self.is_pair[rows], self.cls_id, self.sep_id)
+        first = (self.ids, self.first.select(rows))
+        second = (self.ids, self.second.select(rows))
+        packed = pack_pairs(first, second, self.is_pair[rows], self.cls_id, self.sep_id)
         return packed, None if self.labels is None else self.labels[index]
 
 
@@ -132,21 +134,22 @@ def pack_pairs(
     cls_id: int,
     sep_id: int,
 ) -> PackedBatch:
-    """B sequences `[CLS] A [SEP]` with segment 0 and, of pairs, `B [SEP]` with segment 1; a text is (ids, stretches).
+    """Pack B sequences `[CLS] A [SEP]` of segment 0, followed in pairs by `B [SEP]` of segment 1.
 
-    Nothing is masked and there are no order labels; position ids count from 0 in every sequence.
+    A text is (ids, slices). Nothing is masked, there are no order labels, and positions count from 0 in every sequence.
     """
-    length_a, length_b = first[1].length, second[1].length
-    lengths = length_a + length_b + 2 + is_pair
+    ids_a, slices_a = first
+    ids_b, slices_b = second
+    lengths = slices_a.length + slices_b.length + 2 + is_pair
     offsets = offsets_from_lengths(lengths)
-    ids = np.full(int(offsets[-1]), sep_id, dtype=np.int32)  # what the texts leave over is [SEP]
-    segment_ids = np.zeros_like(ids)
     starts = offsets[:-1]
+    starts_b = starts + 2 + slices_a.length
+    ids = np.full(int(offsets[-1]), sep_id, dtype=np.int32)  # every position that is not overwritten is [SEP]
     ids[starts] = cls_id
-    ids[concatenate_ranges(starts + 1, length_a)] = first[0][concatenate_ranges(*first[1])]
-    start_b = starts + 2 + length_a
-    ids[concatenate_ranges(start_b, length_b)] = second[0][concatenate_ranges(*second[1])]
-    segment_ids[concatenate_ranges(start_b, length_b + is_pair)] = 1
+    ids[concatenate_ranges(starts + 1, slices_a.length)] = ids_a[concatenate_ranges(slices_a.start, slices_a.length)]
+    ids[concatenate_ranges(starts_b, slices_b.length)] = ids_b[concatenate_ranges(slices_b.start, slices_b.length)]
+    segment_ids = np.zeros_like(ids)
+    segment_ids[concatenate_ranges(starts_b, slices_b.length + is_pair)] = 1
     positions = concatenate_ranges(np.zeros_like(lengths), lengths).astype(np.int32)
-    none = np.empty(0, dtype=np.int32)
-    return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), none, none, none)
+    empty = np.empty(0, dtype=np.int32)
+    return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), empty, empty, empty)

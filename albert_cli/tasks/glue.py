@@ -1,4 +1,4 @@
-"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder per task, tab-separated, quoting off."""
+"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder per task, tab-separated, without quoting."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
-from albert_cli.tasks.rows import TextTable, find_data_file, is_hub_source, read_delimited, read_hub_split
+from albert_cli.tasks.data_files import find_data_file, read_delimited
+from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
+from albert_cli.tasks.text_table import TextTable
 
 GLUE_ON_HUB = "hf:nyu-mll/glue"
 _ID_COLUMNS = ("index", "id", "idx")
@@ -17,13 +20,13 @@ _ID_COLUMNS = ("index", "id", "idx")
 
 @dataclass(frozen=True)
 class GlueFiles:
-    """A task of GLUE: `folder/SPLIT.tsv` with the columns `texts` and `label`, or of `hub` what has the task's name.
+    """The files of a GLUE task: `folder/SPLIT.tsv` with the columns `texts` and `label`, or a data set of the Hub.
 
-    There the texts may be called `hub_texts`, and `test_texts` in the file of the test set. `--data hf:NAME:CONFIG`
-    takes another data set of the Hub with the same columns; a task that is on none has no `hub`. `header` names the
-    columns of labelled files that have no header line. `skip_short` leaves out rows with too few fields, as the
-    reference does for QQP, whose questions hold line breaks; everywhere else such a row is an error. `files` names the
-    files that are not called as their split.
+    `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ.
+    `header` names the columns of labeled files without a header line. `skip_short` skips rows with too few fields, as
+    the reference does for QQP, whose questions contain line breaks; elsewhere such a row is an error. `files` maps
+    splits to file names that differ from the split's name. `hub` is None for a task that is not on the Hub; `--data
+    hf:NAME:CONFIG` reads another data set with the same columns.
     """
 
     folder: str
@@ -36,51 +39,62 @@ class GlueFiles:
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     hub: str | None = GLUE_ON_HUB
 
-    def read(self, task: Classification, split: str, data: str | None) -> list[TextExample]:
+    def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
+        """Read the examples of a split; those of a test split have no labels."""
         is_test = split in task.test_splits
-        if data is None and self.hub is None:
-            raise MissingDataError(
-                f"{task.name}: its files are not on the Hub", f"--data DIR, which holds {self.folder}/"
-            )
         if data is None or is_hub_source(data):
-            source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-            # Of CoLA, SST-2, MRPC, QQP and WNLI the files say 0 and 1, the Hub has names for the same two.
-            rows = read_hub_split(source, split.replace("dev", "validation"), task.labels)
-            columns = [*(self.hub_texts or self.texts), "label"]
+            table = self._read_hub(task, split, data)
+            texts = self.hub_texts or self.texts
+            label = "label"
         else:
-            rows = self._from_file(task, Path(data), split, () if is_test else self.header)
-            columns = [*(self.test_texts or self.texts)] if is_test else [*self.texts, self.label]
-        first, *others = rows.places(columns)
-        second, gold = others[0] if len(self.texts) == 2 else None, None if is_test else others[-1]
-        identifier = next((rows.columns.index(name) for name in _ID_COLUMNS if name in rows.columns), None)
-        ids = rows.ids(identifier, is_unique=split != task.train_split)
-        return [
-            TextExample(
-                text_a=row[first],
-                text_b=None if second is None else row[second],
-                label=None if gold is None else task.parse_label(row[gold], rows.where(i)),
-                id=ids[i],
-            )
-            for i, row in enumerate(rows.cells)
-        ]
+            table = self._read_file(task, Path(data), split)
+            texts = (self.test_texts or self.texts) if is_test else self.texts
+            label = self.label
+        columns = table.column_indices(texts if is_test else [*texts, label])
+        text_a = columns[0]
+        text_b = columns[1] if len(texts) == 2 else None
+        ids = table.ids(_id_column(table), must_be_unique=split != task.train_split)
+        examples = []
+        for index, row in enumerate(table.cells):
+            gold = None if is_test else task.parse_label(row[columns[-1]], table.where(index))
+            examples.append(TextExample(row[text_a], None if text_b is None else row[text_b], gold, ids[index]))
+        return examples
 
-    def _from_file(self, task: Classification, data: Path, split: str, header: tuple[str, ...]) -> TextTable:
+    def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
+        if data is None and self.hub is None:
+            raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
+        source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
+        # CoLA, SST-2, MRPC, QQP and WNLI have the labels 0 and 1 in the files, and names for them on the Hub.
+        return read_hub_split(source, split.replace("dev", "validation"), task.labels)
+
+    def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
+        header = () if split in task.test_splits else self.header
         file = f"{self.files.get(split, split)}.tsv"
         path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
-        rows = read_delimited(path, header=not header)
+        table = read_delimited(path, header=not header)
         if header:
-            if {*self.texts, self.label} & set(rows.cells[0]):
-                raise InputError(
-                    f"{path}:1: a header, where {task.title} is published without", "remove the first line"
-                )
-            rows = replace(rows, columns=header)
+            if {*self.texts, self.label} & set(table.cells[0]):
+                raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
+            table = replace(table, columns=header)
         if self.skip_short:
-            whole = [i for i, row in enumerate(rows.cells) if len(row) >= len(rows.columns)]
-            if skipped := len(rows.cells) - len(whole):
-                console.info(f"{path}: {skipped} rows with fewer than {len(rows.columns)} fields are left out")
-            return replace(rows, cells=[rows.cells[i] for i in whole], lines=[rows.lines[i] for i in whole])
-        rows.check_widths()
-        return rows
+            return _skip_short_rows(table)
+        table.check_widths()
+        return table
+
+
+def _id_column(table: TextTable) -> int | None:
+    """Return the index of the column with ids, if there is one."""
+    return next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
+
+
+def _skip_short_rows(table: TextTable) -> TextTable:
+    """Return the table without rows that have fewer fields than columns, and print their number."""
+    complete = [index for index, row in enumerate(table.cells) if len(row) >= len(table.columns)]
+    skipped = len(table.cells) - len(complete)
+    if skipped:
+        console.info(f"{table.origin}: skipped {skipped} rows with fewer than {len(table.columns)} fields")
+    cells = [table.cells[index] for index in complete]
+    return replace(table, cells=cells, lines=[table.lines[index] for index in complete])
 
 
 # ---------------------------------------------------------------- the tasks, labels in the reference's order
@@ -134,7 +148,7 @@ GLUE: dict[str, Classification] = {
             name="wnli", title="WNLI", labels=_BINARY, metrics=("accuracy",),
             source=GlueFiles("WNLI", _SENTENCES),
         ),
-        # GLUE's diagnostics (§4): unlabelled in the benchmark's own folder, labelled as a file beside it.
+        # GLUE's diagnostics (§4): unlabelled in the benchmark's own folder, labelled in a separate file.
         Classification(
             name="ax", title="AX", labels=_INFERENCE, metrics=("mcc",), train_split=None, classifier_of="mnli",
             source=GlueFiles(
@@ -145,5 +159,5 @@ GLUE: dict[str, Classification] = {
     )
 }  # fmt: skip
 
-# The nine whose mean is the GLUE score; the diagnostics do not count.
+# The nine tasks whose mean is the GLUE score; the diagnostics are not among them.
 GLUE_SCORE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

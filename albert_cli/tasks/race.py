@@ -1,7 +1,8 @@
-"""RACE (Lai et al., arXiv 1704.04683): questions of school examinations about a passage, four options each."""
+"""RACE (Lai et al., arXiv 1704.04683): questions of school examinations about a passage, with four options each."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,80 +10,85 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from albert_cli.errors import InputError
+from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.rows import (
-    check_unique,
-    find_data_file,
-    is_hub_source,
-    parse_json_as,
-    read_hub_split,
-    read_lines,
-    read_text,
-)
+from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_lines, read_text
+from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
+from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
 RACE_ON_HUB = "hf:ehovy/race"
 OPTION_LETTERS = ("A", "B", "C", "D")
 _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
+_HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
 
 
 @dataclass(frozen=True)
 class RaceFiles:
-    """`SPLIT/LEVEL/*.txt`, one JSON object per passage, or per line of `SPLIT/LEVEL/all.txt`; else the Hub."""
+    """RACE's passages: files `SPLIT/LEVEL/*.txt`, lines of `SPLIT/LEVEL/all.txt`, or the data set of the Hub."""
 
     levels: tuple[str, ...]
 
-    def read(self, task: Choice, split: str, data: str | None) -> list[ChoiceExample]:
+    def read(self, task: TaskInfo, split: str, data: str | None) -> list[ChoiceExample]:
+        """Read the questions of a split, level by level."""
         source = RACE_ON_HUB if data is None else data
-        read = self._from_hub if is_hub_source(source) else self._from_folder
-        examples = list(read(task, split, source))
+        if is_hub_source(source):
+            examples = list(self._iter_hub_questions(task, split, source))
+        else:
+            examples = [e for level in self.levels for e in self._iter_level_questions(task, split, source, level)]
         if not examples:
             raise InputError(f"{source}: {split} holds no questions", _SHAPE)
         return examples
 
-    def _from_folder(self, task: Choice, split: str, data: str) -> Iterator[ChoiceExample]:
-        for level in self.levels:
-            others = [name for name in self.levels if Path(data, split, name).is_dir()]
-            hint = f"the task race_{others[0]} needs {others[0]} alone" if others else None
-            folder = find_data_file(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
-            found = [
-                (parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in _iter_passages(folder)
-            ]
-            check_unique((record.id or where, where) for record, where in found)
-            for record, where in found:
-                yield from _iter_questions(task, split, record, level, where)
+    def _iter_level_questions(self, task: TaskInfo, split: str, data: str, level: str) -> Iterator[ChoiceExample]:
+        existing = [name for name in self.levels if Path(data, split, name).is_dir()]
+        hint = f"use the task race_{existing[0]} for {existing[0]} alone" if existing else None
+        folder = find_data_file(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
+        passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in _iter_texts(folder)]
+        check_unique((passage.id or where, where) for passage, where in passages)
+        for passage, where in passages:
+            yield from _iter_questions(task, split, passage, level, where)
 
-    def _from_hub(self, task: Choice, split: str, source: str) -> Iterator[ChoiceExample]:
-        config = self.levels[0] if len(self.levels) == 1 else "all"
-        rows = read_hub_split(
-            f"{source}:{config}" if source == RACE_ON_HUB else source, split.replace("dev", "validation")
-        )
-        places = rows.places(("example_id", "article", "question", "options", "answer"))
-        times: dict[str, int] = {}
-        for i, row in enumerate(rows.cells):
-            passage, article, question, options, answer = (row[place] for place in places)
-            number = times[passage] = times.get(passage, -1) + 1
-            # Passages are called "high12.txt": the level is the name's beginning.
-            level = next((known for known in self.levels if passage.startswith(known)), "")
-            found = _require_four_options(parse_json(options, rows.where(i), _SHAPE), rows.where(i))
-            label = int(task.parse_label(answer, rows.where(i))) if answer or split != "test" else None
-            yield ChoiceExample(f"{passage}:{number}", article, question, found, label, level)
+    def _iter_hub_questions(self, task: TaskInfo, split: str, source: str) -> Iterator[ChoiceExample]:
+        if source == RACE_ON_HUB:
+            config = self.levels[0] if len(self.levels) == 1 else "all"
+            source = f"{source}:{config}"
+        table = read_hub_split(source, split.replace("dev", "validation"))
+        columns = table.column_indices(_HUB_COLUMNS)
+        questions_read: Counter[str] = Counter()
+        for index, row in enumerate(table.cells):
+            passage, article, question, options, answer = (row[column] for column in columns)
+            where = table.where(index)
+            name = f"{passage}:{questions_read[passage]}"
+            questions_read[passage] += 1
+            # Passages have names such as "high12.txt", which begin with the level.
+            level = next((level for level in self.levels if passage.startswith(level)), "")
+            texts = _require_four_options(parse_json(options, where, _SHAPE), where)
+            label = int(task.parse_label(answer, where)) if answer or split != "test" else None
+            yield ChoiceExample(name, article, question, texts, label, level)
 
 
-def _iter_passages(folder: Path) -> Iterator[tuple[str, str]]:
-    """(JSON, where it stands) of each passage."""
-    if (path := folder / "all.txt").is_file():  # what the reference reads: all passages of a level, one per line
-        lines = enumerate(read_lines(path), start=1)
-        yield from ((line, f"{path}:{number}") for number, line in lines if line.strip())
+def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield (JSON, location) of each passage of a level."""
+    if (path := folder / "all.txt").is_file():  # the reference reads this file, with all passages of a level
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.strip():
+                yield line, f"{path}:{number}"
         return
-    paths = sorted(folder.glob("*.txt"), key=lambda p: (int(p.stem) if p.stem.isdecimal() else -1, p.name))
+    paths = sorted(folder.glob("*.txt"), key=_passage_order)
     if not paths:
-        raise InputError(f"{folder}: holds no .txt files", "a passage each, as RACE is published")
-    yield from ((read_text(path), str(path)) for path in paths)
+        raise InputError(f"{folder}: holds no .txt files", "provide a file per passage, as RACE is published")
+    for path in paths:
+        yield read_text(path), str(path)
+
+
+def _passage_order(path: Path) -> tuple[int, str]:
+    """Return the sort key of a passage's file: 2.txt before 10.txt."""
+    return int(path.stem) if path.stem.isdecimal() else -1, path.name
 
 
 class _PassageRecord(BaseModel):
-    """A passage with its questions, as its file has it; the answers of a test set may be hidden."""
+    """A passage with its questions, as in its file; the answers of a test set may be hidden."""
 
     article: str
     questions: list[str]
@@ -92,30 +98,31 @@ class _PassageRecord(BaseModel):
 
 
 def _iter_questions(
-    task: Choice, split: str, record: _PassageRecord, level: str, where: str
+    task: TaskInfo, split: str, passage: _PassageRecord, level: str, where: str
 ) -> Iterator[ChoiceExample]:
-    if record.answers is None and split not in task.test_splits:
+    """Yield the questions of a passage; raises `InputError` if questions, options and answers do not match."""
+    if passage.answers is None and split not in task.test_splits:
         raise InputError(f"{where}: no answers", _SHAPE)
-    answers = [None] * len(record.questions) if record.answers is None else record.answers
-    if not len(record.questions) == len(record.options) == len(answers):
-        counts = f"{len(record.questions)} questions, {len(record.options)} lists of options, {len(answers)} answers"
-        raise InputError(f"{where}: {counts}", "one of each for a question")
-    for i, (question, options, answer) in enumerate(zip(record.questions, record.options, answers, strict=True)):
-        there = f"{where}: question {i + 1}"
-        label = None if answer is None else int(task.parse_label(answer, there))
-        yield ChoiceExample(
-            f"{record.id or where}:{i}", record.article, question, _require_four_options(options, there), label, level
-        )
+    answers = [None] * len(passage.questions) if passage.answers is None else passage.answers
+    if not len(passage.questions) == len(passage.options) == len(answers):
+        counts = f"{len(passage.questions)} questions, {len(passage.options)} lists of options, {len(answers)} answers"
+        raise InputError(f"{where}: {counts}", "give every question a list of options and an answer")
+    for index, (question, options, answer) in enumerate(zip(passage.questions, passage.options, answers, strict=True)):
+        location = f"{where}: question {index + 1}"
+        label = None if answer is None else int(task.parse_label(answer, location))
+        texts = _require_four_options(options, location)
+        yield ChoiceExample(f"{passage.id or where}:{index}", passage.article, question, texts, label, level)
 
 
 def _require_four_options(options: list[str], where: str) -> tuple[str, ...]:
+    """Return the options; raises `InputError` if there are not four."""
     if len(options) != len(OPTION_LETTERS):
-        hint = 'table.kind = "choice" takes others'
+        hint = 'use the task "table" for another number of options'
         raise InputError(f"{where}: {len(options)} options instead of {len(OPTION_LETTERS)}", hint)
     return tuple(options)
 
 
-# As a whole, scored by level too, and each of its levels alone, which models of the whole answer too.
+# RACE as a whole is scored by level too. Models of the whole also answer each level alone.
 RACE: dict[str, Choice] = {
     name: Choice(
         name=name,

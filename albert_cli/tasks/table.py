@@ -1,4 +1,4 @@
-"""One's own labelled table as a task: TSV, CSV, JSON lines or Parquet with named columns, or a data set of the Hub."""
+"""A custom labeled table as a task: TSV, CSV, JSON lines or Parquet with named columns, or a data set of the Hub."""
 
 from __future__ import annotations
 
@@ -6,196 +6,283 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import TypedDict, TypeVar
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, TaskInfo, as_any_tasks
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.classification import Classification, TextExample
-from albert_cli.tasks.columns import (
+from albert_cli.tasks.choice_columns import (
     CHOICE_COLUMN_NAMES,
-    TableSettings,
-    choice_columns,
-    find_column,
-    infer_labels,
+    find_choice_columns,
     is_choice_table,
     parse_choice_label,
     read_options,
-    require_column,
 )
-from albert_cli.tasks.rows import (
-    TextTable,
-    hold_out_dev,
-    is_hub_source,
-    list_hub_splits,
-    read_delimited,
-    read_hub_split,
-    read_objects,
-)
+from albert_cli.tasks.class_labels import infer_labels
+from albert_cli.tasks.classification import Classification, TextExample
+from albert_cli.tasks.columns import find_column, require_column
+from albert_cli.tasks.data_files import read_delimited, read_objects
+from albert_cli.tasks.holdout import hold_out_dev
+from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.text_table import TextTable
 
+T = TypeVar("T")
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+_MAX_LABELS_SHOWN = 10
 
 
-def open_table(settings: TableSettings, data: str | None = None, known: tuple[str, ...] = ()) -> AnyTask:
-    """The task of one's own table: finds the files, reads train, and decides on columns, kind and classes.
+# ---------------------------------------------------------------- the task
 
-    `data` is a folder, a single file (then train) or `hf:NAME[:CONFIG]`; `known` are the outputs of a model, for data
-    without train to take the classes from. Raises `ConfigError` when nothing names a file, `InputError` for a missing
-    file or column, or labels that make no task.
+
+def open_table(settings: TableSettings, data: str | None = None, model_labels: tuple[str, ...] = ()) -> AnyTask:
+    """Make a task of a table: find its files, read train, and decide on columns, kind and classes.
+
+    `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `model_labels` are a model's outputs; they name the
+    classes if there is no train. Raises `ConfigError` if no file is named, and `InputError` for a missing file or
+    column, or for labels that are not classes or values.
     """
     files = _find_files(settings, data)
-    table = TableFiles(settings, files)
-    reference = table.rows(next(iter(files)))
-    common: dict[str, Any] = {
+    tables = TableFiles(settings, files)
+    reference = tables.table(next(iter(files)))
+    if is_choice_table(reference, settings):
+        return as_any_tasks({"table": _choice_task(settings, tables, reference)})["table"]
+    return as_any_tasks({"table": _classification_task(settings, tables, reference, model_labels)})["table"]
+
+
+class _Splits(TypedDict):
+    name: str
+    title: str
+    train_split: str | None
+    dev_splits: tuple[str, ...]
+    test_splits: tuple[str, ...]
+
+
+def _splits(settings: TableSettings, files: Mapping[str, str]) -> _Splits:
+    """Return the fields of a task that follow from its files; dev may be held out of train."""
+    return {
         "name": "table",
         "title": settings.title,
         "train_split": "train" if "train" in files else None,
         "dev_splits": ("dev",) if "train" in files or "dev" in files else (),
         "test_splits": ("test",) if "test" in files else (),
     }
-    if is_choice_table(reference, settings):
-        columns = choice_columns(reference, settings)
-        count = len(read_options(reference, columns, 0))
-        before = [repr(reference.columns[i]) for i in (columns.passage, columns.question) if i is not None]
-        console.info(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
-        return Choice(**common, labels=tuple(ascii_uppercase[:count]), metrics=("accuracy",), source=table)
-    texts = [require_column(reference, "text", settings), find_column(reference, "text_pair", settings)]
-    names = [repr(reference.columns[i]) for i in texts if i is not None]
-    labels = infer_labels(settings, table.rows("train") if "train" in files else None, known)
-    if labels is None:
-        raise InputError(
-            f"{data or next(iter(files.values()))}: no training data to take the classes from",
-            "-s table.train=FILE, or name the classes by table.labels",
-        )
-    shown = f" ({', '.join(labels)})" if 0 < len(labels) <= 10 else ""
-    console.info(
-        f"{reference.origin}: {' and '.join(names)} → {f'{len(labels)} classes' if labels else 'a value'}{shown}"
+
+
+def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> Choice:
+    columns = find_choice_columns(reference, settings)
+    count = len(read_options(reference, columns, 0))
+    before = [repr(reference.columns[index]) for index in (columns.passage, columns.question) if index is not None]
+    console.info(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
+    return Choice(
+        **_splits(settings, tables.files),
+        labels=tuple(ascii_uppercase[:count]),
+        metrics=("accuracy",),
+        source=ChoiceTableSource(tables),
     )
-    metrics = ("accuracy", "macro_f1") if labels else ("pearson", "spearman")
-    return Classification(**common, labels=labels, metrics=metrics, inputs=len(names), source=table)
+
+
+def _classification_task(
+    settings: TableSettings, tables: TableFiles, reference: TextTable, model_labels: tuple[str, ...]
+) -> Classification:
+    text = require_column(reference, "text", settings)
+    pair = find_column(reference, "text_pair", settings)
+    texts = [repr(reference.columns[index]) for index in (text, pair) if index is not None]
+    labels = infer_labels(settings, tables.table("train") if "train" in tables.files else None, model_labels)
+    if labels is None:
+        message = f"{reference.origin}: no training data to take the classes from"
+        raise InputError(message, "use -s table.train=FILE, or list the classes in table.labels")
+    target = f"{len(labels)} classes" if labels else "a value"
+    if 0 < len(labels) <= _MAX_LABELS_SHOWN:
+        target += f" ({', '.join(labels)})"
+    console.info(f"{reference.origin}: {' and '.join(texts)} → {target}")
+    return Classification(
+        **_splits(settings, tables.files),
+        labels=labels,
+        metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
+        inputs=len(texts),
+        source=TextTableSource(tables),
+    )
+
+
+# ---------------------------------------------------------------- examples
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table's files by split, each read once. Without dev data a part of train is held out."""
+
+    settings: TableSettings
+    files: Mapping[str, str] = field(hash=False)
+    _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
+
+    def table(self, split: str) -> TextTable:
+        """Return the cells of a split's file."""
+        if split not in self._tables:
+            self._tables[split] = _read_table(self.files[split], self.settings)
+        return self._tables[split]
+
+    def ids(self, split: str) -> list[str]:
+        """Return the rows' ids. They must be unique if they name predictions, as for dev held out of train."""
+        table = self.table(split)
+        names_predictions = split != "train" or "dev" not in self.files
+        return table.ids(find_column(table, "id", self.settings), must_be_unique=names_predictions)
+
+
+@dataclass(frozen=True)
+class TextTableSource:
+    """Examples of a table of texts with classes or values."""
+
+    tables: TableFiles
+
+    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[TextExample]:
+        """Read a split. `open_table` has found the files, so `data` is ignored."""
+        file_split = _file_of_split(self.tables.files, split)
+        examples = self._read_file(task, file_split)
+        return _train_or_dev(self.tables, split, examples) if file_split == "train" else examples
+
+    def _read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        text = require_column(table, "text", settings)
+        pair = require_column(table, "text_pair", settings) if task.inputs == 2 else None
+        is_labeled = split != "test"
+        label = require_column(table, "label", settings) if is_labeled else find_column(table, "label", settings)
+        examples = []
+        for index, row in enumerate(table.cells):
+            name = "" if label is None else row[label]
+            if not name and is_labeled:
+                raise InputError(f"{table.where(index)}: the label is empty", "fill it in, or remove the row")
+            gold = task.parse_label(name, table.where(index)) if name else None
+            examples.append(TextExample(row[text], None if pair is None else row[pair], gold, ids[index]))
+        return examples
+
+
+@dataclass(frozen=True)
+class ChoiceTableSource:
+    """Examples of a table of multiple-choice questions."""
+
+    tables: TableFiles
+
+    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[ChoiceExample]:
+        """Read a split. `open_table` has found the files, so `data` is ignored."""
+        file_split = _file_of_split(self.tables.files, split)
+        examples = self._read_file(task, file_split)
+        return _train_or_dev(self.tables, split, examples) if file_split == "train" else examples
+
+    def _read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        columns = find_choice_columns(table, settings)
+        if split != "test":
+            require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
+        first = self._first_number(len(task.labels))
+        examples = []
+        for index, row in enumerate(table.cells):
+            where = table.where(index)
+            options = read_options(table, columns, index)
+            if len(options) != len(task.labels):
+                message = f"{where}: {len(options)} choices where train has {len(task.labels)}"
+                raise InputError(message, "use one number of choices in a table")
+            passage = "" if columns.passage is None else row[columns.passage]
+            question = "" if columns.question is None else row[columns.question]
+            label = "" if columns.label is None else row[columns.label]
+            is_hidden = not label and split == "test"
+            correct = None if is_hidden else parse_choice_label(label, options, first, where)
+            examples.append(ChoiceExample(ids[index], passage, question, options, correct))
+        return examples
+
+    def _first_number(self, options: int) -> int:
+        """Return 1 if labels count from 1: the number of options is a label and 0 is not."""
+        labels: set[str] = set()
+        for split in self.tables.files:
+            table = self.tables.table(split)
+            column = find_choice_columns(table, self.tables.settings).label
+            if column is not None:
+                labels.update(row[column] for row in table.cells)
+        return 1 if str(options) in labels and "0" not in labels else 0
+
+
+def _file_of_split(files: Mapping[str, str], split: str) -> str:
+    """Return the split whose file holds a split: dev without a file is a part of train."""
+    return "train" if split == "dev" and "dev" not in files else split
+
+
+def _train_or_dev(tables: TableFiles, split: str, examples: Sequence[T]) -> list[T]:
+    """Return the training examples without the held-out ones, or those; all of them if there is a dev file."""
+    if "dev" in tables.files:
+        return list(examples)
+    settings = tables.settings
+    rows = [f"{settings.holdout_seed}:{index}" for index in range(len(examples))]
+    return hold_out_dev(split, examples, rows, settings.holdout, tables.files["train"], "row", "use -s table.dev=FILE")
 
 
 # ---------------------------------------------------------------- files
 
 
 def _find_files(settings: TableSettings, data: str | None) -> dict[str, str]:
-    """Split to file (or to `hf:…` and the Hub's split after a `#`), train first."""
-    found: dict[str, str] = {}
-    given: dict[str, str] = {split: name for split in _FILE_NAMES if (name := getattr(settings, split))}
-    if is_hub_source(data):
-        there = list_hub_splits(str(data))
-        wanted = {"train": "train", "dev": "dev" if "dev" in there else "validation", "test": "test"}
-        found = {split: f"{data}#{name}" for split, name in wanted.items() if name in there}
+    """Map splits, train first, to files or to `hf:NAME#SPLIT`."""
+    settings_files = {"train": settings.train, "dev": settings.dev, "test": settings.test}
+    named = {split: name for split, name in settings_files.items() if name}
+    files: dict[str, str] = {}
+    if data is not None and is_hub_source(data):
+        files = _hub_files(data)
     elif data is not None:
-        found = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in given])
-    found |= given
-    if not found:
-        raise ConfigError("the task 'table' has no data", "--data DIR, or -s table.train=FILE")
-    return {split: found[split] for split in _FILE_NAMES if split in found}
+        files = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in named])
+    files |= named
+    if not files:
+        raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
+    return {split: files[split] for split in _FILE_NAMES if split in files}
+
+
+def _hub_files(source: str) -> dict[str, str]:
+    hub_splits = list_hub_splits(source)
+    dev = "dev" if "dev" in hub_splits else "validation"
+    names = {"train": "train", "dev": dev, "test": "test"}
+    return {split: f"{source}#{name}" for split, name in names.items() if name in hub_splits}
 
 
 def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
+    """Find the files of some splits; a file instead of a folder is train."""
     if folder.is_file():
         return {"train": str(folder)}
     if not folder.is_dir():
         raise InputError(f"{folder}: no such file or directory")
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for split in splits:
-        names = [name + suffix for name in _FILE_NAMES[split] for suffix in _SUFFIXES]
-        files = [path for name in names if (path := folder / name).is_file()]
-        if len(files) > 1:
-            raise InputError(
-                f"{folder}: both {files[0].name} and {files[1].name} are there",
-                f"choose by -s table.{split}=FILE",
-            )
-        if files:
-            found[split] = str(files[0])
-    if not found and "train" in splits:
-        raise InputError(
-            f"{folder}: holds no train.tsv, train.csv, train.jsonl or train.parquet", "or -s table.train=FILE"
-        )
-    return found
+        candidates = [folder / (name + suffix) for name in _FILE_NAMES[split] for suffix in _SUFFIXES]
+        existing = [path for path in candidates if path.is_file()]
+        if len(existing) > 1:
+            message = f"{folder}: has both {existing[0].name} and {existing[1].name}"
+            raise InputError(message, f"choose one with -s table.{split}=FILE")
+        if existing:
+            files[split] = str(existing[0])
+    if not files and "train" in splits:
+        message = f"{folder}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
+        raise InputError(message, "add one, or use -s table.train=FILE")
+    return files
 
 
-@dataclass(frozen=True)
-class TableFiles:
-    """The files of a table by split, each read once."""
-
-    settings: TableSettings
-    files: Mapping[str, str] = field(hash=False)
-    _read: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
-
-    def rows(self, split: str) -> TextTable:
-        """The cells of a split's file."""
-        if split not in self._read:
-            self._read[split] = _read_file(self.files[split], self.settings)
-        return self._read[split]
-
-    def read(self, task: Classification | Choice, split: str, data: str | None = None) -> list[Any]:
-        """All examples of a split; the files were found by `open_table`, whatever `data` says."""
-        if "dev" in self.files or split == "test":
-            return self._examples(task, split)
-        examples = self._examples(task, "train")
-        keys = [f"{self.settings.holdout_seed}:{i}" for i in range(len(examples))]
-        share, file = self.settings.holdout, self.files["train"]
-        return hold_out_dev(split, examples, keys, share, file, "row", "-s table.dev=FILE")
-
-    def _examples(self, task: Classification | Choice, split: str) -> list[Any]:
-        rows = self.rows(split)
-        is_unique = split != "train" or "dev" not in self.files  # dev is a part of train then
-        ids = rows.ids(find_column(rows, "id", self.settings), is_unique=is_unique)
-        if isinstance(task, Choice):
-            return self._choices(task, split, rows, ids)
-        text = require_column(rows, "text", self.settings)
-        pair = require_column(rows, "text_pair", self.settings) if task.inputs == 2 else None
-        label = (find_column if split == "test" else require_column)(rows, "label", self.settings)
-        examples = []
-        for i, row in enumerate(rows.cells):
-            name = "" if label is None else row[label]
-            if not name and split != "test":
-                raise InputError(f"{rows.where(i)}: the label is empty", "fill it in, or leave the row out")
-            gold = task.parse_label(name, rows.where(i)) if name else None
-            examples.append(TextExample(row[text], None if pair is None else row[pair], gold, ids[i]))
-        return examples
-
-    def _choices(self, task: Choice, split: str, rows: TextTable, ids: list[str]) -> list[ChoiceExample]:
-        columns = choice_columns(rows, self.settings)
-        if split != "test":
-            require_column(rows, "label", self.settings, CHOICE_COLUMN_NAMES)
-        of_splits = [(self.rows(s), choice_columns(self.rows(s), self.settings).label) for s in self.files]
-        found = {row[place] for there, place in of_splits if place is not None for row in there.cells}
-        # Numbers count from 1 where the number of options is among the labels and 0 is not.
-        first = 1 if str(len(task.labels)) in found and "0" not in found else 0
-        examples = []
-        for i, row in enumerate(rows.cells):
-            options = read_options(rows, columns, i)
-            if len(options) != len(task.labels):
-                hint = "one number of choices a table"
-                raise InputError(f"{rows.where(i)}: {len(options)} choices where train has {len(task.labels)}", hint)
-            passage, question = ("" if place is None else row[place] for place in (columns.passage, columns.question))
-            label = "" if columns.label is None else row[columns.label]
-            is_hidden = not label and split == "test"
-            right = None if is_hidden else parse_choice_label(label, options, first, rows.where(i))
-            examples.append(ChoiceExample(ids[i], passage, question, options, right))
-        return examples
-
-
-def _read_file(name: str, settings: TableSettings) -> TextTable:
+def _read_table(name: str, settings: TableSettings) -> TextTable:
+    """Read a file by its ending, or `hf:NAME#SPLIT`."""
     if is_hub_source(name):
         source, _, split = name.partition("#")
         return read_hub_split(source, split or "train")
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise InputError(f"{path}: a table is a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
+        raise InputError(f"{path}: not a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix in (".jsonl", ".parquet"):
         return read_objects(path)
-    quoting = suffix == ".csv" if settings.quoting == "auto" else settings.quoting == "on"
+    quoting = settings.quoting == "on" or (settings.quoting == "auto" and suffix == ".csv")
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
-    rows = read_delimited(path, delimiter, quoting=quoting)
-    if twice := [name for name in rows.columns if rows.columns.count(name) > 1]:
-        raise InputError(f"{path}:1: the column {twice[0]!r} is there twice", "rename one of them")
-    rows.check_widths()
-    return rows
+    table = read_delimited(path, delimiter, quoting=quoting)
+    for column in table.columns:
+        if table.columns.count(column) > 1:
+            raise InputError(f"{path}:1: the column {column!r} occurs twice", "rename one of them")
+    table.check_widths()
+    return table

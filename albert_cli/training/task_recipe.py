@@ -16,10 +16,10 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
-from albert_cli.tasks.columns import TableSettings
 from albert_cli.tasks.registry import GLUE_SCORE_TASKS, find_task
-from albert_cli.tasks.squad.data import SpanSettings
+from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED = "pretrained"

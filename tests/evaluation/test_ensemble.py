@@ -15,7 +15,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
 from albert_cli.evaluation.single import prepare_evaluation
 from albert_cli.tasks.classification import softmax as softmax
-from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 from tests.command import albert
 from tests.glue import QUICK, evaluate, finetune, prepare, sentence
@@ -28,9 +28,9 @@ def test_members_are_taken_as_long_as_they_raise_the_score() -> None:
 
 
 def test_probabilities_and_values_are_averaged() -> None:
-    classes = find_task("sst2").average([np.log([[0.9, 0.1]]), np.log([[0.2, 0.8]])])
+    classes = GLUE["sst2"].average([np.log([[0.9, 0.1]]), np.log([[0.2, 0.8]])])
     assert softmax(classes) == pytest.approx(np.array([[0.55, 0.45]]))
-    assert find_task("stsb").average([np.array([[1.0], [2.0]]), np.array([[3.0], [7.0]])]).tolist() == [[2.0], [4.5]]
+    assert GLUE["stsb"].average([np.array([[1.0], [2.0]]), np.array([[3.0], [7.0]])]).tolist() == [[2.0], [4.5]]
 
 
 def probabilities(directory: Path) -> np.ndarray[Any, Any]:

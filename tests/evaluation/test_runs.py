@@ -92,7 +92,7 @@ def test_a_classifier_with_default_names_is_asked_for(
     assert trained["kind"] == "eval"
     result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=checkpoint"), "cpu")
     assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
-    assert f"{other}: names no labels; they are taken for CoLA's: 0, 1\n" in capfd.readouterr().err
+    assert f"{other}: labels have no names; reading them as CoLA's: 0, 1\n" in capfd.readouterr().err
     other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))
     assert evaluate("cola", str(other), str(glue), tmp_path / "trained", 1, QUICK, "cpu")["kind"] == "eval"
 

@@ -76,7 +76,7 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip
-    assert result["tasks"]["race"]["verdict"] == "skipped" and "is there" in result["tasks"]["race"]["reason"]
+    assert result["tasks"]["race"]["verdict"] == "skipped" and "not found" in result["tasks"]["race"]["reason"]
     assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.format_verdicts(result)
     assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
     verify.require_reached(result)
@@ -156,7 +156,7 @@ def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, dat
     shutil.copytree(data, tmp_path / "damaged")
     with (tmp_path / "damaged" / "glue" / "SST-2" / "train.tsv").open("a") as stream:
         stream.write("cut\n")
-    with pytest.raises(InputError, match=r"train\.tsv:8: 1 fields where 2 are expected"):
+    with pytest.raises(InputError, match=r"train\.tsv:8: 1 fields instead of 2"):
         verified(file, tmp_path / "damaged", tmp_path / "out")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
     assert "takes no --submission" in albert(*call, "--again", expect=2).err

@@ -14,7 +14,7 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.inference.predict import read_chunks
-from albert_cli.tasks.rows import InputLine
+from albert_cli.tasks.input_lines import InputLine
 
 
 def groups(name: str) -> Iterator[list[str]]:

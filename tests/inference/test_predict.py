@@ -33,8 +33,8 @@ def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
 @pytest.mark.parametrize(
     ("task", "lines", "message"),
     [
-        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on a single text"),
-        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on two texts"),
+        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on single texts"),
+        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on pairs"),
     ],
 )
 def test_predicting_wants_as_many_texts_as_the_task(

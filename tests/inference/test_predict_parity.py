@@ -11,7 +11,7 @@ import transformers
 
 from albert_cli import store
 from albert_cli.inference.predict import predict_file
-from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.glue import GLUE
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary
@@ -27,7 +27,7 @@ QUICK = (
 def theirs(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     """A model and a tokenizer as `transformers` saves them, the vocabulary made of MRPC's own sentences."""
     work = tmp_path_factory.mktemp("theirs")
-    pairs = find_task("mrpc").read("dev", str(shared_data / "glue"))
+    pairs = GLUE["mrpc"].read("dev", str(shared_data / "glue"))
     (work / "text.txt").write_text("\n".join(text for e in pairs for text in (e.text_a, str(e.text_b))))
     build_vocabulary.build([str(work / "text.txt")], work / "vocabulary", VocabularySettings(size=1000))
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def test_predictions_on_all_of_mrpc_are_those_of_a_pipeline(theirs: Path, shared
     glue = str(shared_data / "glue")
     result = finetune(prepare("mrpc", str(theirs), glue, QUICK, "cpu"), tmp_path / "ours", 0)
     assert store.read_manifest(theirs) is None and result["weights"] == "pretrained"
-    pairs = find_task("mrpc").read("dev", glue)
+    pairs = GLUE["mrpc"].read("dev", glue)
     lines = [json.dumps({"text": e.text_a, "text_pair": e.text_b, "id": e.id}) + "\n" for e in pairs]
     (tmp_path / "in.jsonl").write_text("".join(lines))
     summary = predict_file(str(tmp_path / "ours"), str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl", "cpu")

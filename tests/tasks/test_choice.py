@@ -16,7 +16,7 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.race import RACE as RACE_TASKS
 from tests.checkpoints import untrained
 from tests.glue import evaluate, finetune, prepare
 
@@ -73,7 +73,7 @@ def test_a_run_learns_and_scores_both_levels(tuned: Path, race: Path) -> None:
     assert scores["accuracy"] == pytest.approx((scores["middle_accuracy"] + scores["high_accuracy"]) / 2)
     assert scores["accuracy"] > 0.5 > result["majority"]
     lines = predictions(tuned / "predictions.dev.jsonl")
-    examples = find_task("race").read("dev", str(race))
+    examples = RACE_TASKS["race"].read("dev", str(race))
     assert [line["id"] for line in lines] == [e.id for e in examples]
     right = [line["prediction"] == line["label"] for line in lines]
     assert np.mean(right) == scores["accuracy"]
@@ -84,7 +84,7 @@ def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
     model = transformers.AutoModelForMultipleChoice.from_pretrained(tuned).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tuned)
     lines = predictions(tuned / "predictions.dev.jsonl")
-    for example, line in zip(find_task("race").read("dev", str(race)), lines, strict=True):
+    for example, line in zip(RACE_TASKS["race"].read("dev", str(race)), lines, strict=True):
         inputs = tokenizer(
             [example.passage] * 4, example.answers, truncation="only_first", max_length=64, padding=True,
             return_tensors="pt",
@@ -127,11 +127,11 @@ def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_pat
     ("line", "message"),
     [
         ("text", "not valid JSON"),
-        ('{"question": "q"}', 'needs "choices"'),
-        ('{"question": "q", "choices": ["a"]}', 'needs "choices"'),
-        ('{"question": "q", "choices": ["a", 1]}', 'needs "choices"'),
-        ('{"choices": ["a", "b"]}', 'needs a "text" or a "question"'),
-        ('{"question": 1, "choices": ["a", "b"]}', 'needs a "text" or a "question"'),
+        ('{"question": "q"}', '"choices" is not a list'),
+        ('{"question": "q", "choices": ["a"]}', '"choices" is not a list'),
+        ('{"question": "q", "choices": ["a", 1]}', '"choices" is not a list'),
+        ('{"choices": ["a", "b"]}', 'neither "text" nor "question"'),
+        ('{"question": 1, "choices": ["a", "b"]}', 'neither "text" nor "question"'),
         (json.dumps({"question": "q", "choices": ["a"] * 27}), "27 choices"),
     ],
 )

@@ -16,7 +16,6 @@ from albert_cli.randomness import epoch_order
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.registry import find_task
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -144,13 +143,13 @@ def test_evaluation_covers_everything_once_within_the_budget(size: int, max_toke
 
 def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    mrpc = find_task("mrpc")
+    mrpc = GLUE["mrpc"]
     glue = str(shared_data / "glue")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)), encoding="utf-8")
     build([str(text)], tmp_path / "vocabulary", VocabularySettings(1000))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "vocabulary")
-    examples = [*mrpc.read("dev", glue), *find_task("cola").read("dev", glue)]
+    examples = [*mrpc.read("dev", glue), *GLUE["cola"].read("dev", glue)]
     features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)
     assert features.truncated == 0
     for i, each in enumerate(examples):

@@ -10,6 +10,7 @@ import pytest
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.base import fingerprint_examples
 from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import TASKS, find_task
 
 BOM = "\ufeff"
@@ -98,7 +99,7 @@ def test_awkward_texts_in_every_format_of_pairs(tmp_path: Path, name: str, split
     stem = "diagnostic-full" if name == "ax" else split
     rows = [row.format(i=i, a=text, b=text[::-1]) + "\n" for i, text in enumerate(AWKWARD)]
     write(tmp_path / f"{stem}.tsv", header + "".join(rows))
-    examples = find_task(name).read(split, str(tmp_path))
+    examples = GLUE[name].read(split, str(tmp_path))
     assert [e.text_a for e in examples] == list(AWKWARD)
     assert [e.text_b for e in examples] == [text[::-1] for text in AWKWARD]
     assert len({e.label for e in examples}) == 1
@@ -112,13 +113,13 @@ def test_a_tab_between_quotes_ends_a_field_and_names_its_line(
     stem = "diagnostic-full" if name == "ax" else split
     rows = [row.format(i=i, a="A.", b=text) for i, text in enumerate(["B.", '"B\tC"'])]
     write(tmp_path / f"{stem}.tsv", header + "\n".join(rows) + "\n")
-    with pytest.raises(InputError, match=rf"{stem}\.tsv:3: (\d+ fields where \d+ are expected|label 'C\"')"):
-        find_task(name).read(split, str(tmp_path))
+    with pytest.raises(InputError, match=rf"{stem}\.tsv:3: (\d+ fields instead of \d+|label 'C\"')"):
+        GLUE[name].read(split, str(tmp_path))
 
 
 def test_windows_line_ends_and_a_last_line_without_one(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "sentence\tlabel\r\ngood\t1\r\nbad\t0")
-    assert [(e.text_a, e.label) for e in find_task("sst2").read("dev", str(tmp_path))] == [
+    assert [(e.text_a, e.label) for e in GLUE["sst2"].read("dev", str(tmp_path))] == [
         ("good", 1),
         ("bad", 0),
     ]
@@ -127,7 +128,7 @@ def test_windows_line_ends_and_a_last_line_without_one(tmp_path: Path) -> None:
 def test_qqp_short_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "1\t1\t2\tA?\tB?\t1\n2\t1\t2\tcut\n\tby a line break?\t0\n3\t1\t2\tC?\tD?\t0\n"
     write(tmp_path / "train.tsv", QQP + rows)
-    assert [e.id for e in find_task("qqp").read("train", str(tmp_path))] == ["1", "3"]
+    assert [e.id for e in GLUE["qqp"].read("train", str(tmp_path))] == ["1", "3"]
     assert "2 rows" in capsys.readouterr().err
 
 
@@ -137,14 +138,14 @@ RTE = PAIR + "0\tA.\tB.\tentailment\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (RTE + "1\tA.\tB.\n", "dev.tsv:3: 3 fields where 4 are expected"),
-        (RTE + "1\tA.\tB\t.\tentailment\n", "dev.tsv:3: 5 fields where 4 are expected"),
+        (RTE + "1\tA.\tB.\n", "dev.tsv:3: 3 fields instead of 4"),
+        (RTE + "1\tA.\tB\t.\tentailment\n", "dev.tsv:3: 5 fields instead of 4"),
         (RTE + "\n", "dev.tsv:3: 1 fields"),
         (RTE + "1\tA.\tB.\tneutral\n", "dev.tsv:3: label 'neutral' is not one of entailment, not_entailment"),
         (RTE + "1\tA.\tB.\t-1\n", "dev.tsv:3: label '-1'"),
         (RTE + "1\tA.\tB.\t1.0\n", "dev.tsv:3: label '1.0' is not one of entailment, not_entailment"),
-        (RTE + "0\tC.\tD.\tentailment\n", "dev.tsv:3: the id '0' is that of"),
-        ("0\tA.\tB.\tentailment\n" * 2, "dev.tsv: no column 'sentence1'; it has 0, A., B., entailment"),
+        (RTE + "0\tC.\tD.\tentailment\n", "dev.tsv:3: the id '0' is already used at"),
+        ("0\tA.\tB.\tentailment\n" * 2, "dev.tsv: no column 'sentence1' (columns: 0, A., B., entailment)"),
         ("index\tsentence1\tsentence2\n0\tA.\tB.\n", "no column 'label'"),
         ("index\n0\n", "no column 'sentence1'"),
         (PAIR, "holds no examples"),
@@ -154,7 +155,7 @@ RTE = PAIR + "0\tA.\tB.\tentailment\n"
 def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: str) -> None:
     write(tmp_path / "RTE" / "dev.tsv", content)
     with pytest.raises(InputError) as caught:
-        find_task("rte").read("dev", str(tmp_path))
+        GLUE["rte"].read("dev", str(tmp_path))
     assert message in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.hint
@@ -162,42 +163,42 @@ def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: 
 
 def test_a_header_where_none_is_published(tmp_path: Path) -> None:
     write(tmp_path / "CoLA" / "train.tsv", "source\tlabel\tstar\tsentence\ngj\t1\t\tBook the.\n")
-    with pytest.raises(InputError, match=r"CoLA/train\.tsv:1: a header, where CoLA is published without") as caught:
-        find_task("cola").read("train", str(tmp_path))
+    with pytest.raises(InputError, match=r"CoLA/train\.tsv:1: CoLA is published without a header") as caught:
+        GLUE["cola"].read("train", str(tmp_path))
     assert caught.value.hint == "remove the first line"
 
 
 def test_a_wrong_header_names_the_columns_wanted(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "a\tb\n1\t2\n")
     with pytest.raises(InputError) as caught:
-        find_task("sst2").read("dev", str(tmp_path))
+        GLUE["sst2"].read("dev", str(tmp_path))
     assert caught.value.hint is not None
-    assert "wanted: sentence, label" in caught.value.hint
+    assert "provide the columns sentence, label" in caught.value.hint
 
 
 def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\ngood\t1\nb\xffd\t0\n")
     with pytest.raises(InputError, match=r"dev\.tsv:3: not valid UTF-8"):
-        find_task("sst2").read("dev", str(tmp_path))
+        GLUE["sst2"].read("dev", str(tmp_path))
 
 
 @pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "inf", "high", ""])
 def test_similarity_outside_its_range(tmp_path: Path, score: str) -> None:
     write(tmp_path / "dev.tsv", STSB + f"3\tg\tf\t2012\t1\tn\tn\tA .\tB .\t{score}\n")
     with pytest.raises(InputError, match=r"dev\.tsv:2: label"):
-        find_task("stsb").read("dev", str(tmp_path))
+        GLUE["stsb"].read("dev", str(tmp_path))
 
 
 def test_missing_data(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
-        find_task("rte").read("dev", str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match=r"neither RTE/dev\.tsv nor dev\.tsv"):
-        find_task("rte").read("dev", str(tmp_path))
+        GLUE["rte"].read("dev", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"RTE/dev\.tsv and dev\.tsv not found"):
+        GLUE["rte"].read("dev", str(tmp_path))
 
 
 def test_task_names() -> None:
-    assert find_task("mrpc").metrics[0] == "accuracy"
-    assert find_task("mnli").labels == ("contradiction", "entailment", "neutral")
+    assert GLUE["mrpc"].metrics[0] == "accuracy"
+    assert GLUE["mnli"].labels == ("contradiction", "entailment", "neutral")
     assert [len(find_task(name).output_names) for name in ("stsb", "cola", "mnli")] == [1, 2, 3]
     with pytest.raises(ConfigError) as caught:
         find_task("mprc")
@@ -271,7 +272,7 @@ def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
         {"premise": f"p{i}", "hypothesis": "h", "label": i, "idx": 10 + i} for i in range(3)
     ]
     source = hub_folder(tmp_path / "mnli", ["entailment", "neutral", "contradiction"], rows)
-    mnli = find_task("mnli")
+    mnli = GLUE["mnli"]
     assert [e.label for e in mnli.read("train", source)] == [1, 2, 0]
     with pytest.raises(InputError, match="validation_matched"):
         mnli.read("dev", source)
@@ -281,18 +282,18 @@ def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
 def test_hub_diagnostics_have_no_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"premise": "p", "hypothesis": "h", "label": i, "idx": i} for i in range(3)]
     source = hub_folder(tmp_path / "ax", ["entailment", "neutral", "contradiction"], rows)
-    assert find_task("ax").read("test", source)[2] == TextExample("p", "h", None, "2")
+    assert GLUE["ax"].read("test", source)[2] == TextExample("p", "h", None, "2")
 
 
 @pytest.mark.usefixtures("hub_cache")
 def test_hub_names_for_zero_and_one(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"sentence": f"s{i}", "label": i, "idx": i} for i in range(2)]
     source = hub_folder(tmp_path / "cola", ["unacceptable", "acceptable"], rows)
-    cola = find_task("cola")
+    cola = GLUE["cola"]
     assert cola.read("train", source) == [TextExample("s0", None, 0, "0"), TextExample("s1", None, 1, "1")]
     assert cola.read("test", source)[1] == TextExample("s1", None, None, "1")
     with pytest.raises(InputError, match="no column 'sentence1'"):
-        find_task("rte").read("train", source)
+        GLUE["rte"].read("train", source)
 
 
 # ---------------------------------------------------------------- the real files
@@ -314,7 +315,7 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_published_sizes(shared_data: Path, name: str) -> None:
-    task, folder = find_task(name), shared_data / "glue"
+    task, folder = GLUE[name], shared_data / "glue"
     read = 0
     for split, size in zip(task.splits, SIZES[name], strict=True):
         try:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.race import RACE as RACE_TASKS
 from tests.tasks.test_features import letters
 
-RACE = find_task("race")
+RACE = RACE_TASKS["race"]
 CHOICE = Choice(name="", title="", metrics=())
 AWKWARD = {
     "id": "high7.txt",
@@ -61,7 +61,7 @@ def test_a_passage_is_a_file(tmp_path: Path) -> None:
     assert empty.answers == ["Why?", "Why? b_c", "Why? c", "Why? d"]
     assert quote.answers == ['What is "it x'] * 4
     for level, size in (("middle", 1), ("high", 4)):
-        assert len(find_task(f"race_{level}").read("dev", str(tmp_path))) == size
+        assert len(RACE_TASKS[f"race_{level}"].read("dev", str(tmp_path))) == size
 
 
 def test_all_passages_of_a_level_in_one_file(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         RACE.read("dev", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="neither dev/middle nor RACE/dev/middle is there"):
+    with pytest.raises(InputError, match="dev/middle and RACE/dev/middle not found"):
         RACE.read("dev", str(tmp_path))
     write(tmp_path, "high", "1.txt", PLAIN)
     with pytest.raises(InputError) as raised:
@@ -121,7 +121,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         RACE.read("dev", str(tmp_path))
     write(tmp_path, "middle", "1.txt", PLAIN)
     write(tmp_path, "middle", "2.txt", PLAIN)
-    with pytest.raises(InputError, match=r"2\.txt: the id 'middle1\.txt' is that of .*1\.txt too"):
+    with pytest.raises(InputError, match=r"2\.txt: the id 'middle1\.txt' is already used at .*1\.txt"):
         RACE.read("dev", str(tmp_path))
     with pytest.raises(ConfigError, match="no task is called 'race_low'"):
         find_task("race_low")
@@ -148,7 +148,7 @@ def test_the_hub_has_the_level_in_the_name(tmp_path: Path, monkeypatch: pytest.M
         (f"{level}1.txt:{i}", level, 1) for level in ("high", "middle") for i in (0, 1)
     ]
     assert examples[0].options == tuple(FOUR)
-    assert {e.group for e in find_task("race_high").read("train")} == {"high"}
+    assert {e.group for e in RACE_TASKS["race_high"].read("train")} == {"high"}
 
 
 def test_a_blank_of_several_strokes_is_filled_once() -> None:

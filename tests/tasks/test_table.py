@@ -12,8 +12,15 @@ from albert_cli.config import validate_recipe
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, TextExample
-from albert_cli.tasks.columns import TableSettings
-from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table import open_table as open_any_table
+from albert_cli.tasks.table_settings import TableSettings
+
+
+def open_table(table: TableSettings, data: str | None = None) -> Classification:
+    """Open a table of texts."""
+    task = open_any_table(table, data)
+    assert isinstance(task, Classification)
+    return task
 
 
 def write(path: Path, text: str) -> str:
@@ -131,7 +138,7 @@ def test_what_is_predicted_has_an_id_of_its_own(tmp_path: Path) -> None:
     rows = "id\ttext\tlabel\n" + "".join(f"{i % 39}\tt{i}\t{i % 2}\n" for i in range(40))
     train, dev = write(tmp_path / "my.tsv", rows), write(tmp_path / "dev.tsv", rows[: rows.index("39\t") - 2])
     for task in (open_table(settings(), train), open_table(settings(train=train, dev=train))):
-        with pytest.raises(InputError, match=r"my\.tsv:41: the id '0' is that of .*my\.tsv:2 too"):
+        with pytest.raises(InputError, match=r"my\.tsv:41: the id '0' is already used at .*my\.tsv:2"):
             task.read("dev")
     assert len(open_table(settings(train=train, dev=dev)).read("train")) == 40
 
@@ -162,14 +169,14 @@ def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
         (
             "a.tsv",
             "text\tstars\nx\t1\n",
-            "for the label; columns there: 'text', 'stars'",
+            "for the label (columns: 'text', 'stars'",
             "table.label=COLUMN",
         ),
-        ("a.csv", "text;label\nx;1\n", "columns there: 'text;label'", "delimiter"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: 1 fields where 2 are expected", "cut line"),
+        ("a.csv", "text;label\nx;1\n", "columns: 'text;label'", "delimiter"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: 1 fields instead of 2", "cut line"),
         ("a.tsv", "text\tlabel\nx\t1\ny\tz\t0\n", "a.tsv:3: 3 fields", "a tab"),
-        ("a.tsv", "text\ttext\tlabel\nx\ty\t1\n", "'text' is there twice", ""),
-        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", "only the label '1': nothing to learn", "two classes"),
+        ("a.tsv", "text\ttext\tlabel\nx\ty\t1\n", "'text' occurs twice", ""),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", "only the label '1', so there is nothing to learn", "two classes"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t\nz\t0\n", "a.tsv:3: the label is empty", ""),
         ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", "a.tsv:3: label 'nan' is not finite", ""),
         ("a.tsv", "text\tlabel\n", "holds no examples", ""),
@@ -181,7 +188,7 @@ def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),
         ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl:1: not valid JSON", ""),
         ("a.parquet", "x", "a.parquet: not a readable Parquet file", "copy"),
-        ("a.xlsx", "x", "is a .tsv, .csv, .jsonl or .parquet file", ""),
+        ("a.xlsx", "x", "not a .tsv, .csv, .jsonl or .parquet file", ""),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:
@@ -259,7 +266,7 @@ def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
 def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceExample]:
     """The examples of a table of JSON lines."""
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    task = open_table(settings(train=path, dev=path, **named))
+    task = open_any_table(settings(train=path, dev=path, **named))
     assert isinstance(task, Choice) and task.metrics == ("accuracy",)
     examples: list[ChoiceExample] = task.read("dev")
     assert task.labels == tuple("ABCDEFGH"[: len(examples[0].options)])
@@ -287,7 +294,7 @@ def test_choices_of_data_sets_that_people_have(tmp_path: Path) -> None:
 def test_choices_in_named_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "story;first;second;good\nx, y;a;b;1\nz;c;d;2\n")
     named = {"choices": ("first", "second"), "text": "story", "label": "good", "delimiter": ";"}
-    task = open_table(settings(train=path, dev=path, kind="choice", **named))
+    task = open_any_table(settings(train=path, dev=path, kind="choice", **named))
     assert task.read("dev") == [
         ChoiceExample("0", "x, y", "", ("a", "b"), 0),
         ChoiceExample("1", "z", "", ("c", "d"), 1),
@@ -320,7 +327,7 @@ def test_dev_must_have_as_many_choices(tmp_path: Path) -> None:
     train = write(tmp_path / "a.jsonl", json.dumps(GOOD) + "\n")
     dev = write(tmp_path / "b.jsonl", json.dumps(GOOD | {"choices": ["a", "b", "c"]}) + "\n")
     with pytest.raises(InputError, match=r"b\.jsonl:1: 3 choices where train has 2"):
-        open_table(settings(train=train, dev=dev)).read("dev")
+        open_any_table(settings(train=train, dev=dev)).read("dev")
 
 
 def test_a_column_called_answer_makes_no_choice(tmp_path: Path) -> None:

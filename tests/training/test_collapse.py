@@ -12,7 +12,8 @@ import pytest
 from albert_cli.results import Result
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
-from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
+from albert_cli.tasks.squad.data import Answer, Question
+from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import AnswerSpans, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import collapse_reason as reason
@@ -68,8 +69,8 @@ def test_where_dev_has_one_label_one_answer_says_nothing(tmp_path: Path, task: s
         ("squad2", [0.1, 7.0], [0, 5], "no question answered"),
         ("squad2", [-0.1, 7.0], [0, 5], None),
         ("squad1", [0.1, 7.0], [0, 5], None),  # 1.1 always answers
-        ("squad1", [0.1, 7.0], [5, 5], "the same place in every text"),
-        ("squad2", [-1.0, 7.0], [5, 5], "the same place in every text"),
+        ("squad1", [0.1, 7.0], [5, 5], "the same span in every context"),
+        ("squad2", [-1.0, 7.0], [5, 5], "the same span in every context"),
     ],
 )
 def test_answers_that_are_all_one(

@@ -1,15 +1,15 @@
-"""The two heads that find spans, their losses, and the best spans of a window (§4.2 and appendix A.4).
+"""The two heads that find answer spans, their losses, and the best spans of a window (§4.2 and appendix A.4).
 
-The linear one has a start and an end logit per token, as in Hugging Face. The beam one is XLNet's (arXiv 1906.08237),
-which the paper's SQuAD 2.0 results use: it finds an answer's end for each of its likeliest starts, and says whether
-there is an answer. Shapes: T packed tokens, N sequences of at most S tokens, K starts of each, H hidden.
+The linear head has a start and an end logit per token, as in Hugging Face. The beam head is XLNet's (arXiv 1906.08237),
+which the paper uses for SQuAD 2.0: it scores ends for each of the likeliest starts, and predicts whether there is an
+answer. Shapes: T packed tokens, N sequences of at most S tokens, K starts per sequence, E ends per start, H hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,15 +23,15 @@ from albert_cli.model.encoder import Encoder, initialize
 from albert_cli.model.packing import PackedTokens, pack, to_device
 from albert_cli.tasks.base import check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import Int64
-from albert_cli.tasks.squad.data import SpanSettings
+from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
-_MIN_SPANS = 40  # spans of a window at least: enough for an ensemble to find those of its other members
+_MIN_SPANS = 40  # per window, so that the spans of an ensemble's members overlap
 _MASKED_LOGIT = -1e30
 
 
 class EndHead(nn.Module):
-    """How well an answer that starts at one token ends at another: 2H -> H -> 1."""
+    """Logits of an answer's end given its start: 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -40,18 +40,20 @@ class EndHead(nn.Module):
         self.output = nn.Linear(config.hidden_size, 1)
 
     def forward(self, x_TH: Tensor, start_NKH: Tensor, sequence_T: Tensor) -> Tensor:
-        """Logits [T, K] of every token as the end, for K starts of its own sequence."""
-        # The product with [token; start], without repeating each start for every token.
+        """Return logits [T, K] of every token as the end, for the K starts of its sequence."""
+        # The matmul of [token; start] in two parts, so that no start is repeated for every token.
         hidden = x_TH.shape[1]
-        of_token, of_start = self.dense.weight[:, :hidden], self.dense.weight[:, hidden:]
-        a_TH = F.linear(x_TH, of_token, self.dense.bias)
-        b_NKH = F.linear(start_NKH, of_start)
-        x_TKH = self.norm(torch.tanh(a_TH[:, None] + b_NKH.index_select(0, sequence_T)))
-        return self.output(x_TKH)[..., 0]  # type: ignore[no-any-return]
+        token_weight = self.dense.weight[:, :hidden]
+        start_weight = self.dense.weight[:, hidden:]
+        tokens_TH = F.linear(x_TH, token_weight, self.dense.bias)
+        starts_NKH = F.linear(start_NKH, start_weight)
+        x_TKH = self.norm(torch.tanh(tokens_TH[:, None] + starts_NKH.index_select(0, sequence_T)))
+        logits_TK1: Tensor = self.output(x_TKH)
+        return logits_TK1[..., 0]
 
 
 class NullHead(nn.Module):
-    """Whether a sequence holds no answer: from where it would start, and from [CLS]; 2H -> H -> 1."""
+    """Logit of a sequence without an answer, from its expected start and [CLS]: 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,13 +62,14 @@ class NullHead(nn.Module):
         self.output = nn.Linear(config.hidden_size, 1, bias=False)
 
     def forward(self, start_NH: Tensor, first_NH: Tensor) -> Tensor:
-        """Logits [N] of there being no answer."""
+        """Return logits [N] of no answer."""
         x_NH = torch.tanh(self.dense(torch.cat([start_NH, first_NH], dim=1)))
-        return self.output(self.dropout(x_NH))[:, 0]  # type: ignore[no-any-return]
+        logits_N1: Tensor = self.output(self.dropout(x_NH))
+        return logits_N1[:, 0]
 
 
 class BeamQuestionAnswering(nn.Module):
-    """The encoder with a start logit per token, end logits for given starts, and a logit of there being no answer."""
+    """The encoder with start logits per token, end logits for given starts, and a logit of no answer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -79,18 +82,16 @@ class BeamQuestionAnswering(nn.Module):
             head.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """States [T, H] and start logits [T]; `end` and `answerable` go on from them."""
+        """Return hidden states [T, H], the input of `end` and `answerable`, and start logits [T]."""
         x_TH = self.encoder(tokens, all_rows=True)
         return x_TH, self.start(x_TH)[:, 0]
 
 
-# ---------------------------------------------------------------- training
-
-
 class _TokenRoles(NamedTuple):
-    """Of a packed batch: `sequence` [T] whose token it is, `first` [N] each [CLS], and bool [T] for `context`.
+    """The roles of a packed batch's tokens.
 
-    An answer may begin and end where `allowed` [T] is true: in the context, and at [CLS] where there is none.
+    `sequence` [T] is each token's sequence, `first` [N] the index of each [CLS]. `context` [T] is true for context
+    tokens, `allowed` [T] for those and for [CLS], at which a sequence without an answer starts and ends.
     """
 
     sequence: Tensor
@@ -98,119 +99,162 @@ class _TokenRoles(NamedTuple):
     context: Tensor
     allowed: Tensor
 
-    @classmethod
-    def of(cls, tokens: PackedTokens, device: torch.device) -> _TokenRoles:
-        first, context = tokens.host.offsets[:-1], tokens.host.segment_ids == 1
-        context[tokens.host.offsets[1:] - 1] = False  # the last [SEP]
-        allowed = context.copy()
-        allowed[first] = True
-        return cls(*to_device([tokens.host.sequence, first, context, allowed], device))
+
+def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
+    first = tokens.host.offsets[:-1]
+    last_separator = tokens.host.offsets[1:] - 1
+    context = tokens.host.segment_ids == 1
+    context[last_separator] = False
+    allowed = context.copy()
+    allowed[first] = True
+    return _TokenRoles(*to_device([tokens.host.sequence, first, context, allowed], device))
+
+
+# ---------------------------------------------------------------- training
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
-    """(start + end) / 2 of the cross-entropies, summed over windows; for the beam head (start + end + null) / 2.
+    """Return (start + end) / 2 of the cross-entropies, summed over windows; (start + end + null) / 2 for the beam head.
 
-    `answers` [N, 2] are the first and last token, 0, 0 for none.
+    `answers` [N, 2] are the first and last token; 0, 0 means no answer.
     """
     (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
     if isinstance(model, BeamQuestionAnswering):
-        return _beam_loss(model, tokens, _TokenRoles.of(tokens, device), answer_N2)
+        return _beam_loss(model, tokens, _token_roles(tokens, device), answer_N2)
     logits_NS2 = tokens.layout.pad(model(tokens).float())
     is_token_NS = tokens.layout.pad(torch.ones_like(tokens.ids, dtype=torch.bool))
     logits_NS2 = logits_NS2.masked_fill(~is_token_NS[..., None], _MASKED_LOGIT)
-    # As rows: over two dimensions of labels CUDA has no kernel that repeats its bits.
+    # Two-dimensional, because CUDA has no deterministic kernel for labels of two dimensions.
     logits_2NS = logits_NS2.transpose(1, 2).flatten(0, 1)
     return F.cross_entropy(logits_2NS, answer_N2.flatten(), reduction="sum") / 2
 
 
-def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, layout: _TokenRoles, answer_N2: Tensor) -> Tensor:
+def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, roles: _TokenRoles, answer_N2: Tensor) -> Tensor:
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.layout.pad(layout.allowed)
+    allowed_NS = tokens.layout.pad(roles.allowed)
     start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
-    gold_NH = x_TH.index_select(0, layout.first + answer_N2[:, 0])
-    end_NS = _pad_and_mask(model.end(x_TH, gold_NH[:, None], layout.sequence)[:, 0], tokens, allowed_NS)
-    null_N = _null_logits(model, x_TH, start_NS, tokens, layout)
+    gold_start_NH = x_TH.index_select(0, roles.first + answer_N2[:, 0])
+    end_T = model.end(x_TH, gold_start_NH[:, None], roles.sequence)[:, 0]
+    end_NS = _pad_and_mask(end_T, tokens, allowed_NS)
+    null_N = _null_logits(model, x_TH, start_NS, tokens, roles)
     is_impossible_N = (answer_N2[:, 0] == 0).float()
-    spans = F.cross_entropy(start_NS, answer_N2[:, 0], reduction="sum")
-    spans = spans + F.cross_entropy(end_NS, answer_N2[:, 1], reduction="sum")
-    return (spans + F.binary_cross_entropy_with_logits(null_N, is_impossible_N, reduction="sum")) / 2
+    start_loss = F.cross_entropy(start_NS, answer_N2[:, 0], reduction="sum")
+    end_loss = F.cross_entropy(end_NS, answer_N2[:, 1], reduction="sum")
+    null_loss = F.binary_cross_entropy_with_logits(null_N, is_impossible_N, reduction="sum")
+    return (start_loss + end_loss + null_loss) / 2
 
 
 def _pad_and_mask(logits_T: Tensor, tokens: PackedTokens, allowed_NS: Tensor) -> Tensor:
-    """Logits of tokens as [N, S] float32, far below any other where an answer may not be."""
+    """Return logits as [N, S] float32, with `_MASKED_LOGIT` at positions that are not allowed."""
     return tokens.layout.pad(logits_T.float()).masked_fill(~allowed_NS, _MASKED_LOGIT)
 
 
 def _null_logits(
-    model: BeamQuestionAnswering, x_TH: Tensor, start_NS: Tensor, tokens: PackedTokens, layout: _TokenRoles
+    model: BeamQuestionAnswering, x_TH: Tensor, start_NS: Tensor, tokens: PackedTokens, roles: _TokenRoles
 ) -> Tensor:
-    """Logits [N] of there being no answer, float32."""
-    chance_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
-    mean_NH = torch.einsum("ns,nsh->nh", chance_NS, tokens.layout.pad(x_TH))
-    return model.answerable(mean_NH, x_TH.index_select(0, layout.first)).float()  # type: ignore[no-any-return]
+    """Return logits [N] of no answer, float32; the expected start is the mean state under the start probabilities."""
+    probability_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
+    expected_start_NH = torch.einsum("ns,nsh->nh", probability_NS, tokens.layout.pad(x_TH))
+    logits_N: Tensor = model.answerable(expected_start_NH, x_TH.index_select(0, roles.first))
+    return logits_N.float()
 
 
 # ---------------------------------------------------------------- prediction
 
 
+class _Candidates(NamedTuple):
+    """Candidate spans of N windows: first and last token, start and end scores [N, …], and null odds [N]."""
+
+    first: Tensor
+    last: Tensor
+    start: Tensor
+    end: Tensor
+    null: Tensor
+
+
 def iter_window_spans(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[WindowSpans]:
-    """The best spans of every window, some windows at a time."""
-    kept = max(_MIN_SPANS, features.settings.n_best)
-    decode = _decode_beam if isinstance(model, BeamQuestionAnswering) else _decode_linear
+    """Yield the best spans of every window, batch by batch."""
     for index, tokens in iter_evaluation_batches(features, device):
         with torch.inference_mode():
-            begins = np.zeros(len(tokens.ids), dtype=bool)
-            inside = tokens.host.offsets[:-1] + features.context_start(index)
-            begins[concatenate_ranges(inside, features.length[index])] = features.is_best_window(index)
-            may_start_NS = tokens.layout.pad(*to_device([begins], device))
-            *found, null = decode(model, tokens, _TokenRoles.of(tokens, device), may_start_NS, features.settings)
-            first, last, start, end = (values.flatten(1) for values in found)
-            scores, best = (start + end).topk(min(kept, start.shape[1]), dim=1)
-            first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))
-            terms = torch.stack([start, end], dim=2).masked_fill(scores[..., None] < _MASKED_LOGIT / 2, -torch.inf)
-            on_host = [t.cpu().numpy() for t in (first, last, terms, null)]
-        firsts, lasts, *scored = on_host
-        for values in scored:
-            check_finite(values[values != -np.inf])  # which only says that there is no span
-        both, nulls = (values.astype(np.float64) for values in scored)  # Apple's GPUs have no float64
-        yield WindowSpans(index, firsts, lasts, both.sum(axis=2), nulls)
+            may_start_NS = _allowed_starts(features, index, tokens, device)
+            roles = _token_roles(tokens, device)
+            if isinstance(model, BeamQuestionAnswering):
+                candidates = _decode_beam(model, tokens, roles, may_start_NS, features.settings)
+            else:
+                candidates = _decode_linear(model, tokens, roles, may_start_NS, features.settings)
+            yield _select_best(candidates, index, max(_MIN_SPANS, features.settings.n_best))
+
+
+def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, device: torch.device) -> Tensor:
+    """Return True [N, S] for context tokens that have more context in this window than in any other."""
+    may_start = np.zeros(len(tokens.ids), dtype=bool)
+    context_start = tokens.host.offsets[:-1] + features.context_start(index)
+    may_start[concatenate_ranges(context_start, features.length[index])] = features.is_best_window(index)
+    (may_start_T,) = to_device([may_start], device)
+    return tokens.layout.pad(may_start_T)
+
+
+def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpans:
+    """Copy the `count` best spans of each window to the host; those that are no spans get the score -inf."""
+    first, last, start, end = (values.flatten(1) for values in candidates[:4])
+    scores, best = (start + end).topk(min(count, start.shape[1]), dim=1)
+    first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))
+    terms = torch.stack([start, end], dim=2).masked_fill(scores[..., None] < _MASKED_LOGIT / 2, -torch.inf)
+    terms_on_host = terms.cpu().numpy()
+    null_on_host = candidates.null.cpu().numpy()
+    check_finite(terms_on_host[terms_on_host != -np.inf])
+    check_finite(null_on_host)
+    # Added in float64 on the host: Apple's GPUs have none.
+    score = terms_on_host.astype(np.float64).sum(axis=2)
+    null = null_on_host.astype(np.float64)
+    return WindowSpans(index, first.cpu().numpy(), last.cpu().numpy(), score, null)
 
 
 def _decode_linear(
-    model: nn.Module, tokens: PackedTokens, layout: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All pairs of the `n_best` starts and ends: first, last, their logits [N, K, K]; and null [N], a sum of logits."""
+    model: nn.Module, tokens: PackedTokens, roles: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
+) -> _Candidates:
+    """Return all pairs of the `n_best` starts and ends [N, K, K]; the null odds are a sum of logits."""
     logits_T2 = model(tokens).float()
     start_NS = _pad_and_mask(logits_T2[:, 0], tokens, may_start_NS)
-    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.layout.pad(layout.context))
+    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.layout.pad(roles.context))
     count = min(settings.n_best, start_NS.shape[1])
-    (start_NK, first_NK), (end_NK, last_NK) = start_NS.topk(count, dim=1), end_NS.topk(count, dim=1)
-    first, last = first_NK[:, :, None].expand(-1, -1, count), last_NK[:, None, :].expand(-1, count, -1)
+    start_NK, first_NK = start_NS.topk(count, dim=1)
+    end_NK, last_NK = end_NS.topk(count, dim=1)
+    first = first_NK[:, :, None].expand(-1, -1, count)
+    last = last_NK[:, None, :].expand(-1, count, -1)
     fits = (last >= first) & (last - first < settings.max_answer_length)
-    null_N = logits_T2.index_select(0, layout.first).sum(dim=1)
-    start, end = start_NK[:, :, None].expand_as(first), end_NK[:, None, :].expand_as(last)
-    return first, last, start, end.masked_fill(~fits, _MASKED_LOGIT), null_N
+    start = start_NK[:, :, None].expand_as(first)
+    end = end_NK[:, None, :].expand_as(last).masked_fill(~fits, _MASKED_LOGIT)
+    null_N = logits_T2.index_select(0, roles.first).sum(dim=1)
+    return _Candidates(first, last, start, end, null_N)
 
 
 def _decode_beam(
-    model: Any, tokens: PackedTokens, layout: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The best ends of the best starts: first, last, their log-probabilities [N, E, K]; and null logits [N]."""
+    model: BeamQuestionAnswering,
+    tokens: PackedTokens,
+    roles: _TokenRoles,
+    may_start_NS: Tensor,
+    settings: SpanSettings,
+) -> _Candidates:
+    """Return the best ends of the best starts, with log-probabilities [N, E, K]; the null odds are a logit."""
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.layout.pad(layout.allowed)
+    allowed_NS = tokens.layout.pad(roles.allowed)
     start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
     width = start_NS.shape[1]
-    chance_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
-    start_NK, first_NK = chance_NS.topk(min(settings.start_top, width), dim=1)
-    # A short context has fewer starts than that; what stands for the others may lie behind the last token of all.
+    log_start_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
+    start_NK, first_NK = log_start_NS.topk(min(settings.start_top, width), dim=1)
+    # A short context has fewer starts; the masked ones that fill up may be beyond the last token of the batch.
     first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
-    start_NKH = x_TH.index_select(0, (layout.first[:, None] + first_NK).flatten()).unflatten(0, first_NK.shape)
-    end_NSK = tokens.layout.pad(model.end(x_TH, start_NKH, layout.sequence).float())
-    end_NSK = end_NSK.masked_fill(~allowed_NS[..., None], _MASKED_LOGIT).log_softmax(dim=1)
-    beyond = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
-    fits = (beyond >= 0) & (beyond < settings.max_answer_length) & tokens.layout.pad(layout.context)[..., None]
-    end_NEK, last_NEK = end_NSK.masked_fill(~fits, _MASKED_LOGIT).topk(min(settings.end_top, width), dim=1)
-    null_N = _null_logits(model, x_TH, start_NS, tokens, layout)
-    first_NEK, start_NEK = (values[:, None, :].expand_as(last_NEK) for values in (first_NK, start_NK))
-    return first_NEK, last_NEK, start_NEK, end_NEK, null_N
+    start_index = (roles.first[:, None] + first_NK).flatten()
+    start_NKH = x_TH.index_select(0, start_index).unflatten(0, first_NK.shape)
+    end_NSK = tokens.layout.pad(model.end(x_TH, start_NKH, roles.sequence).float())
+    log_end_NSK = end_NSK.masked_fill(~allowed_NS[..., None], _MASKED_LOGIT).log_softmax(dim=1)
+    distance = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
+    is_context = tokens.layout.pad(roles.context)[..., None]
+    fits = (distance >= 0) & (distance < settings.max_answer_length) & is_context
+    end_NEK, last_NEK = log_end_NSK.masked_fill(~fits, _MASKED_LOGIT).topk(min(settings.end_top, width), dim=1)
+    null_N = _null_logits(model, x_TH, start_NS, tokens, roles)
+    first_NEK = first_NK[:, None, :].expand_as(last_NEK)
+    start_NEK = start_NK[:, None, :].expand_as(last_NEK)
+    return _Candidates(first_NEK, last_NEK, start_NEK, end_NEK, null_N)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,55 +19,66 @@ from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
-from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.rows import InputLine
-from albert_cli.tasks.squad.data import Question, SpanSettings, SquadFiles, Version, read_squad_file
+from albert_cli.tasks.base import Array, Task, TaskRecipe
+from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.squad.data import Question, SquadFiles, read_squad_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, iter_window_spans, span_loss
 from albert_cli.tasks.squad.metrics import evaluate_answers, score_answer
+from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.squad.windows import AnswerSpans, SpanFeatures, collect_spans, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary
 
-LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE = "ForQuestionAnswering", "ForBeamQuestionAnswering"
-_PREDICTIONS, _NBEST, _NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+LINEAR_ARCHITECTURE = "ForQuestionAnswering"
+BEAM_ARCHITECTURE = "ForBeamQuestionAnswering"
+_PREDICTIONS = "predictions.json"
+_N_BEST = "nbest_predictions.json"
+_NULL_ODDS = "null_odds.json"
 _AT_THRESHOLD = "predictions_at_threshold.json"
-OFFICIAL_FILES = (_PREDICTIONS, _NBEST, _NULL_ODDS, _AT_THRESHOLD)
+OFFICIAL_FILES = (_PREDICTIONS, _N_BEST, _NULL_ODDS, _AT_THRESHOLD)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
-    """The answer to each question, or that it has none (2.0), by SQuAD's rules."""
+    """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer."""
 
     version: Version
     settings: SpanSettings = field(default_factory=SpanSettings)
 
+    # ---------------------------------------------------------------- reading
+
     def example(self, line: InputLine) -> Question:
-        """A JSON object with `question` and `context` (or `text`), perhaps `id`; else the two with a tab between."""
+        """Parse `question` and `context` (or `text`) of an object, or the two texts around a tab."""
         question, context, identifier = line.fields(("question",), ("context", "text"))
         if not isinstance(question, str) or not isinstance(context, str):
-            wanted = 'each line: {"question": "…", "context": "…"}, or with a tab'
-            raise InputError(f"{line.where}: needs a question and its context", wanted)
+            hint = 'write {"question": "…", "context": "…"}, or separate the two by a tab'
+            raise InputError(f"{line.where}: no question and context", hint)
         return Question(identifier, question, context)
 
     def examples_of_document(self, path: Path) -> list[Question]:
         return read_squad_file(path)
 
+    def with_recipe(self, recipe: TaskRecipe) -> Self:
+        source = self.source
+        if isinstance(source, SquadFiles):
+            source = replace(source, settings=recipe.span)
+        return replace(self, settings=recipe.span, source=source)
+
+    def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
+        settings = _recorded_span_settings(finetuned.settings)
+        return [*super().overrides_from_checkpoint(finetuned), *(f"span.{key}={v}" for key, v in settings.items())]
+
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
-
-    def with_recipe(self, recipe: Any) -> Self:
-        return replace(self, settings=recipe.span)
-
-    def overrides_from_checkpoint(self, made_for: hub.FinetunedTask) -> list[str]:
-        settings = [f"span.{key}={value}" for key, value in _recorded_span_settings(made_for.settings).items()]
-        return [*super().overrides_from_checkpoint(made_for), *settings]
 
     def too_long(self, max_seq_length: int) -> str:
         return f"questions are longer than {self.settings.max_query_length} tokens"
 
+    # ---------------------------------------------------------------- model
+
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
-        """The encoder with a fresh head: the one that was asked for, or that the paper uses for the version."""
-        beam = self.version == "2.0" if self.settings.head == "auto" else self.settings.head == "beam"
-        return BeamQuestionAnswering(config) if beam else QuestionAnswering(config)
+        """Return an encoder with a new head: the one of the settings, or the paper's for the version."""
+        is_beam = self.settings.head == "beam" or (self.settings.head == "auto" and self.version == "2.0")
+        return BeamQuestionAnswering(config) if is_beam else QuestionAnswering(config)
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         return span_loss(model, batch, labels, device)
@@ -76,133 +87,148 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         is_beam = isinstance(model, BeamQuestionAnswering)
         return collect_spans(features, iter_window_spans(model, features, device), relative_null=not is_beam)
 
+    # ---------------------------------------------------------------- scoring
+
     def evaluation(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
-        """F1 and exact match as published; in 2.0 at the recipe's threshold, and beside them at the best one."""
-        texts = [found[0].text for found in iter_best_answers(examples, outputs)]
-        return evaluate_answers(
-            texts, _gold_answers(examples), self.version, outputs.null.tolist(), self.settings.threshold
-        )
+        """Compute F1 and exact match as published; in 2.0 at the recipe's threshold and at the best one."""
+        texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
+        null_odds = outputs.null.tolist()
+        return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
 
     def baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
-        """F1 of answering nothing."""
+        """Return F1 of empty answers."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
-        """No answer to any question where some have one, or the same place in every text."""
+        """Describe outputs without an answer to any question, or with the same span in every context."""
         if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
             return "no question answered"
-        first = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
-        places = np.stack([outputs.start[first], outputs.end[first]])
-        return "the same place in every text" if len(first) > 1 and (places == places[:, :1]).all() else None
+        best = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
+        spans = np.stack([outputs.start[best], outputs.end[best]])
+        if len(best) > 1 and (spans == spans[:, :1]).all():
+            return "the same span in every context"
+        return None
 
     def is_unanswered(self, null: float) -> bool:
-        """Whether a question counts as unanswerable: in 2.0 alone, by its null odds."""
+        """Return True if null odds mean no answer, which only version 2.0 has."""
         return self.version == "2.0" and null > self.settings.threshold
 
     def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
-        """Mean probabilities of the spans, and mean null odds (§4.9).
+        """Average the probabilities of spans and the null odds (§4.9).
 
-        A span that a checkpoint does not have counts there as 0, which is close to the truth: each keeps the likeliest
-        25 to 40 of every window. A mean over those that have it would prefer what one is sure of to what all find
-        likely. Spans are compared as places in the text, so that vocabularies may differ.
+        A span that a model does not have counts there as 0. This is close to the truth, because a model retains the
+        likeliest 25 to 40 spans of every window; a mean over the models that have the span would prefer what one model
+        is sure of to what all find likely. Spans are characters, so that vocabularies may differ.
         """
-        joined = [np.concatenate([getattr(o, name) for o in outputs]) for name in ("question", "start", "end")]
-        weights = np.concatenate([o.probability for o in outputs]) / len(outputs)
-        keys, same = np.unique(np.stack(joined, axis=1), axis=0, return_inverse=True)
-        mean = np.bincount(same.ravel(), weights, minlength=len(keys)).astype(np.float64)
-        null = np.mean([o.null for o in outputs], axis=0)
-        order = np.lexsort((keys[:, 2], keys[:, 1], -mean, keys[:, 0]))
-        question, start, end = keys[order].T
-        return AnswerSpans(question, start, end, mean[order], null)
+        question = np.concatenate([output.question for output in outputs])
+        start = np.concatenate([output.start for output in outputs])
+        end = np.concatenate([output.end for output in outputs])
+        weights = np.concatenate([output.probability for output in outputs]) / len(outputs)
+        spans, slot = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
+        mean = np.bincount(slot.ravel(), weights, minlength=len(spans)).astype(np.float64)
+        null = np.mean([output.null for output in outputs], axis=0)
+        order = np.lexsort((spans[:, 2], spans[:, 1], -mean, spans[:, 0]))
+        spans = spans[order]
+        return AnswerSpans(spans[:, 0], spans[:, 1], spans[:, 2], mean[order], null)
+
+    # ---------------------------------------------------------------- predictions
 
     def format_predictions(self, examples: Sequence[Question], outputs: AnswerSpans, *, scored: bool) -> list[str]:
-        """Id, title, question, prediction with its place and probability, null odds in 2.0.
+        """Return lines with id, title, question, prediction, its span and probability, and null odds in 2.0.
 
-        Where they are `scored`, also the gold answers, and the exact match and F1 against them.
+        `scored` adds the gold answers, and exact match and F1 against them.
         """
         lines = []
-        for question, (best, *_), null in zip(
-            examples, iter_best_answers(examples, outputs), outputs.null, strict=True
-        ):
-            unanswered = self.is_unanswered(null)
-            text = "" if unanswered else best.text
-            line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
+        answers = iter_best_answers(examples, outputs)
+        for question, (best, *_), null in zip(examples, answers, outputs.null, strict=True):
+            is_unanswered = self.is_unanswered(null)
+            prediction = "" if is_unanswered else best.text
             golds = [answer.text for answer in question.answers]
+            line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
             if scored:
                 line["answers"] = golds
-            start, end = (None, None) if unanswered else (best.start, best.end)
-            line |= {"prediction": text, "start": start, "end": end, "probability": round(best.probability, 5)}
+            line["prediction"] = prediction
+            line["start"] = None if is_unanswered else best.start
+            line["end"] = None if is_unanswered else best.end
+            line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
                 line["null_odds"] = round(float(null), 5)
             if scored:
-                line |= {
-                    name: round(value, 5) for name, value in score_answer(text, golds, self.version)._asdict().items()
-                }
+                score = score_answer(prediction, golds, self.version)
+                line["em"] = round(score.em, 5)
+                line["f1"] = round(score.f1, 5)
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
-        """Also the files of SQuAD's own tools: an answer per question, its n best, and in 2.0 its null odds.
+        """Write `predictions.dev.jsonl` and the files of SQuAD's tools.
 
-        `predictions.json` always answers, as ALBERT's reference does: with the null odds the published evaluation finds
-        the best threshold by itself, which needs the answers on either side of it. In 2.0
-        `predictions_at_threshold.json` leaves questions beyond the threshold unanswered (""). `nbest_predictions.json`
-        has probabilities that add up to 1 over the n best.
+        `predictions.json` answers every question, as ALBERT's reference does: with `null_odds.json` the published
+        evaluation finds the best threshold itself, for which it needs all answers. In 2.0
+        `predictions_at_threshold.json` leaves questions above the threshold unanswered (""). The probabilities of
+        `nbest_predictions.json` add up to 1.
         """
         super().write_predictions(directory, examples, outputs)
         predictions: dict[str, str] = {}
-        n_bests: dict[str, list[dict[str, Any]]] = {}
-        for question, found in zip(examples, iter_best_answers(examples, outputs, self.settings.n_best), strict=True):
-            predictions[question.id] = found[0].text
-            total = sum(f.probability for f in found) or 1.0
-            n_bests[question.id] = [{"text": f.text, "probability": round(f.probability / total, 6)} for f in found]
+        n_best: dict[str, list[dict[str, str | float]]] = {}
+        for question, answers in zip(examples, iter_best_answers(examples, outputs, self.settings.n_best), strict=True):
+            predictions[question.id] = answers[0].text
+            total = sum(answer.probability for answer in answers) or 1.0
+            n_best[question.id] = [
+                {"text": answer.text, "probability": round(answer.probability / total, 6)} for answer in answers
+            ]
         _write_by_id(directory / _PREDICTIONS, predictions)
-        _write_by_id(directory / _NBEST, n_bests)
+        _write_by_id(directory / _N_BEST, n_best)
         if self.version == "2.0":
+            # Not rounded, so that different odds do not tie.
             odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
-            _write_by_id(directory / _NULL_ODDS, odds)  # in full: rounded, different odds would tie
-            kept = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
-            _write_by_id(directory / _AT_THRESHOLD, kept)
+            _write_by_id(directory / _NULL_ODDS, odds)
+            at_threshold = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
+            _write_by_id(directory / _AT_THRESHOLD, at_threshold)
 
-    def write_model(self, model: nn.Module, directory: Path, made_for: hub.FinetunedTask) -> None:
-        """The encoder and its head: the linear one under Hugging Face's class, the other under one of our own."""
+    # ---------------------------------------------------------------- checkpoints
+
+    def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
+        """Write the linear head under Hugging Face's class, and the beam head under one of our own."""
         architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
-        hub.write_checkpoint(model, directory, architecture, (), replace(made_for, settings=asdict(self.settings)))
+        hub.write_checkpoint(model, directory, architecture, (), replace(finetuned, settings=asdict(self.settings)))
 
-    def has_head(self, found: hub.Checkpoint) -> bool:
-        return found.architecture in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE) and self.accepts_checkpoint(found)
+    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
+        is_span_head = checkpoint.architecture in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE)
+        return is_span_head and self.accepts_checkpoint(checkpoint)
 
-    def load(self, found: hub.Checkpoint) -> nn.Module:
-        """The model with the head that the checkpoint has, whatever the recipe asks of new ones."""
-        settings = replace(self.settings, head="beam" if found.architecture == BEAM_ARCHITECTURE else "linear")
-        return Task.load(replace(self, settings=settings), found)
+    def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
+        """Load the checkpoint's head; `settings.head` is for new heads."""
+        head: Literal["beam", "linear"] = "beam" if checkpoint.architecture == BEAM_ARCHITECTURE else "linear"
+        return Task.load(replace(self, settings=replace(self.settings, head=head)), checkpoint)
 
     @classmethod
-    def from_checkpoint(cls, found: hub.Checkpoint) -> Self | None:
-        """The task of a checkpoint with either head, by the settings of its fine-tuning.
+    def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
+        """Derive the task from a checkpoint with either head and from the settings of its fine-tuning.
 
-        Only a model that was fine-tuned on unanswerable questions leaves any unanswered.
+        Only a model that was fine-tuned on unanswerable questions leaves questions unanswered.
         """
-        if found.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
+        if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
             return None
-        made_for = found.finetuned_task
-        short = {"max_query_length": min(64, found.config.max_position_embeddings // 4)}
-        origin = found.directory / "config.json"
+        finetuned = checkpoint.finetuned_task
+        # The reference's limit, or a quarter of a model with few positions.
+        recorded: Mapping[str, Any] = {"max_query_length": min(64, checkpoint.config.max_position_embeddings // 4)}
+        if finetuned is not None:
+            recorded = finetuned.settings
+        origin = checkpoint.directory / "config.json"
         try:
-            settings = validate_recipe(
-                SpanSettings, _recorded_span_settings(made_for.settings if made_for else short), str(origin)
-            )
+            settings = validate_recipe(SpanSettings, _recorded_span_settings(recorded), str(origin))
         except ConfigError as error:
             raise CheckpointError(error.message) from None
-        version: Version = "2.0" if made_for and made_for.task == "squad2" else "1.1"
+        version: Version = "2.0" if finetuned is not None and finetuned.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
 
 
-def _write_by_id(path: Path, by_id: dict[str, Any]) -> None:
-    """One JSON object, one question per line."""
-    lines = (f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in by_id.items())
+def _write_by_id(path: Path, values: Mapping[str, object]) -> None:
+    """Write a JSON object with a question a line."""
+    lines = [f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -210,9 +236,10 @@ def _gold_answers(examples: Sequence[Question]) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
 
 
-def _recorded_span_settings(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a checkpoint's recorded settings that are `SpanSettings`."""
-    return {f.name: made_with[f.name] for f in fields(SpanSettings) if f.name in made_with}
+def _recorded_span_settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a checkpoint's fine-tuning that are fields of `SpanSettings`."""
+    names = [setting.name for setting in fields(SpanSettings)]
+    return {name: recorded[name] for name in names if name in recorded}
 
 
 SQUAD: dict[str, SpanAnswering] = {
@@ -221,7 +248,7 @@ SQUAD: dict[str, SpanAnswering] = {
         title="SQuAD 1.1",
         metrics=("f1", "em"),
         published=("f1", "em"),
-        source=SquadFiles("hf:rajpurkar/squad"),
+        source=SquadFiles("hf:rajpurkar/squad", "1.1"),
         test_splits=(),
         version="1.1",
     ),
@@ -229,9 +256,9 @@ SQUAD: dict[str, SpanAnswering] = {
         name="squad2",
         title="SQuAD 2.0",
         metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
-        # At the threshold that is best on the dev set itself, as its evaluation and the reference's score them.
+        # At the threshold that is best on dev itself, as in its evaluation and in the reference.
         published=("best_f1", "best_em"),
-        source=SquadFiles("hf:rajpurkar/squad_v2"),
+        source=SquadFiles("hf:rajpurkar/squad_v2", "2.0"),
         test_splits=(),
         version="2.0",
     ),

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.data import Answer, Question, SpanSettings
+from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.tasks.squad.metrics import evaluate_answers, score_answer
+from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
 from albert_cli.tasks.squad.windows import AnswerSpans, iter_best_answers
 

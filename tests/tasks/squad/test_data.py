@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_squad_file
+from albert_cli.tasks.squad.task import SQUAD
 
 CONTEXT = "Ada met Bo. Later Bo met\u2028Ada in Paris."
 
@@ -46,19 +46,19 @@ def test_a_stray_answer_goes_to_the_first_place(tmp_path: Path, start: int, expe
 def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = file(tmp_path, qa("a", start=9), qa("b"), qa("c", "Rome", 3), name="train.json")
     file(tmp_path, qa())
-    assert [q.id for q in find_task("squad1").read("train", str(tmp_path))] == ["a", "b"]
+    assert [q.id for q in SQUAD["squad1"].read("train", str(tmp_path))] == ["a", "b"]
     said = capfd.readouterr().err
-    assert "1 answers are not at their answer_start; the first place is taken" in said
-    assert "1 answers are not in their contexts, left out" in said
+    assert "1 answers are not at their answer_start; using the first occurrence" in said
+    assert "1 answers do not occur in their contexts, left out" in said
     path.rename(tmp_path / "dev.json")  # to be scored, an answer's text is enough
-    assert find_task("squad1").read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
+    assert SQUAD["squad1"].read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
 
 
 def test_a_file_to_train_on_must_hold_one_answer(tmp_path: Path) -> None:
     file(tmp_path, qa("a", "Rome", 3), name="train.json")
     file(tmp_path, qa())
-    with pytest.raises(InputError, match="no question to train on has an answer in its context"):
-        find_task("squad1").read("train", str(tmp_path))
+    with pytest.raises(InputError, match="no training question has an answer in its context"):
+        SQUAD["squad1"].read("train", str(tmp_path))
 
 
 AWKWARD: list[tuple[object, str]] = [
@@ -73,10 +73,10 @@ AWKWARD: list[tuple[object, str]] = [
     ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}, r"qas\[0\]\.question: Field required"),
 ]
 AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
-    ([qa(), qa()], r"qas\[1\]: the id 'q' is that of .*data\[0\]\.paragraphs\[0\]\.qas\[0\] too"),
+    ([qa(), qa()], r"qas\[1\]: the id 'q' is already used at .*data\[0\]\.paragraphs\[0\]\.qas\[0\]"),
     ([{"question": "Who?", "answers": []}], r"qas\[0\]\.id: Field required"),
-    ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible, yet it has answers"),
-    ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, yet"),
+    ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible is true, but it has answers"),
+    ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, but"),
     ([qa(answers={"text": ["Bo"], "answer_start": []})], r"qas\[0\]\.answers: .*shorter"),
     ([qa(answers="Bo")], r"qas\[0\]\.answers: Input should be a valid list"),
     ([qa(text=" ")], r"qas\[0\]\.answers\[0\]\.text: .*it is empty"),
@@ -119,17 +119,17 @@ def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
 def test_unanswerable_questions_are_for_squad2(tmp_path: Path) -> None:
     file(tmp_path, {"id": "q", "question": "Who?", "answers": [], "is_impossible": True})
     with pytest.raises(InputError, match="has no answer") as raised:
-        find_task("squad1").read("dev", str(tmp_path))
+        SQUAD["squad1"].read("dev", str(tmp_path))
     assert "squad2" in str(raised.value.hint)
-    assert find_task("squad2").read("dev", str(tmp_path))[0].answers == ()
+    assert SQUAD["squad2"].read("dev", str(tmp_path))[0].answers == ()
 
 
 def test_the_published_name_goes_before_ones_own(tmp_path: Path) -> None:
     (tmp_path / "squad").mkdir()
     file(tmp_path / "squad", qa("published"), name="dev-v1.1.json")
     file(tmp_path, qa("own"))
-    assert [q.id for q in find_task("squad1").read("dev", str(tmp_path))] == ["published"]
-    assert [q.id for q in find_task("squad2").read("dev", str(tmp_path))] == ["own"]
+    assert [q.id for q in SQUAD["squad1"].read("dev", str(tmp_path))] == ["published"]
+    assert [q.id for q in SQUAD["squad2"].read("dev", str(tmp_path))] == ["own"]
 
 
 @pytest.mark.parametrize("prepare", [lambda p: p, lambda p: p.parent])
@@ -140,20 +140,20 @@ def test_articles_are_held_out_where_there_is_no_dev_file(tmp_path: Path, prepar
     ]
     path = tmp_path / "train.json"
     path.write_text(json.dumps({"data": articles}), encoding="utf-8")
-    train, dev = (find_task("squad1").read(split, str(prepare(path))) for split in ("train", "dev"))
+    train, dev = (SQUAD["squad1"].read(split, str(prepare(path))) for split in ("train", "dev"))
     assert (len(train), len(dev)) == (54, 6)
     assert not {q.title for q in train} & {q.title for q in dev}
 
 
 def test_a_missing_split_is_said(tmp_path: Path) -> None:
     file(tmp_path, qa())
-    with pytest.raises(InputError, match=r"neither train-v1\.1\.json nor train\.json is there"):
-        find_task("squad1").read("train", str(tmp_path))
+    with pytest.raises(InputError, match=r"train-v1\.1\.json and train\.json not found"):
+        SQUAD["squad1"].read("train", str(tmp_path))
     with pytest.raises(InputError, match="no such directory"):
-        find_task("squad1").read("dev", str(tmp_path / "nowhere"))
+        SQUAD["squad1"].read("dev", str(tmp_path / "nowhere"))
     single = file(tmp_path, qa(), name="only.json")
     with pytest.raises(InputError, match="a single context cannot be split"):
-        find_task("squad1").read("dev", str(single))
+        SQUAD["squad1"].read("dev", str(single))
 
 
 @pytest.mark.usefixtures("hub_cache")
@@ -173,7 +173,7 @@ def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
         card.append(f"  - split: {split}\n    path: {split}.jsonl")
     (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
     answered = Question("0", "Who?", CONTEXT, (Answer("Bo", 8),), "t")
-    squad1, squad2 = find_task("squad1"), find_task("squad2")
+    squad1, squad2 = SQUAD["squad1"], SQUAD["squad2"]
     assert squad2.read("dev", f"hf:{tmp_path}") == [answered, Question("1", "Who?", CONTEXT, (), "t")]
     assert squad1.read("train", f"hf:{tmp_path}") == [answered]
     with pytest.raises(InputError, match=r"validation:2 \(id 1\): has no answer"):
@@ -182,7 +182,7 @@ def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
 
 def test_the_published_files(shared_data: Path) -> None:
     for task, split, questions, unanswerable in (("squad1", "dev", 10_570, 0), ("squad2", "dev", 11_873, 5_945)):
-        found = find_task(task).read(split, str(shared_data))
+        found = SQUAD[task].read(split, str(shared_data))
         assert len(found) == questions
         assert sum(not q.answers for q in found) == unanswerable
         assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)

@@ -19,9 +19,10 @@ from albert_cli.model import hub
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.model.packing import pack
 from albert_cli.tasks.registry import task_from_checkpoint
-from albert_cli.tasks.squad.data import Answer, Question, SpanSettings, read_squad_file
+from albert_cli.tasks.squad.data import Answer, Question, read_squad_file
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.tasks.squad.metrics import evaluate_answers
+from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import BEAM_ARCHITECTURE, LINEAR_ARCHITECTURE, SQUAD
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.tasks.squad.data import Version
 from albert_cli.tasks.squad.metrics import evaluate_answers, find_best_threshold, normalize_answer, score_answer
+from albert_cli.tasks.squad.settings import Version
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 

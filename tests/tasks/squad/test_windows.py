@@ -12,7 +12,8 @@ import pytest
 
 from albert_cli import config
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, SpanSettings, Version, read_squad_file
+from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_squad_file
+from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 

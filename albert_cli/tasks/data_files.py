@@ -1,0 +1,111 @@
+"""Find and read the files of labeled data: delimited text, JSON lines, Parquet, and JSON documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from albert_cli.errors import InputError, MissingDataError
+from albert_cli.tasks.text_table import TextTable
+from albert_cli.text.lines import check_characters, reject_utf16
+from albert_cli.text.records import iter_csv_rows, iter_json_objects, iter_parquet_rows, parse_json
+from albert_cli.text.source_parts import SourcePart, translate_read_errors
+from albert_cli.text.sources import TextSource
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
+    """Return the first of several files or folders that exists in the folder `data`.
+
+    Raises `InputError` if `data` is not a folder and `MissingDataError` if it holds none of them. `hub` is the data
+    set of the Hub that is read without `--data`.
+    """
+    if not data.is_dir():
+        problem = "is not a directory" if data.exists() else "no such directory"
+        raise InputError(f"{data}: {problem}", f"use --data for the folder that holds {names[0]}")
+    for name in names:
+        if (data / name).exists():
+            return data / name
+    if hint is None and hub is not None:
+        hint = f"omit --data to read {hub} from the Hugging Face Hub"
+    raise MissingDataError(f"{data}: {' and '.join(names)} not found", hint)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
+    with translate_read_errors(path):
+        raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        reject_utf16(path, raw)
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a UTF-8 file. Only a line feed ends a line: U+2028 and the like belong to the text."""
+    lines = read_text(path).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def parse_json_as(schema: type[RecordT], text: str, where: str, hint: str) -> RecordT:
+    """Parse a JSON document by a schema; `InputError` names the path of a wrong value, such as `data[0].title`."""
+    try:
+        return schema.model_validate(parse_json(text, where, hint), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
+
+
+def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> TextTable:
+    """Read a delimited file. Without quoting every line is a row and a quote is a character, as in GLUE."""
+    numbered_lines = enumerate(read_lines(path), start=1)
+    if quoting:
+        rows = list(iter_csv_rows(numbered_lines, f"{path}:{{}}".format, delimiter))
+    else:
+        rows = [(number, line.split(delimiter)) for number, line in numbered_lines]
+    if header and not rows:
+        raise InputError(f"{path}: empty, without a header", "check that the file is complete")
+    columns = tuple(rows.pop(0)[1]) if header else ()
+    return TextTable(str(path), columns, [cells for _, cells in rows], [number for number, _ in rows])
+
+
+def read_objects(path: Path) -> TextTable:
+    """Read a Parquet file or JSON lines; the columns are the keys of the first object, which all must have."""
+    if path.suffix.lower() == ".parquet":
+        return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
+    numbered_lines = enumerate(read_lines(path), start=1)
+    return table_from_objects(str(path), iter_json_objects(numbered_lines, f"{path}:{{}}".format))
+
+
+def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
+    """Build a table from numbered objects; raises `InputError` for an object without a key of the first one."""
+    columns: tuple[str, ...] = ()
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    for number, values in objects:
+        columns = columns or tuple(values)
+        for name in columns:
+            if name not in values:
+                message = f"{origin}:{number}: no key {name!r}, which the first line has"
+                raise InputError(message, "write null for a missing value")
+        cells.append([cell_text(values[name]) for name in columns])
+        lines.append(number)
+    return TextTable(origin, columns, cells, lines)
+
+
+def cell_text(value: object) -> str:
+    """Return a value as text: null is empty, numbers, truth values and lists are JSON, half a character is U+FFFD."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return check_characters(text, str, 0, "replace")

@@ -1,0 +1,51 @@
+"""Settings of the task `table`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from albert_cli.config import PositiveFraction
+from albert_cli.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The recipe section `[table]`. An empty string or list means that the data decide.
+
+    `title` is the task's name in results. `train`, `dev` and `test` are files; without them `--data` holds
+    `train.tsv|csv|jsonl|parquet` and so on. `text`, `text_pair`, `label` and `id` are column names. `labels` are the
+    classes in the order of the model's outputs (default: the labels of train, sorted). For multiple choice `choices`
+    names a column per option, or one column with lists of options; `text` and `question` precede the options. Without
+    dev data a fraction `holdout` of train is held out, chosen by `holdout_seed`.
+    """
+
+    title: str = "table"
+    train: str = ""
+    dev: str = ""
+    test: str = ""
+    text: str = ""
+    text_pair: str = ""
+    label: str = ""
+    id: str = ""
+    question: str = ""
+    choices: tuple[str, ...] = ()
+    kind: Literal["auto", "classification", "regression", "choice"] = "auto"
+    labels: tuple[str, ...] = ()
+    delimiter: str = ""
+    quoting: Literal["auto", "on", "off"] = "auto"
+    holdout: PositiveFraction = 0.1
+    holdout_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) > 1:
+            raise ConfigError(f"table.delimiter = {self.delimiter!r} is not a single character")
+        if len(set(self.labels)) != len(self.labels):
+            raise ConfigError("table.labels lists a class twice")
+        if len(self.labels) == 1:
+            raise ConfigError(f"table.labels lists one class, {self.labels[0]!r}", "list two classes or more")
+
+    def column_name(self, role: str) -> str:
+        """Return the name that the user gave to the column of a role, or an empty string."""
+        names = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "id": self.id}
+        return {**names, "question": self.question}.get(role, "")
