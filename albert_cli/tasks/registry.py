@@ -1,4 +1,4 @@
-"""The tasks known by name, the task that a checkpoint answers, and the averages of the paper's tables."""
+"""Name the tasks, derive the task that a checkpoint answers, and average scores as in the paper's tables.
 
 from __future__ import annotations
 

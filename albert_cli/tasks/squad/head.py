@@ -1,4 +1,4 @@
-"""The two heads that find answer spans, their losses, and the best spans of a window (§4.2 and appendix A.4).
+"""Find answer spans by two heads: their losses, and the best spans of a window (§4.2 and appendix A.4).
 
 The linear head has a start and an end logit per token, as in Hugging Face. The beam head is XLNet's (arXiv 1906.08237),
 which the paper uses for SQuAD 2.0: it scores ends for each of the likeliest starts, and predicts whether there is an
