@@ -1,4 +1,4 @@
-"""Name the tasks, derive the task that a checkpoint answers, and average scores as in the paper's tables.
+"""Name the tasks, derive the task that a checkpoint answers, and average scores as in the paper's tables."""
 
 from __future__ import annotations
 
