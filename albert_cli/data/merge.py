@@ -68,6 +68,11 @@ def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> d
     return totals
 
 
+def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[str]:
+    """List the shards of a split, each as often as a pass uses it."""
+    return [name for entry in iter_groups(tasks, results, split) for name in entry.shard_names]
+
+
 def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
     """Remove the tasks' shards and raise `InputError` if there is no text to train on."""
     totals = count_totals(tasks, results)
@@ -105,10 +110,7 @@ def publish_data(
         unknown_rate=round(float(train_counts[vocabulary.unk_id] / max(train_counts.sum(), 1)), 6),
         unigram_entropy_nats=unigram_entropy,
         heldout_entropy_nats=heldout_entropy,
-        shards={
-            split: [name for entry in iter_groups(tasks, results, split) for name in entry.shard_names]
-            for split in SPLITS
-        },
+        shards={split: _list_shards(tasks, results, split) for split in SPLITS},
         fingerprints={task.name: store.fingerprint(task.directory) for task in tasks},
     )
     shutil.rmtree(out / "vocabulary", ignore_errors=True)

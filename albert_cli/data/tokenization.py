@@ -47,7 +47,7 @@ class ShardTask(WorkUnit):
 
     @property
     def identity(self) -> ShardIdentity:
-        """The identity that `shard.json` must have, next to the hash of the text, for the shards to be usable."""
+        """Identity that `shard.json` must have, together with the hash of the text, for the shards to be usable."""
         settings = self.settings
         return ShardIdentity(
             format=DATA_FORMAT,

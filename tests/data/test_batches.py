@@ -45,7 +45,8 @@ def test_sample_batch_is_independent_of_the_other_examples(index: list[int], see
 def test_sample_batch_is_independent_of_the_shards() -> None:
     documents = [[3, 9, 4], [7, 7], [5, 5, 5, 5], [8, 1]]
     rules = PairSettings(max_seq_length=16)
-    one, many = numbered_corpus([documents]), numbered_corpus([documents[:1], documents[1:3], documents[3:]])
+    one = numbered_corpus([documents])
+    many = numbered_corpus([documents[:1], documents[1:3], documents[3:]])
     assert_equal_batches(*(sample_batch(c, VOCABULARY, rules, 3, np.arange(50)) for c in (one, many)))
 
 
@@ -53,7 +54,8 @@ def test_sample_batch_is_independent_of_the_shards() -> None:
 def test_sample_batch_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
     corpus = numbered_corpus([[[6, 3, 5] * 20, [9]], [[4] * 50, [70, 90]]])
     index = np.arange(60)
-    packed, pairs = sample_batch(corpus, VOCABULARY, rules, 0, index), sample_pairs(corpus, index, rules, 0)
+    packed = sample_batch(corpus, VOCABULARY, rules, 0, index)
+    pairs = sample_pairs(corpus, index, rules, 0)
     ids = original_ids(packed)
     for row in range(60):
         window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))

@@ -31,8 +31,8 @@ def test_dedup_retains_the_first_of_equal_documents(
     build([str(every)], small_vocabulary, tmp_path / "every", TENTH)
     for split in ("train", "heldout"):
         assert document_set(tmp_path / "out", split) == document_set(tmp_path / "every", split)
-    kept = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]
-    assert len(kept) == len(set(kept))
+    retained = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]
+    assert len(retained) == len(set(retained))
     build(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
     assert contents(tmp_path / "two") == contents(tmp_path / "out")
     assert build(sources, small_vocabulary, tmp_path / "two", settings).up_to_date
@@ -45,7 +45,8 @@ def test_dedup_after_killed_merge_drops_other_duplicates(
     first, second, out, fresh = (tmp_path / name for name in ("a.txt", "b.txt", "out", "fresh"))
     first.write_text("\n\n".join([documents[0], *documents[2:60]]))
     second.write_text("\n\n".join([*documents[:2], *documents[60:120]]))
-    sources, settings = [str(first), str(second)], BuildSettings(holdout=0.1, split_bytes=20_000, dedup=True)
+    sources = [str(first), str(second)]
+    settings = BuildSettings(holdout=0.1, split_bytes=20_000, dedup=True)
     with monkeypatch.context() as patch:
         patch.setattr("albert_cli.data.build.publish_data", interrupt)
         with pytest.raises(KeyboardInterrupt):

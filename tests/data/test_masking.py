@@ -104,11 +104,13 @@ def test_select_spans_matches_the_generators_distribution(settings: PairSettings
 
 def assert_rules(packed: PackedSequences, spans: MaskedSpans, settings: PairSettings, vocabulary: Vocabulary) -> None:
     """Check that spans are whole words, at most `ngram`, in one segment, disjoint, and within the budget."""
-    word_of, in_word = {}, {}
+    word_of: dict[int, tuple[int, int]] = {}
+    in_word: dict[int, list[int]] = {}
     for row in range(packed.offsets.size - 1):
         for number, word in enumerate(words_of(packed, row, settings, vocabulary)):
             for position in word:
-                word_of[position], in_word[position] = (row, number), word
+                word_of[position] = (row, number)
+                in_word[position] = word
     taken = Counter[int]()
     covered: set[int] = set()
     chosen = (spans.start, spans.stop, spans.words)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, chisquare
 
 from albert_cli import config
-from albert_cli.data.pairs import PairSettings, SegmentPairs, examples_per_pass, sample_pairs
+from albert_cli.data.pairs import PairSettings, SegmentPairs, SentenceLoss, examples_per_pass, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import ConfigError
 from tests.helpers.corpora import document_of, numbered_corpus, text_like_corpus
@@ -18,7 +19,7 @@ from tests.helpers.corpora import document_of, numbered_corpus, text_like_corpus
 sentence = st.integers(1, 40)
 document = st.lists(sentence, min_size=1, max_size=12)
 corpora = st.lists(st.lists(document, min_size=1, max_size=8), min_size=1, max_size=3)
-losses = st.sampled_from(["sop", "nsp", "none"])
+losses: st.SearchStrategy[SentenceLoss] = st.sampled_from(["sop", "nsp", "none"])
 
 
 def columns(pairs: SegmentPairs) -> list[NDArray[np.int64]]:
@@ -35,12 +36,15 @@ def truncate_piece_by_piece(a: int, b: int, longest: int) -> tuple[int, int]:
 
 
 @given(shards=corpora, loss=losses, length=st.integers(5, 64), seed=st.integers(0, 99))
-def test_sample_pairs_obeys_every_rule(shards: list[list[list[int]]], loss: str, length: int, seed: int) -> None:
+def test_sample_pairs_obeys_every_rule(
+    shards: list[list[list[int]]], loss: SentenceLoss, length: int, seed: int
+) -> None:
     corpus = numbered_corpus(shards)
-    rules = PairSettings(length, sentence_loss=loss)  # type: ignore[arg-type]
+    rules = PairSettings(length, sentence_loss=loss)
     pairs = sample_pairs(corpus, np.arange(40), rules, seed)
     sizes = [len(document) for documents in shards for document in documents]
-    starts = set(np.cumsum([0, *(n for d in shards for e in d for n in e)]).tolist())
+    sentence_lengths = [n for documents in shards for n in chain.from_iterable(documents)]
+    starts = set(np.cumsum([0, *sentence_lengths]).tolist())
     for a, a_end, b, b_end, label in zip(
         pairs.a.start.tolist(), pairs.a.stop.tolist(), pairs.b.start.tolist(), pairs.b.stop.tolist(),
         pairs.order_labels.tolist(), strict=True,
@@ -114,23 +118,31 @@ def test_sample_pairs_visits_tokens_equally_often() -> None:
 
 @settings(max_examples=10)
 @given(shards=st.lists(st.lists(document, min_size=1, max_size=3), min_size=1, max_size=2), loss=losses)
-def test_sample_pairs_visits_every_sentence(shards: list[list[list[int]]], loss: str) -> None:
+def test_sample_pairs_visits_every_sentence(shards: list[list[list[int]]], loss: SentenceLoss) -> None:
     corpus = numbered_corpus(shards)
-    rules = PairSettings(16, sentence_loss=loss)  # type: ignore[arg-type]
+    rules = PairSettings(16, sentence_loss=loss)
     pairs = sample_pairs(corpus, np.arange(200 * examples_per_pass(corpus, rules)), rules, 0)
     seen = np.zeros(corpus.tokens + 1, np.int64)
     for start, stop in ((pairs.a.start, pairs.a.stop), (pairs.b.start, pairs.b.stop)):
         np.add.at(seen, start, 1)
         np.add.at(seen, stop, -1)
     times = np.cumsum(seen)[:-1]
-    starts = np.cumsum([0, *(n for documents in shards for d in documents for n in d)])[:-1]
+    sentence_lengths = [n for documents in shards for n in chain.from_iterable(documents)]
+    starts = np.cumsum([0, *sentence_lengths])[:-1]
     assert (np.add.reduceat(times, starts) > 0).all()
 
 
 def test_sample_pairs_is_unchanged_between_releases() -> None:
-    shards = [[[1 + (7 * d + 3 * s + k) % 23 for s in range(1 + (5 * d + k) % 9)] for d in range(12)] for k in range(3)]
-    for loss, digest in (("sop", "3f09f61c82a9f23c"), ("nsp", "4f53650bd759912f"), ("three-way", "9e6c873c35bb1920")):
-        rules = PairSettings(64, sentence_loss=loss)  # type: ignore[arg-type]
+    shards = []
+    for k in range(3):
+        shards.append([[1 + (7 * d + 3 * s + k) % 23 for s in range(1 + (5 * d + k) % 9)] for d in range(12)])
+    digests: dict[SentenceLoss, str] = {
+        "sop": "3f09f61c82a9f23c",
+        "nsp": "4f53650bd759912f",
+        "three-way": "9e6c873c35bb1920",
+    }
+    for loss, digest in digests.items():
+        rules = PairSettings(64, sentence_loss=loss)
         pairs = sample_pairs(numbered_corpus(shards), np.arange(2000), rules, 7)
         assert hashlib.sha256(np.stack(columns(pairs)).astype("<i8").tobytes()).hexdigest()[:16] == digest
 
@@ -179,7 +191,8 @@ def test_nsp_negatives_come_from_every_other_document() -> None:
     pairs = sample_pairs(corpus, np.arange(4000), PairSettings(43, sentence_loss="nsp"), 0)
     away = pairs.order_labels == 1
     assert binomtest(int(away.sum()), 4000, 0.5).pvalue > 1e-3
-    home, other = pairs.a.start[away] // 90, pairs.b.start[away] // 90
+    home = pairs.a.start[away] // 90
+    other = pairs.b.start[away] // 90
     assert (home != other).all()
     assert chisquare(np.bincount((other - home) % 8, minlength=8)[1:]).pvalue > 1e-3
 
@@ -188,7 +201,8 @@ def test_three_way_labels_are_balanced_and_correct() -> None:
     corpus = numbered_corpus([[[3] * 30] * 4, [[3] * 30] * 4])
     pairs = sample_pairs(corpus, np.arange(3000), PairSettings(43, sentence_loss="three-way"), 0)
     assert chisquare(np.bincount(pairs.order_labels, minlength=3)).pvalue > 1e-3
-    home, other = pairs.a.start // 90, pairs.b.start // 90
+    home = pairs.a.start // 90
+    other = pairs.b.start // 90
     assert ((home != other) == (pairs.order_labels == 2)).all()
     same = home == other
     assert ((pairs.b.stop <= pairs.a.start)[same] == (pairs.order_labels == 1)[same]).all()

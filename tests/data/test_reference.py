@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
 from albert_cli.data.masking import mask_spans, select_spans
-from albert_cli.data.pairs import PairSettings, pack_sequences, sample_pairs
+from albert_cli.data.pairs import PairSettings, SentenceLoss, pack_sequences, sample_pairs
 from albert_cli.data.shards import TokenCorpus
 from tests.helpers import reference_generator
 from tests.helpers.corpora import FakeVocabulary, numbered_corpus, text_like_corpus
@@ -47,7 +47,8 @@ def documents_of(corpus: TokenCorpus) -> list[Document]:
     """Return a corpus as the reference's documents."""
     documents = []
     for shard in corpus.shards:
-        ids, sentences = shard.ids.tolist(), shard.sentences.tolist()
+        ids = shard.ids.tolist()
+        sentences = shard.sentences.tolist()
         bounds = itertools.pairwise(shard.documents.tolist())
         documents += [[ids[sentences[i] : sentences[i + 1]] for i in range(a, b)] for a, b in bounds]
     return documents
@@ -78,7 +79,7 @@ def test_target_lengths_match_the_generator() -> None:
 
 
 def test_generator_shortens_more_than_one_in_ten() -> None:
-    made = reference_generator.iter_instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
+    made = reference_generator.make_instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
     full = sum(len(i.a) + len(i.b) == 125 for i in made)
     assert full / len(made) < 0.85, "one document in ten is short, and gives more sequences than the others"
 
@@ -89,12 +90,12 @@ def corpus() -> TokenCorpus:
 
 
 def their_pairs(corpus: TokenCorpus, next_sentence: bool, short: float = 0.0) -> list[Instance]:
-    return reference_generator.iter_instances(documents_of(corpus), 128, short, next_sentence, random.Random(4))
+    return reference_generator.make_instances(documents_of(corpus), 128, short, next_sentence, random.Random(4))
 
 
 @pytest.mark.parametrize("loss", ["sop", "nsp"])
-def test_order_labels_match_the_generator(loss: str, corpus: TokenCorpus) -> None:
-    pairs = sample_pairs(corpus, np.arange(3000), PairSettings(128, sentence_loss=loss), 0)  # type: ignore[arg-type]
+def test_order_labels_match_the_generator(loss: SentenceLoss, corpus: TokenCorpus) -> None:
+    pairs = sample_pairs(corpus, np.arange(3000), PairSettings(128, sentence_loss=loss), 0)
     theirs = [i.label for i in their_pairs(corpus, loss == "nsp") if i.sentences > 1]
     assert (pairs.order_labels >= 0).all(), "every document of this corpus has two sentences"
     assert_agree(histogram(pairs.order_labels, 2), histogram(theirs, 2).tolist())
@@ -102,7 +103,7 @@ def test_order_labels_match_the_generator(loss: str, corpus: TokenCorpus) -> Non
 
 def test_lone_sentence_is_labeled_only_by_the_generator() -> None:
     documents = [[[7] * 40] for _ in range(50)]
-    theirs = reference_generator.iter_instances(documents, 128, 0.0, False, random.Random(5))
+    theirs = reference_generator.make_instances(documents, 128, 0.0, False, random.Random(5))
     assert {i.label for i in theirs} == {1} and all(i.b for i in theirs)
     ours = sample_pairs(numbered_corpus([[[40]] * 50]), np.arange(50), PairSettings(128), 0)
     assert (ours.order_labels == -1).all() and (ours.b.start == ours.b.stop).all()
@@ -113,7 +114,7 @@ def test_sentences_in_a_match_the_generator() -> None:
     corpus = numbered_corpus([[[5] * 5000]])
     theirs = []
     for number in range(10):
-        made = reference_generator.iter_instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
+        made = reference_generator.make_instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
         theirs += [i.a_sentences for i in made if i.sentences == 25]
     pairs = sample_pairs(corpus, np.arange(2000), PairSettings(128, 0, "none"), 0)
     ours = (pairs.a.stop - pairs.a.start) // 5

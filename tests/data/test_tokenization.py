@@ -10,5 +10,6 @@ from albert_cli.text.sentences import split_sentences
 
 @given(text=st.text(), lowercase=st.booleans())
 def test_clean_normalized_equals_clean(text: str, lowercase: bool) -> None:
-    cleaning, sentences = Cleaning(lowercase=lowercase), split_sentences(text)
+    cleaning = Cleaning(lowercase=lowercase)
+    sentences = split_sentences(text)
     assert clean_normalized(sentences, cleaning) == [clean(sentence, cleaning) for sentence in sentences]

@@ -48,7 +48,8 @@ def test_verify_data_hashes_again_only_after_a_change(
     verify_data(out, everything=True)
     assert len(hashed) > 20
     ids = next(out.glob("shards/*/*.ids"))
-    before, content = ids.stat(), ids.read_bytes()
+    before = ids.stat()
+    content = ids.read_bytes()
     ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(ids, ns=(before.st_atime_ns, before.st_mtime_ns - 10**12))  # by a clock that was set back
     with pytest.raises(CheckpointError, match=re.escape(ids.name)):

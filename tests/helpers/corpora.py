@@ -18,7 +18,7 @@ FIRST_ORDINARY = 5
 
 
 def FakeVocabulary(**changes: object) -> Vocabulary:
-    """What drawing a batch needs to know of a vocabulary."""
+    """Return a stand-in with the facts about a vocabulary that sampling a batch needs."""
     return cast(Vocabulary, _Facts(**changes))  # type: ignore[arg-type]
 
 
@@ -40,31 +40,32 @@ def word_starts(size: int, share: float = 0.7) -> NDArray[np.bool_]:
 
 
 def numbered_corpus(shards: Sequence[Sequence[Sequence[int]]]) -> TokenCorpus:
-    """Shards of documents of sentence lengths; the id at global position p is p + FIRST_ORDINARY."""
-    made, position = [], FIRST_ORDINARY
+    """Return a corpus with these sentence lengths, by shard and document; the id at position p is p + 5."""
+    corpus_shards = []
+    position = FIRST_ORDINARY
     for documents in shards:
         lengths = [n for document in documents for n in document]
         sentences = np.cumsum([0, *lengths]).astype(np.uint32)
         ids = np.arange(position, position + int(sentences[-1]), dtype=np.uint32)
         position += ids.size
-        made.append(Shard(ids, sentences, np.cumsum([0, *map(len, documents)]).astype(np.uint32)))
-    return TokenCorpus(made)
+        corpus_shards.append(Shard(ids, sentences, np.cumsum([0, *map(len, documents)]).astype(np.uint32)))
+    return TokenCorpus(corpus_shards)
 
 
 def text_like_corpus(documents: int = 300, shards: int = 1, size: int = 30_000, seed: int = 0) -> TokenCorpus:
-    """Random ids in sentences of about 25 pieces and documents of about 20 sentences."""
+    """Return random ids in sentences of about 25 tokens and documents of about 20 sentences."""
     rng = np.random.default_rng(seed)
-    made = []
+    corpus_shards = []
     for _ in range(shards):
         bounds = np.cumsum([0, *np.maximum(2, rng.geometric(1 / 20, documents // shards))]).astype(np.uint32)
         sentences = np.cumsum([0, *np.maximum(1, rng.poisson(25, int(bounds[-1])))]).astype(np.uint32)
         ids = rng.integers(FIRST_ORDINARY, size, int(sentences[-1])).astype(np.uint16)
-        made.append(Shard(ids, sentences, bounds))
-    return TokenCorpus(made)
+        corpus_shards.append(Shard(ids, sentences, bounds))
+    return TokenCorpus(corpus_shards)
 
 
 def document_of(corpus: TokenCorpus, position: int) -> int:
-    """The number of the document that holds a global position, counted over all shards."""
+    """Return the number of the document that holds a global position, counted over all shards."""
     shard = int(np.searchsorted(corpus.starts, position, "right")) - 1
     local = position - int(corpus.starts[shard])
     sentence = int(np.searchsorted(corpus.shards[shard].sentences, local, "right")) - 1

@@ -1,7 +1,7 @@
-"""The released generator's procedure, written plainly from its published description, quirks included.
+"""The released generator's procedure, written from its published description, peculiarities included.
 
-Documents are lists of sentences, sentences lists of piece ids, and every random choice is made by one
-generator, one at a time. It is slow and holds everything: it is what the product is compared with.
+Documents are lists of sentences, sentences are lists of token ids, and one random generator makes all choices one at a
+time. It is slow and holds everything in memory. Tests compare the product with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Document = list[Sentence]
 
 @dataclass(frozen=True)
 class Instance:
-    """A pair before masking, and how many sentences its chunk and (before a swap) its first segment had."""
+    """A pair before masking, with the numbers of sentences in its chunk and (before a swap) in its first segment."""
 
     a: Sentence
     b: Sentence
@@ -27,8 +27,10 @@ class Instance:
 
 @dataclass(frozen=True)
 class ReferenceMasked:
-    """A masked sequence. labels: the pieces that were there, by position, where it is masked; spans: (words drawn,
-    words kept, whether a [SEP] lies within) for each."""
+    """A masked sequence.
+
+    labels: the original token of each masked position; spans: (words requested, words masked, crosses a [SEP]) each.
+    """
 
     ids: list[int]
     labels: dict[int, int]
@@ -36,14 +38,14 @@ class ReferenceMasked:
 
 
 def sample_target(longest: int, short: float, rng: random.Random) -> int:
-    """The length that a document's chunks are filled to in one pass."""
+    """Sample the length to which a document's chunks are filled in one pass."""
     return rng.randint(2, longest) if rng.random() < short else longest
 
 
-def iter_instances(
+def make_instances(
     documents: Sequence[Document], max_seq_length: int, short: float, next_sentence: bool, rng: random.Random
 ) -> list[Instance]:
-    """One pass over the documents."""
+    """Make the instances of one pass over the documents."""
     longest = max_seq_length - 3
     made = []
     for number, document in enumerate(documents):
@@ -58,10 +60,12 @@ def iter_instances(
                 b = [piece for sentence in chunk[a_end:] for piece in sentence]
                 label = 0
                 if len(chunk) == 1 or (next_sentence and rng.random() < 0.5):
-                    b, label = other_text(documents, number, max(1, target - len(a)), rng), 1
+                    b = other_text(documents, number, max(1, target - len(a)), rng)
+                    label = 1
                     i -= len(chunk) - a_end  # sentences that were not used are put back
                 elif not next_sentence and rng.random() < 0.5:
-                    a, b, label = b, a, 1
+                    a, b = b, a
+                    label = 1
                 truncate(a, b, longest, rng)
                 made.append(Instance(a, b, label, len(chunk), a_end))
                 chunk = []
@@ -69,22 +73,23 @@ def iter_instances(
     return made
 
 
-def other_text(documents: Sequence[Document], own: int, wanted: int, rng: random.Random) -> Sentence:
-    """Sentences of a random document, another one if ten tries find it, until there are `wanted` pieces."""
+def other_text(documents: Sequence[Document], home: int, target: int, rng: random.Random) -> Sentence:
+    """Return sentences of a random document, usually not `home` (ten tries), until there are `target` tokens."""
     for _ in range(10):
         number = rng.randint(0, len(documents) - 1)
-        if number != own:
+        if number != home:
             break
-    document, text = documents[number], []
+    text: Sentence = []
+    document = documents[number]
     for sentence in document[rng.randint(0, len(document) - 1) :]:
         text += sentence
-        if len(text) >= wanted:
+        if len(text) >= target:
             break
     return text
 
 
 def truncate(a: Sentence, b: Sentence, longest: int, rng: random.Random) -> None:
-    """Drop pieces of the longer segment, at its front or back, until both fit."""
+    """Drop tokens of the longer segment, at its front or back, until both fit."""
     while len(a) + len(b) > longest:
         side = a if len(a) > len(b) else b
         side.pop(0 if rng.random() < 0.5 else -1)
@@ -94,7 +99,7 @@ def mask(
     ids: Sequence[int], starts_word: Sequence[bool], special: Sequence[bool], *, size: int, mask_id: int,
     rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3,
 ) -> ReferenceMasked:  # fmt: skip
-    """Choose spans of whole words and change them; a word is started by a piece for which `starts_word` holds."""
+    """Choose spans of whole words and change them; a token with `starts_word` begins a word."""
     words: list[list[int]] = []
     for position, is_special in enumerate(special):
         if is_special:
@@ -119,7 +124,7 @@ def mask(
 def _cover(
     words: list[list[int]], budget: int, ngram: int, spans: list[tuple[int, int, bool]], rng: random.Random
 ) -> set[int]:
-    """Take spans at random until `budget` positions are covered."""
+    """Choose spans at random until `budget` positions are covered."""
     covered: set[int] = set()
     order = list(range(len(words)))
     rng.shuffle(order)
