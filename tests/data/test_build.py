@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 
 from albert_cli import store
-from albert_cli.data.array_jobs import ArrayJob, select_array_job
 from albert_cli.data.build import build_data, plan_tasks
-from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
@@ -44,10 +42,6 @@ build_data(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers
 
 def count_finished_tasks(out: Path) -> int:
     return len(list(out.glob("shards/[!.]*/manifest.json")))
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def change_one_byte(path: str) -> None:
@@ -240,61 +234,6 @@ def test_build_killed_five_times_gives_the_same_bytes(
     assert kills >= 4
     build_data(sources, small_vocabulary, out, settings, workers=1)
     assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
-    sources = write_files(3)
-    whole = tmp_path / "whole"
-    out = tmp_path / "out"
-    build_data(sources, small_vocabulary, whole, TENTH, workers=2)
-    for index in (2, 0):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(index, 3))
-    with pytest.raises(BusyError, match="unfinished build of other"):
-        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=(1, 3))
-    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(1, 3))
-    assert isinstance(last, ArrayJobReport)
-    assert last.tasks_finished == last.tasks_total >= 6
-    assert "job 1/3" in last.format()
-    assert store.read_manifest(out) is None
-    early = Path(shutil.copytree(out, tmp_path / "early"))
-    store.remove_directory(next((early / "shards").iterdir()))
-    for directory in (out, early):
-        build_data(sources, small_vocabulary, directory, TENTH)
-        assert contents(directory) == contents(whole)
-    again = build_data(sources, small_vocabulary, out, TENTH, share=(0, 3))
-    assert isinstance(again, BuildReport) and again.up_to_date
-
-
-def test_build_failure_keeps_the_work_of_other_jobs(
-    small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = write_files(1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
-    before = contents(out)
-    with pytest.raises(BusyError, match="unfinished build of other"):
-        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
-    assert contents(out) == before
-    shutil.rmtree(out / "shards")
-    (out / "shards" / ".first-being-written").mkdir(parents=True)
-    monkeypatch.setattr("albert_cli.data.build.tokenize_task", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1)
-    assert (out / "shards" / ".first-being-written").is_dir()
-
-
-def test_build_task_locked_by_another_job_is_busy(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    sources = write_files(1)
-    (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
-    shares: tuple[ArrayJob, ...] = ((0, 1), None)
-    for share in shares:
-        with store.lock(out / ".tasks" / first.name), pytest.raises(BusyError, match="another run"):
-            build_data(sources, small_vocabulary, out, TENTH, workers=1, share=share)
-
-
-def test_array_jobs_cover_every_task_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    tasks = plan_tasks(write_files(4), small_vocabulary, out, TENTH)
-    dealt = [task.name for index in range(3) for task in select_array_job(tasks, index, 3)]
-    assert sorted(dealt) == sorted(task.name for task in tasks)
 
 
 def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
