@@ -1,4 +1,4 @@
-"""Verbs that train: pretraining and fine-tuning."""
+"""`albert pretrain` and `albert finetune`."""
 
 from __future__ import annotations
 
@@ -27,52 +27,53 @@ from albert_cli.cli.options import (
 
 @verb(app)
 def pretrain(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or file; `albert recipes list` names them.")],
+    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; see `albert recipes list`.")],
     data: Annotated[Path, typer.Option(help="Data directory.")],
     out: Out,
     overrides: Overrides = None,
     resume: Resume = "auto",
     max_time: Annotated[
-        str | None, typer.Option(help="Measure the speed, then train as many steps as fit, e.g. 25m.")
+        str | None, typer.Option(help="Measure the speed, then train as many steps as fit into this time, e.g. 25m.")
     ] = None,
     save_every: Annotated[
-        str | None, typer.Option(help="Save after this many steps, or this much time: 500, 10m; default: the recipe's.")
+        str | None, typer.Option(help="Save after so many steps, or so much time: 500, 10m; default: from the recipe.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="Keep this many checkpoints; default: the recipe's.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep; default: from the recipe.")] = None,
     teacher: Annotated[
-        str | None, typer.Option(help="Learn also from this checkpoint's guesses of the masked words.")
+        str | None, typer.Option(help="Checkpoint to distill: train on its predictions of masked words too.")
     ] = None,
     nproc: ProcessCount = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Re-hash all data, also what has not changed since it was verified.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash all data again, even if it is unchanged.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Pretrain an encoder; the same command again resumes.
+    """Pretrain an encoder; run the same command again to resume.
 
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
     start_ranks(nproc)
-    from albert_cli.training import plan
-    from albert_cli.training import pretrain as verb_module
+    from albert_cli import config
+    from albert_cli.training import pretrain as pretraining
 
     flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     if show_config:
-        console.print_result(*verb_module.show_config(recipe, data, settings))
-        return
-    result = verb_module.pretrain(
-        recipe, data, out, settings,
-        resume=resume, max_time=max_time, dry_run=dry_run, device=device, verify=verify,
-    )  # fmt: skip
-    console.print_result(
-        result, plan.format_duration_estimate(result) if dry_run else verb_module.format_summary(result)
-    )
+        loaded = pretraining.load_recipe_for_data(recipe, data, settings)
+        console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
+    elif dry_run:
+        planned = pretraining.plan_pretraining(
+            recipe, data, out, settings, max_time=max_time, device=device, verify=verify
+        )
+        console.print_result(planned.as_json(), planned.duration.as_text())
+    else:
+        result = pretraining.pretrain(
+            recipe, data, out, settings, resume=resume, max_time=max_time, device=device, verify=verify
+        )
+        console.print_result(result.as_json(), result.as_text())
 
 
 @verb(app)
@@ -103,10 +104,11 @@ def finetune(
     from albert_cli.evaluation import tables
     from albert_cli.training import finetune as verb_module
     from albert_cli.training import intermediate, run
+    from albert_cli.training.task_recipe import FinetuneRecipe
     from albert_cli.training.task_setup import TaskRequest, prepare_task
 
     prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
-    run.load_saved_recipe(out, resume)  # whether it may be written is found out before another task is trained
+    run.load_saved_recipe(out, resume, FinetuneRecipe)  # raises an error before an intermediate task is trained
     named = out if out.name.strip(".") else out.resolve()
     beside = named.with_name(f"{named.name}-{prepared.recipe.intermediate_task}")
     prepared = intermediate.with_intermediate(prepared, beside)

@@ -1,9 +1,9 @@
-"""What a step needs of memory, by arithmetic, and what the device, the container and the process's limits leave."""
+"""Memory: the bytes that a step needs, by counting, and the bytes that device, container and process limits leave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import functools
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,6 +14,16 @@ from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.training.settings import TrainSettings
 
 
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a process needs: for weights, gradients and moments, for a micro-batch, for a teacher, and in all."""
+
+    state: int
+    activations: int
+    teacher: int
+    total: int
+
+
 def estimate_memory(
     model: ModelConfig,
     train: TrainSettings,
@@ -21,55 +31,58 @@ def estimate_memory(
     sequences: int,
     device: torch.device,
     teacher: ModelConfig | None = None,
-) -> dict[str, int]:
-    """Bytes that a process needs by `costs`: for its state, and for a micro-batch of `sequences` of full length.
+) -> MemoryEstimate:
+    """Count the bytes that a process needs for its state and for a micro-batch of `sequences` of full length.
 
-    A teacher adds its weights and what it computes with; nothing of it is kept for a backward pass.
+    A teacher adds its weights and its working memory; it saves nothing for a backward pass.
     """
     setup = costs.ComputeSetup.of(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
-    kept = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
+    activations = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
     working = sequences * costs.working_bytes(model, length, setup)
-    beside = 0
+    teacher_bytes = 0
     if teacher is not None:
-        plain = replace(setup, compiled=False)  # its softmax
-        beside = costs.state_bytes(teacher, setup).weights + sequences * costs.working_bytes(teacher, length, plain)
-    return {
-        "weights_gradients_moments_bytes": state.weights + state.gradients + state.moments,
-        "activations_bytes": kept,
-        **({"teacher_bytes": beside} if teacher else {}),
-        "memory_bytes_estimated": state.total + beside + max(kept + working, state.update),
-    }
+        uncompiled = replace(setup, compiled=False)  # as its softmax is
+        teacher_bytes = costs.state_bytes(teacher, setup).weights
+        teacher_bytes += sequences * costs.working_bytes(teacher, length, uncompiled)
+    return MemoryEstimate(
+        state=state.weights + state.gradients + state.moments,
+        activations=activations,
+        teacher=teacher_bytes,
+        total=state.total + teacher_bytes + max(activations + working, state.update),
+    )
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that a process may still take on the device; None where nothing says so."""
+    """Return the bytes that a process may still allocate on the device, or None if the system does not tell."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine.memory_info().get("available")
 
 
 def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
-    """Warn, before a model is made, where its weights and a batch of `evaluation_batches` need more than there is."""
-    # Measured on a CPU at widths of 512: fp32, the widest of the block and what attention has beside it.
+    """Warn, before a model is created, if its weights and one batch of inference exceed the available memory."""
+    # Measured on a CPU at widths of 512 in fp32: the widest layer of the block, and the buffers of attention.
     batch = EVALUATION_TOKENS * 4 * (1.2 * model.intermediate_size + 7 * model.hidden_size)
-    estimated, left = 4 * costs.count_parameters(model).total + batch, available_memory(device)
-    if left is not None and left < estimated:
+    estimated = 4 * costs.count_parameters(model).total + batch
+    available = available_memory(device)
+    if available is not None and available < estimated:
         console.warn(
-            f"answering may take {costs.format_bytes(estimated)} of memory, and {costs.format_bytes(left)} are free"
+            f"inference may take {costs.format_bytes(estimated)} of memory, and "
+            f"{costs.format_bytes(available)} are free"
         )
 
 
-_warned: set[tuple[int, int]] = set()  # of what, in this process: several runs of one shape need one warning
+def warn_training_memory(estimate: MemoryEstimate, sequences: int, device: torch.device) -> None:
+    """Warn, before anything is computed, if a micro-batch of `sequences` exceeds the available memory."""
+    available = available_memory(device)
+    if available is not None and available < estimate.total:
+        _warn_once(estimate.total, sequences)
 
 
-def warn_training_memory(need: Mapping[str, int], sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, where what a micro-batch of this many sequences has `needed` is not there."""
-    estimated, left = need["memory_bytes_estimated"], available_memory(device)
-    if left is not None and left < estimated and (estimated, sequences) not in _warned:
-        _warned.add((estimated, sequences))
-        console.warn(
-            f"a micro-batch of {sequences} sequences needs {costs.format_bytes(estimated)} of memory by "
-            f"arithmetic, and {costs.format_bytes(left)} are free: lower train.micro_batch_size, which "
-            "changes no result, or set train.checkpoint_activations=true"
-        )
+@functools.cache  # one warning for all seeds of an evaluation
+def _warn_once(estimated: int, sequences: int) -> None:
+    console.warn(
+        f"a micro-batch of {sequences} sequences needs an estimated {costs.format_bytes(estimated)} of memory, more "
+        "than is free: lower train.micro_batch_size, which changes no result, or set train.checkpoint_activations=true"
+    )

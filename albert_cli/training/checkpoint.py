@@ -1,7 +1,7 @@
-"""Saving and resuming a run: a step's directory holds the model for everyone, and what training needs.
+"""Checkpoints of a run: a step's directory holds the model as others read it, and the state that training resumes.
 
-State is weights, two moments and a small JSON. Nothing of a data loader is saved, because a batch is a
-function of (seed, step), and no random generator, because it is reseeded from (seed, step, micro-batch).
+The state is the weights, two moments per weight and a small JSON file. No state of a data loader is saved, because a
+batch is a function of (seed, step), and no random generator, because it is seeded from (seed, step, micro-batch).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 @dataclass
 class TrainState:
-    """Where a run stands: updates done, seconds trained, and a task's best evaluation so far (None: none yet)."""
+    """The progress of a run: updates done, seconds trained, and a task's best evaluation so far (None: none yet)."""
 
     step: int = 0
     seconds: float = 0.0
@@ -32,7 +32,7 @@ class TrainState:
 
 
 def read_state(directory: Path) -> TrainState:
-    """Where the run stood at a step's directory; raises `CheckpointError` where its state cannot be read."""
+    """Read the progress that a step's directory holds; raises `CheckpointError` if it cannot be read."""
     return store.read_record(directory / "state.json", TrainState)
 
 
@@ -42,7 +42,7 @@ def step_directory(out: Path, step: int) -> Path:
 
 
 def step_number(directory: Path) -> int:
-    """The number of a step's directory."""
+    """The step of a step's directory."""
     return int(directory.name.removeprefix("step-"))
 
 
@@ -55,56 +55,62 @@ def save_checkpoint(
     parents: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Commit the checkpoint of `state.step` and delete all but the newest `keep`."""
-    final, saved = step_directory(out, state.step), store.saved_steps(out)
-    if final in saved:
-        return final
-    if saved:  # it will be as large as the last one, or else have the weights and their two moments
-        needed = sum(path.stat().st_size for path in saved[-1].iterdir())
-    else:
-        needed = sum(3 * p.nbytes for group in optimizer.param_groups for p in group["params"])
-    with store.commit_directory(final, "checkpoint", parents, needed) as staging:
+    """Commit the checkpoint of `state.step` unless it exists, delete all but the newest `keep`; return its path."""
+    directory = step_directory(out, state.step)
+    saved = store.saved_steps(out)
+    if directory in saved:
+        return directory
+    size = _checkpoint_size(saved, optimizer)
+    with store.commit_directory(directory, "checkpoint", parents, size) as staging:
         write_model(staging)
         save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER_FILE)
         store.write_json(staging / "state.json", asdict(state))
         store.write_text(staging / "recipe.toml", recipe)
     prune_checkpoints(out, keep)
-    return final
+    return directory
 
 
-def prune_checkpoints(out: Path, count: int) -> None:
-    """Delete all checkpoints but the newest `count`."""
-    for old in store.saved_steps(out)[:-count]:
-        store.remove_directory(old)
+def _checkpoint_size(saved: list[Path], optimizer: Optimizer) -> int:
+    """Estimate the bytes of a checkpoint: those of the last one, or else of the weights and their two moments."""
+    if saved:
+        return sum(path.stat().st_size for path in saved[-1].iterdir())
+    return sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+
+
+def prune_checkpoints(out: Path, keep: int) -> None:
+    """Delete all checkpoints but the newest `keep`."""
+    for directory in store.saved_steps(out)[:-keep]:
+        store.remove_directory(directory)
 
 
 def find_newest_valid(out: Path) -> Path | None:
-    """The newest checkpoint whose every byte verifies; a damaged one is named, set aside and passed over."""
-    # A step without a manifest is set aside too: it would block the step that is saved there again.
+    """Return the newest checkpoint whose hashes all match; rename damaged ones to `damaged-step-…` with a warning."""
+    # A step without a manifest is renamed too, because it would block the same step of this run.
     steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
             return directory
         except CheckpointError as error:
-            aside = directory.with_name(f"damaged-{directory.name}")
-            if aside.exists():
-                store.remove_directory(aside)
-            console.warn(f"{error.message}; set aside as {aside.name}")
-            directory.rename(aside)
+            damaged = directory.with_name(f"damaged-{directory.name}")
+            if damaged.exists():
+                store.remove_directory(damaged)
+            console.warn(f"{error.message}; renamed to {damaged.name}")
+            directory.rename(damaged)
             if directory == steps[0]:
                 console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
     return None
 
 
 def restore_checkpoint(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load a verified checkpoint's moments, return where the run stood; raises `CheckpointError` if they do not fit."""
-    state, path = read_state(directory), directory / OPTIMIZER_FILE
+    """Load a verified checkpoint's moments and return its progress; raises `CheckpointError` if they do not fit."""
+    state = read_state(directory)
+    path = directory / OPTIMIZER_FILE
     try:
         load_optimizer_state(optimizer, hub.read_tensors(path), state.step)
     except ValueError as error:
-        hint = (
-            "these moments are of another model or optimizer.name; warm_start.checkpoint starts from the weights alone"
-        )
-        raise CheckpointError(f"{path}: does not fit this run's model and optimizer ({error})", hint) from None
+        raise CheckpointError(
+            f"{path}: does not fit this run's model and optimizer ({error})",
+            "use the model and the optimizer.name of that run, or warm_start.checkpoint for its weights alone",
+        ) from None
     return state

@@ -1,4 +1,4 @@
-"""Learning from a larger model beside the text: its distribution over the vocabulary at every masked position."""
+"""Distillation from a larger model: its distribution over the vocabulary at every masked position."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from albert_cli.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """`[distill]`: a `teacher` (a checkpoint directory, a run, a Hub id) of the same vocabulary to learn from.
+    """`[distill]`: a `teacher` with the same vocabulary (a checkpoint directory, a run, a Hub id).
 
-    Its loss is added to the others', `weight` times: the divergence of the student's distribution over the vocabulary
-    from the teacher's, both softened by `temperature`, whose square it is multiplied with (Hinton et al., 2015). The
-    first start fills in `fingerprint`, and a run goes on with no other teacher.
+    Its loss is added to the others: `weight` times the divergence of the student's distribution over the vocabulary
+    from the teacher's. Both are softened by `temperature`, and the loss is multiplied by its square (Hinton et al.,
+    2015). The first start fills in `fingerprint`, and a run resumes with no other teacher.
     """
 
     teacher: str
@@ -32,12 +32,11 @@ class DistillSettings:
     temperature: Annotated[float, Gt(0), Lt(math.inf)] = 2.0
     fingerprint: str | None = None
 
-    def resolved(self) -> DistillSettings:
-        """The same with the teacher's fingerprint; raises `ConfigError` where it names another."""
-        found = hub.verify_fingerprint(
-            hub.find_checkpoint(self.teacher), "teacher", "distill.fingerprint", self.fingerprint
-        )
-        return replace(self, fingerprint=found)
+    def with_fingerprint(self) -> DistillSettings:
+        """Fill in the teacher's fingerprint; raises `ConfigError` if the recipe has that of another teacher."""
+        directory = hub.find_checkpoint(self.teacher)
+        fingerprint = hub.verify_fingerprint(directory, "teacher", "distill.fingerprint", self.fingerprint)
+        return replace(self, fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
@@ -48,27 +47,33 @@ class Teacher:
     settings: DistillSettings
 
     @classmethod
-    def read(cls, settings: DistillSettings, vocabulary: Vocabulary, length: int, device: torch.device) -> Teacher:
-        """Raises `ConfigError` where it has another vocabulary, or too few positions for sequences of `length`."""
-        found = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
-        if hub.load_vocabulary(found).fingerprint != vocabulary.fingerprint:
+    def load(cls, settings: DistillSettings, vocabulary: Vocabulary, length: int, device: torch.device) -> Teacher:
+        """Load a teacher for sequences of `length` tokens.
+
+        Raises `ConfigError` if it has another vocabulary or too few positions.
+        """
+        checkpoint = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
+        if hub.load_vocabulary(checkpoint).fingerprint != vocabulary.fingerprint:
             raise ConfigError(
-                f"{found.directory}: was trained with another vocabulary than that of the data",
-                f"make the data with the teacher's: albert data … --vocab {found.directory}",
+                f"{checkpoint.directory}: the teacher's vocabulary is not that of the data",
+                f"build the data with the teacher's vocabulary: albert data … --vocab {checkpoint.directory}",
             )
-        if (positions := found.config.max_position_embeddings) < length:
+        positions = checkpoint.config.max_position_embeddings
+        if positions < length:
             raise ConfigError(
-                f"{found.directory}: has {positions} positions, and sequences have up to {length} tokens",
-                f"-s data.max_seq_length={positions}",
+                f"{checkpoint.directory}: the teacher has {positions} positions, and sequences up to {length} tokens",
+                f"use -s data.max_seq_length={positions}",
             )
-        model = MaskedLanguageModel(found.config)
-        hub.load_weights(model, found, hub.LoadPolicy.HEADS)
+        model = MaskedLanguageModel(checkpoint.config)
+        hub.load_weights(model, checkpoint, hub.LoadPolicy.HEADS)
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """The student's divergence from the teacher's distribution, summed over the masked positions."""
+        """Sum the student's divergence from the teacher's distribution over the masked positions."""
         with torch.no_grad():
             teacher_MV = self.model(tokens)
-        t = self.settings.temperature
-        ours, theirs = (F.log_softmax(x.float() / t, -1) for x in (student_MV, teacher_MV))
-        return self.settings.weight * t * t * F.kl_div(ours, theirs, reduction="sum", log_target=True)
+        temperature = self.settings.temperature
+        student = F.log_softmax(student_MV.float() / temperature, -1)
+        teacher = F.log_softmax(teacher_MV.float() / temperature, -1)
+        divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
+        return self.settings.weight * temperature * temperature * divergence

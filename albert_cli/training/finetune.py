@@ -113,8 +113,10 @@ def finetune(
     schedule = TaskScheduleSettings(s.total_steps, None, s.warmup_steps, s.warmup_ratio)
     recipe = dataclasses.replace(prepared.recipe, schedule=schedule, train=train)
     with run.write_run_status(out) as status:
-        old = run.load_saved_recipe(out, resume)
-        recipe = dataclasses.replace(recipe, train=run.reuse_resolved_auto(recipe.train, old))
+        old = run.load_saved_recipe(out, resume, FinetuneRecipe)
+        recipe = dataclasses.replace(
+            recipe, train=run.reuse_resolved_auto(recipe.train, None if old is None else old.train)
+        )
         if old is not None:
             run.check_same_recipe(out, old, recipe)
             if (out / RESULTS).is_file():

@@ -1,4 +1,4 @@
-"""What a run writes down: means of its steps, speed and evaluations, as JSON lines and for TensorBoard, and hints."""
+"""The log of a run: means of its steps, speed, evaluations and hints, as JSON lines and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,22 +9,46 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from albert_cli import console, journal, store
 from albert_cli.training.checkpoint import TrainState
 
-DOCS_HINT: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
-_PATIENCE = 500  # steps without progress before the first hint; then twice as many, and so on
-_PROGRESS = 0.1  # nats; less is noise
-_NEAR = 0.3  # nats below the unigram entropy: what copying unmasked tokens brings, without any use of context
-_BLOCK = 250  # steps whose mean is compared: a single step's loss is too noisy
-_JUMP = 0.5  # nats above the usual loss, and eight usual deviations
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+# Every hint of a run, with the fields that its rule fills in.
+_HINTS: Final = {
+    "spike": (
+        "loss jumped from {median:.3f} to {loss:.3f} by step {step:,} (gradient norm {norm:.3g}, usually "
+        "{usual_norm:.3g}): if it does not come back, lower optimizer.lr or lengthen the warmup; "
+    ),
+    "plateau": (
+        "masked-word loss has not left {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
+        "knows how often tokens occur, but uses no context). Try informed initialization ([init]), more updates "
+        "(shorter sequences, smaller batches), a lower optimizer.lr, "
+        'model.initializer_range = "auto" or masked_bias = "unigram"; '
+    ),
+}
+_DOCS_REFERENCE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
+
+_SPIKE_RECORDS: Final = 50  # journal records whose median is the usual loss
+_MIN_SPIKE_RECORDS: Final = 20
+_SPIKE_NATS: Final = 0.5  # a spike is above the median by this and by eight usual deviations
+_SPIKE_DEVIATIONS: Final = 8
+_MAD_TO_DEVIATION: Final = 1.4826  # the standard deviation of normal noise is so many median absolute deviations
+
+_PLATEAU_STEPS: Final = 500  # steps without progress before the first hint; twice as many before each further one
+_PROGRESS_NATS: Final = 0.1  # less is noise
+_CONTEXT_NATS: Final = 0.3  # below the unigram entropy: reached by copying unmasked tokens, without context
+_MEAN_STEPS: Final = 250  # the loss of one step is too noisy to compare
+
+LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_loss" and "grad_norm"
 
 
 @dataclass
 class StepWindow:
-    """Sums over the steps since the journal's last line: `tokens` of all ranks, the full model's `flops` of one."""
+    """Sums over the steps since the last journal record: `tokens` of all ranks, `flops` of the full model on one."""
 
     sums: dict[str, float] = field(default_factory=dict)
     steps: int = 0
@@ -33,127 +57,151 @@ class StepWindow:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, values: Mapping[str, float], tokens: int, flops: float) -> None:
-        """One more step."""
+        """Add one step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
-        self.steps, self.tokens, self.flops = self.steps + 1, self.tokens + tokens, self.flops + flops
+        self.steps += 1
+        self.tokens += tokens
+        self.flops += flops
 
     def means(self) -> dict[str, float]:
-        """The mean of each value over the steps."""
+        """Return the mean of each value over the steps."""
         return {name: value / self.steps for name, value in self.sums.items()}
 
     def speed(self, peak: float | None) -> dict[str, float]:
-        """Tokens a second over all ranks, and the share of the peak (FLOP/s of one rank) that was reached."""
+        """Return tokens per second of all ranks, and the MFU of one rank if its `peak` in FLOP/s is known."""
         seconds = max(time.monotonic() - self.started, 1e-9)
-        found: dict[str, float] = {"tokens_per_second": round(self.tokens / seconds)}
+        speed: dict[str, float] = {"tokens_per_second": round(self.tokens / seconds)}
         if peak and self.flops:
-            found["mfu"] = round(self.flops / seconds / peak, 4)
-        return found
+            speed["mfu"] = round(self.flops / seconds / peak, 4)
+        return speed
 
 
 @dataclass
-class LossHints:
-    """Hints in words when a run's curve looks like trouble, decided from the journal's lines in order.
+class SpikeRule:
+    """A hint for a loss far above its median over the last journal records, once until it is back."""
 
-    From them alone, so that a resumed run has the hints of an uninterrupted one. `unigram_entropy`, nats: the loss of
-    a model that only knows how often each token occurs. `warmup`: steps during which slow progress is no wonder.
-    """
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=_SPIKE_RECORDS))
+    _norms: deque[float] = field(default_factory=lambda: deque(maxlen=_SPIKE_RECORDS))
+    _is_high: bool = False
+
+    def observe(self, record: LossRecord) -> str | None:
+        """Add a record; return the hint that it gives reason for."""
+        loss = record["loss"]
+        was_high = self._is_high
+        hint = None
+        if len(self._losses) >= _MIN_SPIKE_RECORDS:
+            median = statistics.median(self._losses)
+            deviation = _MAD_TO_DEVIATION * statistics.median(abs(x - median) for x in self._losses)
+            self._is_high = loss > median + max(_SPIKE_NATS, _SPIKE_DEVIATIONS * deviation)
+            if self._is_high and not was_high:
+                hint = _HINTS["spike"].format(
+                    median=median,
+                    loss=loss,
+                    step=record["step"],
+                    norm=record["grad_norm"],
+                    usual_norm=statistics.median(self._norms),
+                )
+        self._losses.append(loss)
+        self._norms.append(record["grad_norm"])
+        return hint
+
+
+@dataclass
+class PlateauRule:
+    """A hint for a masked-word loss that stays near the unigram entropy, at growing intervals."""
 
     unigram_entropy: float
     warmup: int
-    _before: int = 0
-    _block: list[tuple[int, float]] = field(default_factory=list)
+    _last_step: int = 0
+    _sum: float = 0.0
+    _steps: int = 0
     _best: float = float("inf")
     _best_step: int = 0
-    _patience: int = _PATIENCE
-    _usual: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=50))
-    _is_high: bool = False
+    _patience: int = _PLATEAU_STEPS
 
-    def after(self, record: Mapping[str, Any]) -> list[str]:
-        """The hints that one more line of the journal gives reason for."""
+    def observe(self, record: LossRecord) -> str | None:
+        """Add a record; return the hint that it gives reason for."""
+        step = int(record["step"])
+        self._sum += (step - self._last_step) * record["mlm_loss"]
+        self._steps += step - self._last_step
+        self._last_step = step
+        if self._steps < _MEAN_STEPS:
+            return None
+        mean = self._sum / self._steps
+        self._sum = 0.0
+        self._steps = 0
+        if mean < self._best - _PROGRESS_NATS or step <= self.warmup:
+            self._best = mean
+            self._best_step = step
+            self._patience = _PLATEAU_STEPS
+        waited = step - self._best_step
+        if waited < self._patience or mean < self.unigram_entropy - _CONTEXT_NATS:
+            return None
+        self._patience *= 2
+        return _HINTS["plateau"].format(mean=mean, steps=waited, entropy=self.unigram_entropy)
+
+
+class LossHints:
+    """Hints about a loss that jumps or stays, from the records of the journal in their order.
+
+    The hints depend on the records alone, so a resumed run prints those of an uninterrupted one. `unigram_entropy`, in
+    nats, is the loss of a model that only knows token frequencies. `warmup`: steps in which slow progress is normal.
+    """
+
+    def __init__(self, unigram_entropy: float, warmup: int) -> None:
+        self._rules = (SpikeRule(), PlateauRule(unigram_entropy, warmup))
+
+    def observe(self, record: Mapping[str, Any]) -> list[str]:
+        """Add a record of the journal; return the hints that it gives reason for."""
         if not {"loss", "mlm_loss", "grad_norm"} <= record.keys():
             return []
-        hints = [self._spike(record), self._plateau(record["step"], record["mlm_loss"])]
-        return [hint for hint in hints if hint]
-
-    def _spike(self, record: Mapping[str, Any]) -> str:
-        """A loss far above what it was in the lines before."""
-        step, loss, norm = record["step"], record["loss"], record["grad_norm"]
-        hint = ""
-        if len(self._usual) >= 20:
-            losses = [x for x, _ in self._usual]
-            middle = statistics.median(losses)
-            deviation = 1.4826 * statistics.median(abs(x - middle) for x in losses)
-            is_high = loss > middle + max(_JUMP, 8 * deviation)
-            if is_high and not self._is_high:
-                usually = statistics.median(n for _, n in self._usual)
-                hint = (
-                    f"loss jumped from {middle:.3f} to {loss:.3f} by step {step:,} (gradient norm {norm:.3g}, usually "
-                    f"{usually:.3g}): if it does not come back, lower optimizer.lr or lengthen the warm-up; {DOCS_HINT}"
-                )
-            self._is_high = is_high
-        self._usual.append((loss, norm))
-        return hint
-
-    def _plateau(self, step: int, loss: float) -> str:
-        """A masked-word loss that stays near what counting tokens alone would reach."""
-        self._block.append((step - self._before, loss))
-        self._before = step
-        steps = sum(n for n, _ in self._block)
-        if steps < _BLOCK:
-            return ""
-        mean = sum(n * x for n, x in self._block) / steps
-        self._block.clear()
-        if mean < self._best - _PROGRESS or step <= self.warmup:
-            self._best, self._best_step, self._patience = mean, step, _PATIENCE
-        waited = step - self._best_step
-        if waited < self._patience or mean < self.unigram_entropy - _NEAR:
-            return ""
-        self._patience *= 2
-        return (
-            f"masked-word loss has not left {mean:.2f} for {waited:,} steps (the unigram entropy is "
-            f"{self.unigram_entropy:.2f}: the model knows how often tokens occur, and nothing of their context). What "
-            "decides: starting weights ([init]), the number of updates (shorter sequences, smaller batches), a lower "
-            f'optimizer.lr, model.initializer_range = "auto", masked_bias = "unigram"; {DOCS_HINT}'
-        )
+        hints = [rule.observe(record) for rule in self._rules]
+        return [hint + _DOCS_REFERENCE for hint in hints if hint is not None]
 
 
 class RunLog:
-    """Rank 0's `metrics.jsonl`, cut back to `step` first; the same figures for TensorBoard; and hints."""
+    """Rank 0's `metrics.jsonl`, the same curves for TensorBoard, and hints; opening it drops records after `step`."""
 
     def __init__(self, out: Path, step: int, hints: LossHints | None) -> None:
-        self._journal, self._hints, self._curves = journal.Journal(out / journal.JOURNAL), hints, out / "tensorboard"
-        self._board: Any = None
+        self._journal = journal.Journal(out / journal.JOURNAL)
+        self._hints = hints
+        self._curves = out / "tensorboard"
+        self._board: SummaryWriter | None = None
         self._journal.truncate_after(step)
         if importlib.util.find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # What an interrupted run wrote after the step that it is resumed from is hidden.
+            # TensorBoard hides what an interrupted run wrote after the resumed step.
             with store.translate_os_errors(self._curves):
-                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
+                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)  # type: ignore[no-untyped-call]
         if hints is not None and self._journal.path.exists():
             for record in journal.read_journal(self._journal.path):
-                hints.after(record)
+                hints.observe(record)
 
-    def steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
-        """A line on the steps since the last one, and what it gives reason to hint at."""
+    def write_steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
+        """Write a record of the steps since the last one, and the hints that it gives reason for."""
         record = {"step": state.step, **{key: _round_digits(value) for key, value in means.items()}, **speed}
         self._write("train", record, state, {**means, **speed})
-        for hint in self._hints.after(record) if self._hints else ():
+        if self._hints is None:
+            return
+        for hint in self._hints.observe(record):
             self._journal.append({"step": state.step, "hint": hint})
             console.warn(hint)
 
-    def evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """A line on an evaluation."""
+    def write_evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
+        """Write a record of an evaluation."""
         rounded = {key: _round_digits(value) for key, value in metrics.items()}
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 
-    def _write(self, curves: str, record: dict[str, Any], state: TrainState, values: Mapping[str, float]) -> None:
+    def _write(self, curves: str, record: Mapping[str, object], state: TrainState, values: Mapping[str, float]) -> None:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
-        if self._board is not None:
-            with store.translate_os_errors(self._curves):
-                for name, value in values.items():
-                    self._board.add_scalar(console.strip_control_chars(f"{curves}/{name}"), value, state.step)
+        if self._board is None:
+            return
+        with store.translate_os_errors(self._curves):
+            for name, value in values.items():
+                tag = console.strip_control_chars(f"{curves}/{name}")
+                self._board.add_scalar(tag, value, state.step)  # type: ignore[no-untyped-call]
 
     def sync(self) -> None:
         """Flush the journal to the disk."""
@@ -164,11 +212,11 @@ class RunLog:
         self._journal.close()
         if self._board is not None:
             with store.translate_os_errors(self._curves):
-                self._board.close()
+                self._board.close()  # type: ignore[no-untyped-call]
 
 
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
-    """The text beside the progress bar."""
+    """Return the text next to the progress bar."""
     parts = [f"loss {means['loss']:.3f}"]
     for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence order")):
         if name in means:
@@ -180,5 +228,5 @@ def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> s
 
 
 def _round_digits(value: float) -> float:
-    """Six significant digits: enough for a curve, short enough to read."""
+    """Round to six significant digits: enough for a curve, short enough to read."""
     return float(f"{value:.6g}")

@@ -1,8 +1,8 @@
-"""The one training loop: pretraining and every fine-tuning task run through these lines.
+"""The training loop of pretraining and fine-tuning.
 
-What is trained is a `Job`: it draws the micro-batches of a step as a function of (seed, step), turns one
-into sums of losses, evaluates, and writes its model. The loop adds everything else: accumulation, the
-reduction over ranks, clipping, the finite check, schedule, logging, evaluation, saving, interruption.
+A `TrainingJob` samples the micro-batches of a step from (seed, step), computes sums of losses, evaluates, and writes
+its model. The loop does the rest: gradient accumulation, reduction over ranks, clipping, the check for finite values,
+the schedule, logging, saving and interruption.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NoReturn
+from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -34,68 +34,98 @@ from albert_cli.training.device import autocast, deterministic_kernels, evaluati
 from albert_cli.training.log import LossHints, RunLog, StepWindow, progress_suffix
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.reduction import reduce_during_backward, reduce_gradients
-from albert_cli.training.settings import ScheduleSettings
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 DIVERGED_FILE: Final = "diverged.json"
-_STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warm-up; the last checkpoint is intact"
-_SAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)  # what SLURM can send before the time limit
+_STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warmup; the last checkpoint is intact"
+_SAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)  # SLURM can send it before the time limit
+
+BatchT = TypeVar("BatchT")
+
+
+class LoopSettings(Protocol):
+    """The sections of a recipe that the loop reads."""
+
+    @property
+    def train(self) -> TrainSettings:
+        """`[train]`."""
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        """`[optimizer]`."""
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """A part of a step's batch, still on the host; `number` is its place in the global batch.
+class MicroBatch(Generic[BatchT]):
+    """A part of a step's batch; `number` is its index in the global batch.
 
-    `counts`: over how many items each loss is averaged (masked positions, pairs, examples), `flops` what the
-    full model computes for it, forward and backward.
+    `counts`: the items over which each loss is averaged (masked positions, pairs, examples). `flops`: FLOPs of the full
+    model for it, forward and backward.
     """
 
     number: int
-    data: Any
+    data: BatchT
     counts: Mapping[str, int]
     tokens: int
     flops: float = 0.0
 
 
-class TrainingJob(ABC):
-    """What the loop trains: `settings` is the recipe, whose `[train]` and `[optimizer]` the loop reads."""
+@dataclass(frozen=True)
+class StepResult:
+    """The outcome of one update, the same on every rank except for `flops`.
+
+    `values`: the losses and metrics, averaged over the global batch, the gradient's norm and the learning rate.
+    `tokens` are those of all ranks, `flops` those of this rank.
+    """
+
+    values: Mapping[str, float]
+    tokens: int
+    flops: float
+    stop_requested: bool
+    save_due: bool
+
+
+class TrainingJob(ABC, Generic[BatchT]):
+    """A model, its recipe, and how to compute its losses."""
 
     model: nn.Module
-    settings: Any
+    settings: LoopSettings
 
     @property
     def recipe(self) -> str:
-        """The resolved recipe as TOML, kept in every checkpoint."""
+        """The resolved recipe as TOML, saved in every checkpoint."""
         return config.dump_toml(self.settings)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """The losses whose sum is minimised."""
+        """The losses whose sum is minimized."""
         return ("loss",)
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """Sums of `loss_sums` that are logged beside the losses, each with the loss whose count divides it."""
+        """Logged sums of `loss_sums` other than losses, each with the loss whose count divides it."""
         return {}
 
     @abstractmethod
-    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
-        """This rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
+    def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[BatchT]]:
+        """Sample this rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
 
     @abstractmethod
-    def loss_sums(self, data: Any) -> dict[str, Tensor]:
-        """The sums of each loss over the items of one micro-batch, named as in its `counts`, and of extra metrics."""
+    def loss_sums(self, data: BatchT) -> dict[str, Tensor]:
+        """Sum each loss over the items of a micro-batch, with the names of its `counts`, and each extra metric."""
 
     @abstractmethod
     def evaluate(self, group: RankGroup) -> dict[str, float]:
-        """Scores of the current weights, none when there is nothing to score on; called in evaluation mode."""
+        """Score the current weights in evaluation mode; return {} if there is nothing to score on."""
 
-    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:  # noqa: B027
-        """Called after every evaluation: keep the model, and note it in the state, where it is the best so far."""
+    @abstractmethod
+    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
+        """Save the model after an evaluation, and record it in the state, if it is the best so far."""
 
     @abstractmethod
     def write_model(self, directory: Path) -> None:
@@ -103,17 +133,17 @@ class TrainingJob(ABC):
 
 
 def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
-    """(number, start, stop) of this rank's parts of a batch; the cut does not depend on the world size."""
+    """Yield (number, start, stop) of this rank's micro-batches; the split does not depend on the world size."""
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:
             yield number, start, min(start + size, total)
 
 
-@dataclass(repr=False)  # to register a signal handler Python takes its repr, which would print every weight
-class Loop:
-    """One run of a job, from its state to its last step; `label` names it beside the progress bar."""
+@dataclass(repr=False)  # Python prints the handler of a signal, and a repr would print every weight
+class Loop(Generic[BatchT]):
+    """One run of a job, from its state to its last step; `label` names it next to the progress bar."""
 
-    job: TrainingJob
+    job: TrainingJob[BatchT]
     optimizer: Optimizer
     schedule: ScheduleSettings
     out: Path
@@ -122,150 +152,155 @@ class Loop:
     parents: Mapping[str, str] = field(default_factory=dict)
     state: TrainState = field(default_factory=TrainState)
     hints: LossHints | None = None
+    _stop_requested: bool = field(default=False, init=False)
+    _last_save: float = field(default_factory=time.monotonic, init=False)
 
     def run(self) -> None:
         """Train to the last step.
 
-        Raises `DivergedError` before an update, and where an evaluation, is not finite, and `Interrupted` after saving
-        when the process was asked to stop (SIGTERM, SIGUSR1, Ctrl-C).
+        Raises `DivergedError` if a loss, a gradient or an evaluation is not finite. Raises `Interrupted` after saving
+        if a signal (SIGTERM, SIGUSR1, Ctrl-C) asks the process to stop.
         """
         train = self.job.settings.train
         if train.deterministic and self.job.device.type == "cuda":
             console.info(
-                "train.deterministic: slower kernels, attention's backward pass above all; "
-                "`albert bench pretrain` with and without it shows by how much"
+                "train.deterministic: slower kernels, most of all attention's backward pass; "
+                "compare `albert bench pretrain` with and without it"
             )
         if self.group.rank == 0:
-            checkpoint.prune_checkpoints(self.out, train.keep)  # a kill may have come right after the last save
-        with contextlib.closing(self.steps(self.schedule.total_steps)) as steps:
-            for _ in steps:
+            checkpoint.prune_checkpoints(self.out, train.keep)  # a kill may have followed the last save
+            (self.out / DIVERGED_FILE).unlink(missing_ok=True)
+        save_steps, _ = train.save_interval()
+        with self._open_log() as log, contextlib.closing(self.steps(log, self.schedule.total_steps)) as results:
+            for result in results:
                 if self._is_due(train.eval_every):
-                    self._evaluate()
-                every, _ = train.save_interval()
-                if self._is_due(every) if every else self._save_is_due:
-                    self.save()
-                if self.must_stop:
-                    self.save()
+                    self._evaluate(log)
+                save_due = self._is_due(save_steps) if save_steps else result.save_due
+                if save_due or result.stop_requested:
+                    self.save(log)
+                if result.stop_requested:
                     raise Interrupted(f"{self.out}: stopped after step {self.state.step}")
 
-    def steps(self, shown: int | None) -> Generator[None]:
-        """Open the run's files and take one step after the other, each with its line in the journal when it is due.
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[RunLog | None]:
+        """Open the run's log on rank 0; other ranks have none."""
+        if self.group.rank != 0:
+            yield None
+            return
+        with contextlib.closing(RunLog(self.out, self.state.step, self.hints)) as log:
+            yield log
 
-        `shown`: how many the progress bar counts to; None where that is open. Evaluating, saving and stopping are left
-        to the caller; closing the generator closes the files.
+    def steps(self, log: RunLog | None, shown: int | None) -> Generator[StepResult]:
+        """Take one step after the other and write their means to the log when they are due.
+
+        The caller evaluates, saves and stops between the steps. `shown` is the length of the progress bar, or None.
         """
-        train, total = self.job.settings.train, self.schedule.total_steps
-        self._log = None
-        if self.group.rank == 0:
-            (self.out / DIVERGED_FILE).unlink(missing_ok=True)
-            self._log = RunLog(self.out, self.state.step, self.hints)
+        train = self.job.settings.train
+        numbers = range(self.state.step, self.schedule.total_steps)
         peak = machine.measure_matmul_peak(train.precision, self.job.device, seconds=0.1)
-        self._window, self._is_asked = StepWindow(), False
-        self._last_save = self._started = time.monotonic()
-        self._seconds_before = self.state.seconds
+        window = StepWindow()
+        started = time.monotonic() - self.state.seconds
+        self._last_save = time.monotonic()
         with (
-            contextlib.closing(self._log) if self._log else contextlib.nullcontext(),
             deterministic_kernels(train.deterministic),
             handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE_SIGNAL), self._on_signal),
-            prefetch(lambda step: self.job.draw(step, self.group), range(self.state.step, total)) as batches,
+            prefetch(lambda step: self.job.sample_step(step, self.group), numbers) as batches,
             console.progress(self.label, shown, self.state.step) as bar,
         ):
             for parts in batches:
-                self._step(parts)
-                means, speed = self._window.means(), self._window.speed(peak)
+                result = self._step(parts)
+                self.state.step += 1
+                self.state.seconds = time.monotonic() - started
+                window.add(result.values, result.tokens, result.flops)
+                means = window.means()
+                speed = window.speed(peak)
                 bar.update(self.state.step, progress_suffix(means, speed))
                 if self._is_due(train.log_every):
-                    if self._log:
-                        self._log.steps(self.state, means, speed)
-                    self._window = StepWindow()
-                yield
+                    if log:
+                        log.write_steps(self.state, means, speed)
+                    window = StepWindow()
+                paused = time.monotonic()
+                yield result
+                window.started += time.monotonic() - paused
 
     def _on_signal(self, number: int, frame: object) -> None:
-        """Note SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts at once."""
-        if self._is_asked and number == signal.SIGINT:
+        """Record SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts at once."""
+        if self._stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self._is_asked = True
+        self._stop_requested = True
 
-    # ------------------------------------------------------------ one step
+    def _step(self, parts: Sequence[MicroBatch[BatchT]]) -> StepResult:
+        """Update the weights once, with one wait for the device.
 
-    def _step(self, parts: Sequence[MicroBatch]) -> None:
-        """One update of the weights, with one wait for the device.
-
-        The wait cannot be left out: no update may follow a gradient that is not finite, so its norm must be known
-        first. Losses, accuracies and the ranks' wishes to stop or to save come in the same copy.
+        The wait is necessary: the norm must be known to be finite before the update. Losses, metrics and the ranks'
+        requests to stop or to save are copied to the host together with it.
         """
         settings = self.job.settings
         means = accumulate(self.job, parts, self.state.step, self.group)
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
-        values = self._exchange(means, norm, sum(part.tokens for part in parts))
-        step = {"loss": sum(values[name] for name in self.job.loss_names), **values, "lr": lr}
-        decisive = {name: values[name] for name in (*self.job.loss_names, "grad_norm")}
-        if not all(map(math.isfinite, decisive.values())):
-            self._diverged(means, decisive)
+        tokens = sum(part.tokens for part in parts)
+        counts = (tokens, self._stop_requested, self._is_save_time())
+        *sums, all_tokens, stop, save, grad_norm = sum_over_ranks(means, counts, norm, self.group)
+        values = dict(zip(means, sums, strict=True))
+        losses = {name: values[name] for name in self.job.loss_names}
+        if not all(map(math.isfinite, (*losses.values(), grad_norm))):
+            self._raise_diverged(means, {**losses, "grad_norm": grad_norm})
         update_weights(self.optimizer, lr)
-        self.state.step += 1
-        self.state.seconds = self._seconds_before + time.monotonic() - self._started
-        self._window.add(step, self._tokens, sum(part.flops for part in parts))
+        return StepResult(
+            {"loss": sum(losses.values()), **values, "grad_norm": grad_norm, "lr": lr},
+            tokens=round(all_tokens),
+            flops=sum(part.flops for part in parts),
+            stop_requested=stop > 0,
+            save_due=save > 0,
+        )
 
-    def _exchange(self, means: Mapping[str, Tensor], norm: Tensor, tokens: int) -> dict[str, float]:
-        """The means over the whole batch and the gradient's norm as numbers, the same on every rank.
-
-        The gradient was summed over the ranks before, so a part that is not finite is seen by all of them. Notes how
-        many tokens all ranks had, whether one was asked to stop, and whether a checkpoint is due by rank 0's clock.
-        """
+    def _is_save_time(self) -> bool:
+        """Tell by rank 0's clock whether `train.save_every` has passed since the last save."""
         _, seconds = self.job.settings.train.save_interval()
-        is_time = self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
-        counts = to_device([np.array([tokens, self._is_asked, is_time], np.float32)], norm.device)
-        own = torch.cat([torch.stack(list(means.values())), *counts])
-        *values, of_all, stop, save, last = torch.cat([self.group.all_reduce(own), norm[None]]).tolist()
-        self._tokens, self.must_stop, self._save_is_due = round(of_all), stop > 0, save > 0
-        return {**dict(zip(means, values, strict=True)), "grad_norm": last}
+        return self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
 
-    def _diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
-        """Leave `diverged.json` with what is not finite, and end: losses by rank, or else weights by their gradient."""
-        own = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
-        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.all_gather(own)) for name in names]
-        if not causes:  # a loss would spoil every gradient
-            parameters = self.job.model.named_parameters()
-            greatest = {name: float(p.grad.abs().max()) for name, p in parameters if p.grad is not None}
-            infinite = [name for name, value in greatest.items() if not math.isfinite(value)]
-            causes = infinite or [max(greatest, key=lambda name: greatest[name])]  # or their norm alone overflowed
+    def _raise_diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
+        """Write `diverged.json` and raise `DivergedError`, naming the losses by rank, or else the weights."""
+        local = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
+        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.all_gather(local)) for name in names]
+        if not causes:  # a loss that is not finite would make every gradient so
+            causes = find_largest_gradients(self.job.model)
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        at = "".join(f"; {name}" for name in causes[:1]) + (f" and {len(causes) - 1} more" if causes[1:] else "")
-        message = f"step {self.state.step}: the loss or gradient is not finite ({numbers}{at}); nothing was updated"
+        more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+        message = (
+            f"step {self.state.step}: the loss or gradient is not finite ({numbers}; {causes[0]}{more}); "
+            "nothing was updated"
+        )
         if self.group.rank == 0:
-            found = {"message": message, "step": self.state.step, "not_finite": causes, "parents": dict(self.parents)}
-            store.write_json(self.out / DIVERGED_FILE, found)
+            report = DivergenceReport(message, self.state.step, causes, dict(self.parents))
+            store.write_json(self.out / DIVERGED_FILE, asdict(report))
         raise DivergedError(message, _STABILITY_HINT)
 
     def _is_due(self, every: int) -> bool:
-        """Whether the last step or a multiple of `every` is done; 0: the last step only."""
-        last = self.schedule.total_steps
-        return self.state.step == last or (every > 0 and self.state.step % every == 0)
+        """Tell whether the last step, or a multiple of `every` steps, is done; 0 means the last step only."""
+        if self.state.step == self.schedule.total_steps:
+            return True
+        return every > 0 and self.state.step % every == 0
 
-    # ------------------------------------------------------------ every so often
-
-    def _evaluate(self) -> None:
-        """Score the weights, note it, and let the job keep them where they are the best so far."""
-        started = time.monotonic()
+    def _evaluate(self, log: RunLog | None) -> None:
+        """Score the weights, log the scores, and let the job keep the weights if they are the best so far."""
         metrics = evaluate_job(self.job, self.group)
         if not metrics:
             return
-        # The last update can spoil the weights, which no step follows.
+        # The last update may have spoiled the weights, and no step follows it.
         if not all(map(math.isfinite, metrics.values())):
-            raise DivergedError(f"step {self.state.step}: what is scored after it is not finite", _STABILITY_HINT)
-        if self._log:
-            self._log.evaluation(self.state, metrics)
-            shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
-            console.info(f"{self.label} step {self.state.step:,}: {shown}")
+            raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", _STABILITY_HINT)
+        if log:
+            log.write_evaluation(self.state, metrics)
+            scores = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())
+            console.info(f"{self.label} step {self.state.step:,}: {scores}")
         self.job.keep_best(metrics, self.state)
-        self._window.started += time.monotonic() - started
 
-    def save(self) -> None:
+    def save(self, log: RunLog | None = None) -> None:
         """Commit a checkpoint of the current step."""
-        if self._log:
-            self._log.sync()
+        if log:
+            log.sync()
         if self.group.rank == 0:
             checkpoint.save_checkpoint(
                 self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
@@ -275,63 +310,100 @@ class Loop:
         self._last_save = time.monotonic()
 
 
+@dataclass(frozen=True)
+class DivergenceReport:
+    """`diverged.json`: the step whose losses or gradients are not finite, and which of them."""
+
+    message: str
+    step: int
+    not_finite: list[str]
+    parents: dict[str, str]
+
+
 # ---------------------------------------------------------------- the arithmetic of a step
 
 
-def accumulate(job: TrainingJob, parts: Sequence[MicroBatch], step: int, group: RankGroup) -> dict[str, Tensor]:
+def accumulate(
+    job: TrainingJob[BatchT], parts: Sequence[MicroBatch[BatchT]], step: int, group: RankGroup
+) -> dict[str, Tensor]:
     """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
 
-    The parts of all ranks add up to the losses and to the extra metrics. Every sum is divided by its
-    count over the *global* batch, so that neither the micro-batch size nor the number of ranks changes the update;
-    gradients are summed locally and reduced once. Nothing here waits for the device.
+    The parts of all ranks add up to the losses and extra metrics. Every sum is divided by its count over the *global*
+    batch, so neither the micro-batch size nor the number of ranks changes the update. Gradients are summed locally and
+    reduced once. Nothing here waits for the device.
     """
-    names, device, train = job.loss_names, job.device, job.settings.train  # a rank without micro-batches needs them too
-    (own,) = to_device([np.array([sum(p.counts[n] for p in parts) for n in names], np.float32)], device)
-    counts = dict(zip(names, group.all_reduce(own).clamp(min=1.0), strict=True))
-    counts |= {name: counts[loss] for name, loss in job.extra_metrics.items()}
+    device = job.device
+    train = job.settings.train
+    names = job.loss_names  # also on a rank without micro-batches
+    local_counts = np.array([sum(part.counts[name] for part in parts) for name in names], np.float32)
+    (counts_on_device,) = to_device([local_counts], device)
+    counts = dict(zip(names, group.all_reduce(counts_on_device).clamp(min=1.0), strict=True))
+    for name, loss_name in job.extra_metrics.items():
+        counts[name] = counts[loss_name]
     means = {name: torch.zeros((), device=device) for name in counts}
-    sent_in = torch.bfloat16 if train.communication == "bf16" else torch.float32
+    dtype = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
         seed_micro_batch(train.seed, step, part.number)
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
         loss = torch.stack([sums[name] / counts[name] for name in names]).sum()
-        with reduce_during_backward(job.model, group if part is parts[-1] else RankGroup(), sent_in):
-            loss.backward()  # type: ignore[no-untyped-call]
+        with reduce_during_backward(job.model, group if part is parts[-1] else RankGroup(), dtype):
+            torch.autograd.backward(loss)
         for name, count in counts.items():
             means[name] += sums[name].detach() / count
     if not parts:
-        reduce_gradients(job.model, group, sent_in)
+        reduce_gradients(job.model, group, dtype)
     return means
 
 
-def evaluate_job(job: TrainingJob, group: RankGroup) -> dict[str, float]:
-    """The scores of the current weights, with products in the recipe's precision."""
+def sum_over_ranks(means: Mapping[str, Tensor], counts: Sequence[float], norm: Tensor, group: RankGroup) -> list[float]:
+    """Return the means and the counts summed over the ranks, then the gradient's norm, after one wait for the device.
+
+    The gradient is already summed, so its norm is the same on every rank.
+    """
+    (counts_on_device,) = to_device([np.array(counts, np.float32)], norm.device)
+    local = torch.cat([torch.stack(list(means.values())), counts_on_device])
+    numbers: list[float] = torch.cat([group.all_reduce(local), norm[None]]).tolist()
+    return numbers
+
+
+def find_largest_gradients(model: nn.Module) -> list[str]:
+    """Return the names of the weights whose gradients are not finite, or else of the one with the largest entry."""
+    largest = {name: float(p.grad.abs().max()) for name, p in model.named_parameters() if p.grad is not None}
+    infinite = [name for name, value in largest.items() if not math.isfinite(value)]
+    return infinite or [max(largest, key=lambda name: largest[name])]  # the norm alone may overflow
+
+
+def evaluate_job(job: TrainingJob[BatchT], group: RankGroup) -> dict[str, float]:
+    """Score the current weights, with matmuls in the recipe's precision."""
     with evaluation_mode(job.model), autocast(job.settings.train.precision, job.device):
         return job.evaluate(group)
 
 
-def measure_step_seconds(job: TrainingJob, group: RankGroup, *, steps: int, seconds: float) -> float:
-    """Seconds that one step of a run takes: the loop's own, with the next batches drawn beside it and a journal.
+def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: int, seconds: float) -> float:
+    """Measure the seconds of one step of the loop, including sampling and logging.
 
-    It runs for at least `steps` and at least `seconds`, of which the first half warms up: code is made for every new
-    shape. The rate is next to nothing, so that none makes it diverge, but the weights are changed: throw them away.
+    The measurement takes at least `steps` steps and `seconds`, and the first half of it is a warmup: kernels are
+    compiled for every new shape. The learning rate is close to zero so that no step diverges, but the weights change:
+    discard them afterwards.
     """
-    tiny = replace(job.settings.optimizer, lr=1e-12)
-    job = replace(job, settings=replace(job.settings, optimizer=tiny))  # type: ignore[type-var]
+    endless = ScheduleSettings(total_steps=10**9, warmup_steps=10**9)
+    begin = time.monotonic()
+    warm_steps = 0
+    warm_until = begin
     with TemporaryDirectory(prefix="albert-") as out:
-        optimizer, forever = make_optimizer(job.model, tiny), ScheduleSettings(total_steps=10**9)
-        loop = Loop(job, optimizer, forever, Path(out), group, label="measuring")
-        begin, warm, done = time.monotonic(), 0, 0.0
-        with contextlib.closing(loop.steps(None)) as taken:
-            for count, _ in enumerate(taken, start=1):
-                if loop.must_stop:
+        optimizer = make_optimizer(job.model, job.settings.optimizer)
+        loop = Loop(job, optimizer, endless, Path(out), group, label="measuring")
+        with loop._open_log() as log, contextlib.closing(loop.steps(log, None)) as results:
+            for count, result in enumerate(results, start=1):
+                if result.stop_requested:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                passed = group.broadcast(time.monotonic() - begin)
-                if warm and count >= steps and passed >= seconds:
-                    machine.synchronize(job.device)  # the clock is read when the work is done, not when it is queued
-                    return group.broadcast((time.monotonic() - done) / (count - warm))
-                if not warm and count >= steps / 2 and passed >= seconds / 2:
+                elapsed = group.broadcast(time.monotonic() - begin)
+                if warm_steps and count >= steps and elapsed >= seconds:
+                    machine.synchronize(job.device)  # wait for the work itself, not for its queue
+                    return group.broadcast((time.monotonic() - warm_until) / (count - warm_steps))
+                if not warm_steps and count >= steps / 2 and elapsed >= seconds / 2:
                     machine.synchronize(job.device)
-                    warm, done = count, time.monotonic()
-    raise AssertionError("the loop has no end of its own")
+                    warm_steps = count
+                    warm_until = time.monotonic()
+    raise AssertionError("the loop has no last step")

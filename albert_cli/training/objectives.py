@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -24,180 +24,196 @@ from albert_cli.model.packing import PackedTokens, pack, to_device
 from albert_cli.randomness import Integers
 from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.distill import Teacher
 from albert_cli.training.loop import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-# Held-out examples are drawn like training ones, from a seed that no run's own seed can equal.
-EVALUATION_SEED = 2**62
-IGNORED_LABEL = -1  # the sentence-order label of a sequence that has none
+# Held-out examples are sampled like training examples, from a seed that no run can have.
+EVALUATION_SEED: Final = 2**62
+IGNORED_LABEL: Final = -1  # the sentence-order label of a sequence without an order
+_PAIR_RULES: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")
 
 
 @dataclass(frozen=True)
 class PretrainingCorpora:
-    """What a run reads: text to train on, held-out text with its unigram entropy, and further text by name.
+    """The text of a run: to train on, held out with its unigram entropy, and further corpora to evaluate by name.
 
-    `unigram_entropy`, nats: what a model that only counts tokens would lose on the held-out text; None: not scored.
+    `unigram_entropy`, in nats, is the loss on the held-out text of a model that only knows token frequencies; without
+    it the held-out text is not scored.
     """
 
     train: TokenCorpus
     heldout: TokenCorpus
     vocabulary: Vocabulary
     unigram_entropy: float | None = None
-    others: Mapping[str, TokenCorpus] = field(default_factory=dict)
+    further: Mapping[str, TokenCorpus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A micro-batch as it was drawn and, on the device, its tokens, masked labels [M] and order labels [N], int64."""
+    """A micro-batch on the host, and on the device its tokens, masked labels [M] and order labels [N], int64."""
 
-    drawn: PackedBatch
+    host: PackedBatch
     tokens: PackedTokens
     labels: Tensor
     order: Tensor
 
 
 def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
-    """The places in `lengths` [B], in groups whose lengths add up to at most `budget`, none of which is greater.
+    """Split the indices of `lengths` [B] into groups whose lengths add up to at most `budget`; none is greater.
 
-    Longest first: a group's lengths are alike, so that little is padded where attention needs a rectangle, and what
-    does not fit into memory fails at once.
+    The longest come first. A group then has similar lengths, so there is little padding where attention needs a
+    rectangle, and a batch that does not fit into memory fails at once.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
-    groups, start = [], 0
+    groups = []
+    start = 0
     while start < len(order):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + budget, side="right"))
+        tokens_before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, tokens_before + budget, side="right"))
         groups.append(order[start:stop])
         start = stop
     return groups
 
 
 @dataclass
-class PretrainingJob(TrainingJob):
-    """Masked-language and sentence-order training over a token corpus."""
+class PretrainingJob(TrainingJob[SampledBatch]):
+    """Training on masked words and sentence order over a token corpus."""
 
     model: PretrainingModel
     settings: PretrainRecipe
-    text: PretrainingCorpora
+    corpora: PretrainingCorpora
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     teacher: Teacher | None = None
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Masked words, the order of sentences unless the recipe leaves it out, and the distance to a teacher."""
-        return (*self._scored, "distill_loss") if self.teacher else self._scored
+        """Masked words, sentence order unless the recipe leaves it out, and the divergence from a teacher."""
+        return (*self._evaluated_losses, "distill_loss") if self.teacher else self._evaluated_losses
 
     @property
-    def _scored(self) -> tuple[str, ...]:
+    def _evaluated_losses(self) -> tuple[str, ...]:
         return ("mlm_loss",) if self.settings.data.sentence_loss == "none" else ("mlm_loss", "order_loss")
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """The share of masked words, and of sentence orders, that the model gets right while it learns."""
-        return {name.replace("loss", "accuracy"): name for name in self._scored}
+        """The accuracy of masked words and sentence order during training."""
+        return {name.replace("loss", "accuracy"): name for name in self._evaluated_losses}
 
-    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
-        s = self.settings
-        index, seed = s.examples_of(step), s.train.seed
-        if budget := s.batch.tokens:
-            # Every rank needs all lengths, which takes a small part of the time of drawing.
-            groups = group_by_tokens(sample_lengths(self.text.train, s.data, seed, index), budget)
-            own = [(n, index[group_]) for n, group_ in enumerate(groups) if n % group.world_size == group.rank]
+    def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[SampledBatch]]:
+        settings = self.settings
+        corpus = self.corpora.train
+        seed = settings.train.seed
+        examples = settings.examples_of(step)
+        if settings.batch.tokens:
+            # Every rank needs the lengths of all ranks; computing them takes a small part of the sampling time.
+            lengths = sample_lengths(corpus, settings.data, seed, examples)
+            parts = enumerate(group_by_tokens(lengths, settings.batch.tokens))
+            local = [(n, examples[part]) for n, part in parts if n % group.world_size == group.rank]
         else:
-            cuts = split_micro_batches(len(index), s.train.micro_batch_size, group)
-            own = [(n, index[start:stop]) for n, start, stop in cuts]
-        return [self._micro_batch(self.text.train, number, seed, examples, s.data) for number, examples in own]
+            ranges = split_micro_batches(len(examples), settings.train.micro_batch_size, group)
+            local = [(n, examples[start:stop]) for n, start, stop in ranges]
+        return [self._sample_micro_batch(corpus, number, seed, part, settings.data) for number, part in local]
 
-    def _micro_batch(
-        self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
-    ) -> MicroBatch:
-        drawn = sample_batch(corpus, self.text.vocabulary, pairs, seed, index)
+    def _sample_micro_batch(
+        self, corpus: TokenCorpus, number: int, seed: int, examples: Integers, pairs: PairSettings
+    ) -> MicroBatch[SampledBatch]:
+        batch = sample_batch(corpus, self.corpora.vocabulary, pairs, seed, examples)
         if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:  # class 2 is "from another document"
-            drawn = replace(drawn, order_labels=np.where(drawn.order_labels == 1, 2, drawn.order_labels))
-        counts = {"mlm_loss": len(drawn.masked_index)}
+            batch = replace(batch, order_labels=np.where(batch.order_labels == 1, 2, batch.order_labels))
+        counts = {"mlm_loss": len(batch.masked_index)}
         if self.teacher:
-            counts["distill_loss"] = len(drawn.masked_index)
+            counts["distill_loss"] = len(batch.masked_index)
         if self.settings.data.sentence_loss != "none":
-            counts["order_loss"] = int(np.count_nonzero(drawn.order_labels != IGNORED_LABEL))
-        flops = costs.batch_flops(self.model.config, np.diff(drawn.offsets), len(drawn.masked_index))
-        # On the device from here on: drawing goes on beside the computation, so that nothing waits for the copy.
-        labels = to_device([drawn.masked_labels.astype(np.int64), drawn.order_labels.astype(np.int64)], self.device)
-        data = SampledBatch(drawn, pack(drawn, self.device, drawn.masked_index), *labels)
-        return MicroBatch(number, data, counts, len(drawn.ids), flops)
+            counts["order_loss"] = int(np.count_nonzero(batch.order_labels != IGNORED_LABEL))
+        flops = costs.batch_flops(self.model.config, np.diff(batch.offsets), len(batch.masked_index))
+        # This runs in the prefetching thread, so nothing waits for the copy to the device.
+        labels, order = to_device(
+            [batch.masked_labels.astype(np.int64), batch.order_labels.astype(np.int64)], self.device
+        )
+        data = SampledBatch(batch, pack(batch, self.device, batch.masked_index), labels, order)
+        return MicroBatch(number, data, counts, len(batch.ids), flops)
 
     def loss_sums(self, data: SampledBatch) -> dict[str, Tensor]:
-        """Summed cross-entropy at masked positions and over sequences that have an order, and how many are right."""
+        """Sum the cross-entropy at masked positions and over sequences with an order, and the correct predictions."""
         logits = self.model(data.tokens)
-        given = (logits.masked, logits.sentence_order, data.labels, data.order)
-        sums = dict(_compiled_sum_losses()(*given)) if self.settings.train.compile == "on" else _sum_losses(*given)
+        sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
+        sums = dict(sum_losses(logits.masked, logits.sentence_order, data.labels, data.order))
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
 
     def evaluate(self, group: RankGroup) -> dict[str, float]:
-        """Losses and accuracies over fixed sets of examples, the same at every step of every run.
+        """Return losses and accuracies over fixed examples, the same at every step of every run.
 
-        The held-out text, if there is any, with its unigram entropy; then every other corpus, `NAME/` before its
-        scores. Where sentence order was trained, next-sentence accuracy stands beside it, and vice versa (§4.6).
+        The held-out text comes first, with its unigram entropy, then every further corpus with `NAME/` before its
+        scores. A model of sentence order is also scored on next-sentence prediction, and vice versa (§4.6).
         """
-        metrics, text = dict[str, float](), self.text
-        if text.heldout.tokens and text.unigram_entropy is not None:
-            metrics = {**self._scores(text.heldout, group), "unigram_entropy": text.unigram_entropy}
-        for name, corpus in text.others.items():
-            metrics |= {f"{name}/{key}": value for key, value in self._scores(corpus, group).items()}
+        metrics: dict[str, float] = {}
+        corpora = self.corpora
+        if corpora.heldout.tokens and corpora.unigram_entropy is not None:
+            metrics = {**self._scores(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
+        for name, corpus in corpora.further.items():
+            for metric, value in self._scores(corpus, group).items():
+                metrics[f"{name}/{metric}"] = value
         self.last_metrics = metrics
         return metrics
 
     def _scores(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
         pairs = self.settings.data
-        own = self._means(corpus, pairs, group)
-        metrics = {"mlm_loss": own["mlm_loss"], "mlm_accuracy": own["mlm_accuracy"]}
+        means = self._means(corpus, pairs, group)
+        metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
         if pairs.sentence_loss == "none":
             return metrics
-        metrics |= {name: value for name, value in own.items() if name.startswith("order_")}
-        others: tuple[Literal["nsp", "sop"], ...] = ("nsp", "sop")
-        for other in others:
-            if other != pairs.sentence_loss:
-                found = self._means(corpus, replace(pairs, sentence_loss=other), group)
-                metrics |= {f"{other}_accuracy": found["order_accuracy"]} if "order_accuracy" in found else {}
+        metrics |= {name: value for name, value in means.items() if name.startswith("order_")}
+        for rule in _PAIR_RULES:
+            if rule != pairs.sentence_loss:
+                means = self._means(corpus, replace(pairs, sentence_loss=rule), group)
+                if "order_accuracy" in means:
+                    metrics[f"{rule}_accuracy"] = means["order_accuracy"]
         return metrics
 
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
-        """The mean of all that `loss_sums` gives, over the evaluation's examples drawn by these rules.
+        """Return each loss and accuracy over the evaluation's examples, sampled by these rules.
 
-        What there is none of has no mean: next sentences in a single document, order where documents have one sentence.
+        A metric without items has no mean: next sentences in a single document, order in documents of one sentence.
         """
-        sums = dict.fromkeys((*self._scored, *self.extra_metrics), (0.0, 0))
+        names = (*self._evaluated_losses, *self.extra_metrics)
+        sums = np.zeros((len(names), 2))
         size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
         for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, size, group):
-            for name, (total, count) in self.summed(corpus, pairs, np.arange(start, stop)).items():
-                sums[name] = (sums[name][0] + total, sums[name][1] + count)
-        ranks = group.all_gather([float(number) for both in sums.values() for number in both])
-        totals = [sum(values) for values in zip(*ranks, strict=True)]
-        means = zip(sums, totals[::2], totals[1::2], strict=True)
-        return {name: total / count for name, total, count in means if count}
+            part = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
+            sums += [part[name] for name in names]
+        ranks = group.all_gather(sums.tolist())
+        totals = [[sum(values) for values in zip(*rows, strict=True)] for rows in zip(*ranks, strict=True)]
+        return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
 
-    def summed(self, corpus: TokenCorpus, pairs: PairSettings, index: Integers) -> dict[str, tuple[float, int]]:
-        """For each loss and accuracy its sum over these examples of the evaluation, and their number."""
-        part = self._micro_batch(corpus, 0, EVALUATION_SEED, index, pairs)
-        found = self.loss_sums(part.data)
-        over = {name: name for name in self._scored} | dict(self.extra_metrics)
-        return {name: (found[name].item(), part.counts[of]) for name, of in over.items()}
+    def evaluate_examples(
+        self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
+    ) -> dict[str, tuple[float, int]]:
+        """Return the sum of each loss and accuracy over these examples of the evaluation, and the number of items."""
+        part = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
+        sums = self.loss_sums(part.data)
+        loss_of_metric = {name: name for name in self._evaluated_losses} | dict(self.extra_metrics)
+        return {name: (sums[name].item(), part.counts[loss]) for name, loss in loss_of_metric.items()}
+
+    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
+        """Keep nothing: the last weights of pretraining are its result."""
 
     def write_model(self, directory: Path) -> None:
         hub.write_checkpoint(self.model, directory, "ForPreTraining")
-        shape, sentence_loss = self.model.config, self.settings.data.sentence_loss
-        self.text.vocabulary.copy_to(directory, shape.max_position_embeddings)
-        text = card.pretraining_card(
-            shape, costs.count_parameters(shape).with_pooler, sentence_loss, self.last_metrics, self.recipe
-        )
+        config = self.model.config
+        self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
+        parameters = costs.count_parameters(config).with_pooler
+        sentence_loss = self.settings.data.sentence_loss
+        text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe)
         store.write_text(directory / "README.md", text)
 
 
 def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
-    """Both losses summed, softmax in fp32 whatever the precision of the products, and how many are right."""
+    """Sum both losses, with softmax in fp32 whatever the precision of matmuls, and count correct predictions."""
     return {
         "mlm_loss": F.cross_entropy(masked_MV.float(), labels_M, reduction="sum"),
         "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORED_LABEL, reduction="sum"),
@@ -208,23 +224,23 @@ def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N:
 
 @cache
 def _compiled_sum_losses() -> Callable[..., dict[str, Tensor]]:
-    """`_sums` compiled: logits are as wide as the vocabulary, and are read and written in few passes."""
+    """Compile `_sum_losses`: logits are as wide as the vocabulary, and are read and written in few passes."""
     from torch._dynamo import maybe_mark_dynamic
 
     compiled = torch.compile(_sum_losses)
 
-    def sums(*given: Tensor) -> dict[str, Tensor]:
-        for tensor in given:  # their first sizes differ from batch to batch
+    def sum_losses(*tensors: Tensor) -> dict[str, Tensor]:
+        for tensor in tensors:  # their first sizes differ from batch to batch
             maybe_mark_dynamic(tensor, 0)
-        return compiled(*given)
+        return compiled(*tensors)
 
-    return sums
+    return sum_losses
 
 
 def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many of the labels [N] are the argmax of their logits [N, C]; a label of -1 is never right."""
+    """Count the labels [N] that are the argmax of their logits [N, C]; a label of -1 is never correct."""
     if logits.dtype != torch.float32:
         return (logits.max(-1).indices == labels).sum()  # on a CPU four times faster than argmax in bf16
-    # Ten times faster on a CPU, and the same where no two logits are equal, which in bf16 they may be.
-    own = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    return ((own == logits.amax(-1)) & (labels >= 0)).sum()
+    # Ten times faster on a CPU. It differs only if two logits are equal, which happens in bf16.
+    label_logits = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    return ((label_logits == logits.amax(-1)) & (labels >= 0)).sum()

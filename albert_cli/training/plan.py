@@ -1,12 +1,12 @@
-"""What a pretraining run needs: memory and disk by arithmetic, time by measuring; the steps that fit into a time."""
+"""The plan of a pretraining run: memory and disk by counting, time by measuring, and the steps that fit into a time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import torch
 
@@ -19,194 +19,309 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import RankGroup
 from albert_cli.training import capacity
+from albert_cli.training.capacity import MemoryEstimate
 from albert_cli.training.device import use_threads
 from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-_MAX_MICRO_TOKENS = 131_072  # of a micro-batch: a launch then takes no time beside its kernel
-_MEASURED_SECONDS = 2.0  # seconds of a step that a dry run measures
-_RESERVED_FRACTION = 0.03  # share of a time budget kept for a machine that slows down
-_SAVING = (0.1, 2e8)  # seconds of a checkpoint, and bytes written, hashed and synced a second: a slow disk's
+_MAX_MICRO_TOKENS: Final = 131_072  # with more, kernels gain nothing
+_MEASURED_SECONDS: Final = 2.0  # of a step that a dry run measures
+_RESERVED_FRACTION: Final = 0.03  # of a time budget, for a machine that slows down
+_CHECKPOINT_SECONDS: Final = 0.1  # of a checkpoint, whatever its size
+_CHECKPOINT_BYTES_PER_SECOND: Final = 2e8  # written, hashed and synced by a slow disk
 
 
 # ---------------------------------------------------------------- memory and disk
 
 
-def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences: int) -> dict[str, int]:
-    """Bytes that a process needs for a micro-batch of `sequences` of full length, see `capacity.needed`."""
-    teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json") if recipe.distill else None
+def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences: int) -> MemoryEstimate:
+    """Count the bytes that a process needs for a micro-batch of `sequences` of full length."""
+    teacher = None
+    if recipe.distill is not None:
+        teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json")
     return capacity.estimate_memory(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
 
 
-def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, group: RankGroup) -> int:
-    """What `batch.micro_tokens = "auto"` stands for: 0 on a CPU, else as many tokens as the free memory holds.
+def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_size: int) -> int:
+    """Return the value of `batch.micro_tokens = "auto"`: 0 on a CPU, else as many tokens as the free memory holds.
 
-    At most as many as keep all matrix products at their full rate, and as a rank's share of the batch has.
+    At most as many as matmuls need for their full rate, and as a rank's part of the batch has.
     """
     if device.type != "cuda":
         return 0
-    train, model, length = recipe.train, recipe.model, recipe.data.max_seq_length
+    train = recipe.train
+    length = recipe.data.max_seq_length
     setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
     free = capacity.available_memory(device) or 0
-    held = costs.largest_batch(model, length, free, setup, checkpointed=train.checkpoint_activations)
-    share = -(-train.batch_size // group.world_size)
-    return length * max(1, min(held, share, _MAX_MICRO_TOKENS // length))
+    fitting = costs.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
+    sequences_per_rank = -(-train.batch_size // world_size)
+    return length * max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
 
 
-def count_sent_bytes(recipe: PretrainRecipe, group: RankGroup) -> int:
-    """Bytes of gradients that each process sends a step, around a ring."""
-    return costs.gradient_bytes(recipe.model, group.world_size) // (2 if recipe.train.communication == "bf16" else 1)
+def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
+    """Count the bytes of gradients that each process sends per step, around a ring."""
+    fp32_bytes = costs.gradient_bytes(recipe.model, world_size)
+    return fp32_bytes // 2 if recipe.train.communication == "bf16" else fp32_bytes
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
-    """Refuse to start where not even the checkpoints that are kept would fit, one more while it is written."""
-    keep, have = recipe.train.keep, len(store.saved_steps(out))
-    needed, free = costs.checkpoint_bytes(recipe.model) * max(1, keep + 1 - have), store.free_bytes(out)
+    """Raise `CheckpointError` if the disk has no room for the retained checkpoints and the one being written."""
+    keep = recipe.train.keep
+    missing = max(1, keep + 1 - len(store.saved_steps(out)))
+    needed = missing * costs.checkpoint_bytes(recipe.model)
+    free = store.free_bytes(out)
     if free < needed:
         raise CheckpointError(
-            f"{out}: {needed / 1e6:.1f} MB are needed for {keep} checkpoints and {free / 1e6:.1f} MB are free",
+            f"{out}: {keep} checkpoints need {needed / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free",
             "free some space, or keep fewer with -s train.keep=1",
         )
 
 
-# ---------------------------------------------------------------- a number of steps from a time
+# ---------------------------------------------------------------- the steps that fit into a time
 
 
-def fit_steps_to_budget(
-    budget: float, begun: float, recipe: PretrainRecipe, job: PretrainingJob, group: RankGroup
-) -> PretrainRecipe:
-    """The recipe with as many steps as fit into `budget` seconds since `begun`, so that the schedule can reach zero.
+@dataclass(frozen=True)
+class StepTimes:
+    """Measured seconds of one step of the full batch and of one evaluation, and those left of the time budget."""
 
-    The budget is that of the whole run from now on: steps, evaluations, checkpoints, and this measurement. The shape of
-    the schedule stays: a batch that grows keeps its mean share of the full one.
-    """
-    train, schedule, total, done = recipe.train, recipe.schedule, recipe.schedule.total_steps, recipe.first_step
-    with use_threads(train.threads):
+    step: float
+    evaluation: float
+    left: float
+
+
+def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
+    """Measure a run whose time budget of `budget` seconds began at `started`; the job's weights change."""
+    with use_threads(job.settings.train.threads):
         step = measure_step_seconds(_with_full_batch(job), group, steps=8, seconds=min(10, budget / 20))
         evaluation = measure_evaluation(job, group)
-    saving = _SAVING[0] + costs.checkpoint_bytes(recipe.model) / _SAVING[1]
-    every, interval = train.save_interval()
-    if total > done:
-        step *= recipe.sequences / ((total - done) * train.batch_size)
-    saving_per_step = saving / every if every else saving * step / interval if interval else 0.0
-    evaluation_per_step = evaluation / train.eval_every if train.eval_every else 0.0
-    left = (
-        (1 - _RESERVED_FRACTION) * (budget - (time.monotonic() - begun)) - evaluation - saving
-    )  # one of each at the end
-    steps = max(1, int(group.broadcast(left / (step + evaluation_per_step + saving_per_step))))
-
-    def scaled(number: int) -> int:
-        return round(number * (done + steps) / total)
-
-    # What a run that is continued has behind it keeps its length.
-    had, decay, growth = schedule.warmup_steps, schedule.decay_steps, recipe.batch.warmup_steps
-    warmup = had if had is None or done else scaled(had)
-    growth = growth if done else scaled(growth)
-    decay = None if decay is None else scaled(decay)
-    schedule = replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay)
-    of_them = f", {warmup:,} of them warm-up, as the recipe has {had:,} of {total:,}" if had and not done else ""
-    console.info(
-        f"{1000 * step:.1f} ms a step, {evaluation:.1f} s an evaluation: {steps:,} steps fit into "
-        f"{console.format_duration(budget)}{of_them}"
-    )
-    return replace(recipe, schedule=schedule, batch=replace(recipe.batch, warmup_steps=growth))
+    left = group.broadcast(budget - (time.monotonic() - started))
+    return StepTimes(step, evaluation, left)
 
 
 def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
-    """Seconds that an evaluation takes, by one on few sequences."""
+    """Measure the seconds of an evaluation by one on few sequences."""
     settings = job.settings
-    whole = settings.train.eval_sequences
-    few = min(whole, 2 * settings.micro_batch * group.world_size)
-    part = replace(job, settings=replace(settings, train=replace(settings.train, eval_sequences=few)))
+    sequences = settings.train.eval_sequences
+    measured = min(sequences, 2 * settings.micro_batch * group.world_size)
+    small = replace(settings, train=replace(settings.train, eval_sequences=measured))
+    small_job = replace(job, settings=small)
     started = 0.0
-    for _ in range(2):  # the first warms up
+    for _ in range(2):  # the first is a warmup
         started = time.monotonic()
-        evaluate_job(part, group)
-    return group.broadcast((time.monotonic() - started) * whole / few)
+        evaluate_job(small_job, group)
+    return group.broadcast((time.monotonic() - started) * sequences / measured)
 
 
-def _with_full_batch(job: PretrainingJob, **train: Any) -> PretrainingJob:
-    """The job with steps of its full batch from the start, to be measured; `train` are changes to its `[train]`."""
+def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRecipe:
+    """Set as many steps as fit into the time that is left: steps, evaluations, checkpoints and a reserve.
+
+    The schedule keeps its shape, so the learning rate reaches zero. In a continued run the warmups are over and keep
+    their length.
+    """
+    schedule = recipe.schedule
+    total = schedule.total_steps
+    done = recipe.first_step
+    steps = _count_fitting_steps(recipe, times)
+
+    def scale(number: int) -> int:
+        return round(number * (done + steps) / total)
+
+    warmup = schedule.warmup_steps
+    if warmup is not None and not done:
+        warmup = scale(warmup)
+    decay = schedule.decay_steps
+    if decay is not None:
+        decay = scale(decay)
+    batch_warmup = recipe.batch.warmup_steps
+    if not done:
+        batch_warmup = scale(batch_warmup)
+    return replace(
+        recipe,
+        schedule=replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay),
+        batch=replace(recipe.batch, warmup_steps=batch_warmup),
+    )
+
+
+def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
+    train = recipe.train
+    planned = recipe.schedule.total_steps - recipe.first_step
+    step_seconds = times.step
+    if planned > 0:  # a batch that grows keeps its mean fraction of the full one
+        step_seconds *= recipe.sequences / (planned * train.batch_size)
+    saving = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
+    save_steps, save_seconds = train.save_interval()
+    seconds_per_step = step_seconds
+    if train.eval_every:
+        seconds_per_step += times.evaluation / train.eval_every
+    if save_steps:
+        seconds_per_step += saving / save_steps
+    elif save_seconds:
+        seconds_per_step += saving * step_seconds / save_seconds
+    left = (1 - _RESERVED_FRACTION) * times.left - times.evaluation - saving  # one of each at the end
+    return max(1, int(left / seconds_per_step))
+
+
+def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
+    """Describe the steps that fit into a time budget, compared with those of the recipe."""
+    steps = fitted.schedule.total_steps - fitted.first_step
+    text = (
+        f"{1000 * times.step:.1f} ms a step, {times.evaluation:.1f} s an evaluation: {steps:,} steps fit into "
+        f"{console.format_duration(budget)}"
+    )
+    warmup = planned.schedule.warmup_steps
+    if warmup and not planned.first_step:
+        total = planned.schedule.total_steps
+        text += f", with {fitted.schedule.warmup:,} warmup steps (the recipe has {warmup:,} of {total:,})"
+    return text
+
+
+def _with_full_batch(
+    job: PretrainingJob, batch_size: int | None = None, micro_batch_size: int | None = None
+) -> PretrainingJob:
+    """Return the job with steps of its full batch from the beginning, or of other sizes, to be measured."""
     settings = job.settings
-    batch = replace(settings.batch, warmup_steps=0)
-    return replace(job, settings=replace(settings, batch=batch, train=replace(settings.train, **train)))
+    train = settings.train
+    train = replace(
+        train,
+        batch_size=train.batch_size if batch_size is None else batch_size,
+        micro_batch_size=train.micro_batch_size if micro_batch_size is None else micro_batch_size,
+    )
+    return replace(job, settings=replace(settings, batch=replace(settings.batch, warmup_steps=0), train=train))
 
 
 # ---------------------------------------------------------------- a dry run
 
 
+@dataclass(frozen=True)
+class RunPlan:
+    """The shapes, tokens, memory and disk of a run; None for what does not apply or is unknown."""
+
+    parameters: int
+    steps: int
+    steps_done_before: int | None
+    warmup_steps: int
+    sequences_per_step: int
+    sequences_in_first_step: int | None
+    batch_warmup_steps: int | None
+    sequences_per_micro_batch: int
+    tokens_per_micro_batch_at_most: int | None
+    tokens_per_step_at_most: int
+    corpus_tokens: int
+    passes_over_corpus: float
+    weights_gradients_moments_bytes: int
+    activations_bytes: int
+    teacher_bytes: int | None
+    memory_bytes_estimated: int
+    memory_bytes_free: int | None
+    checkpoint_bytes: int
+    disk_bytes_needed: int
+    disk_bytes_free: int
+    device: str
+    precision: str
+    compiled: bool
+    threads: int | str
+    processes: int
+    sent_bytes_per_step: int | None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the known values by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def as_text(self) -> str:
+        """Return the known values as a table."""
+        rows = []
+        for name, value in self.as_json().items():
+            rows.append((name.replace("_bytes", "").replace("_", " "), _format_value(name, value)))
+        return console.format_table(("plan", ""), rows)
+
+
+def _format_value(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and "bytes" in name:
+        return f"{value / 1e6:,.1f} MB"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class DurationEstimate:
+    """Seconds of a run, measured on some sequences of its micro-batch; None if not even one fits into the memory."""
+
+    seconds: float | None
+    measured_sequences: int
+    micro_batch: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return the values by the names of a dry run's result."""
+        return {"estimated_seconds": self.seconds, "measured_on_sequences": self.measured_sequences}
+
+    def as_text(self) -> str:
+        """Return the estimate as a sentence."""
+        if self.seconds is None:
+            return "the duration was not measured: not even one sequence fits into the memory"
+        basis = "a micro-batch"
+        if self.measured_sequences < self.micro_batch:
+            basis = f"{self.measured_sequences} of the micro-batch's {self.micro_batch} sequences, and scaled"
+        return f"takes about {console.format_duration(self.seconds)}, measured on {basis}"
+
+
 def describe_run(
-    recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, group: RankGroup
-) -> dict[str, Any]:
-    """What a run would do: shapes, tokens, memory and disk."""
-    train, total = recipe.train, recipe.schedule.total_steps
-    length, kept = recipe.data.max_seq_length, costs.checkpoint_bytes(recipe.model)
-    growth = {"sequences_in_first_step": len(recipe.examples_of(0)), "batch_warmup_steps": recipe.batch.warmup_steps}
-    return {
-        "parameters": costs.count_parameters(recipe.model).total,
-        "steps": total,
-        **({"steps_done_before": recipe.first_step} if recipe.first_step else {}),
-        "warmup_steps": recipe.schedule.warmup,
-        "sequences_per_step": train.batch_size,
-        **(growth if recipe.batch.warmup_steps else {}),
-        "sequences_per_micro_batch": recipe.micro_batch,
-        **({"tokens_per_micro_batch_at_most": recipe.batch.tokens} if recipe.batch.tokens else {}),
-        "tokens_per_step_at_most": train.batch_size * length,
-        "corpus_tokens": corpus.tokens,
-        "passes_over_corpus": round(recipe.sequences / examples_per_pass(corpus, recipe.data), 2),
-        **estimate_run_memory(recipe, device, recipe.micro_batch),
-        "memory_bytes_free": capacity.available_memory(device),
-        "checkpoint_bytes": kept,
-        "disk_bytes_needed": kept * (train.keep + 1),
-        "disk_bytes_free": store.free_bytes(out),
-        "device": str(device),
-        "precision": train.precision,
-        "compiled": train.compile == "on",
-        "threads": train.threads,
-        "processes": group.world_size,
-        **({"sent_bytes_per_step": sent} if (sent := count_sent_bytes(recipe, group)) else {}),
-    }
-
-
-def estimate_duration(
-    recipe: PretrainRecipe, device: torch.device, group: RankGroup, new_job: Callable[[], PretrainingJob]
-) -> dict[str, Any]:
-    """The time that a run takes, measured on as many sequences as fit into memory and into some seconds."""
-    train, length, few = recipe.train, recipe.data.max_seq_length, recipe.micro_batch
-    with use_threads(train.threads):
-        peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
-        few = min(few, max(1, int(_MEASURED_SECONDS * peak / (length * costs.training_flops(recipe.model, length)))))
-        free = capacity.available_memory(device)
-        while few and free is not None and estimate_run_memory(recipe, device, few)["memory_bytes_estimated"] > free:
-            few //= 2
-        if few == 0:
-            return {"estimated_seconds": None, "measured_on_sequences": 0}
-        size = few * group.world_size
-        part = _with_full_batch(new_job(), batch_size=size, micro_batch_size=few)
-        seconds = measure_step_seconds(part, group, steps=2, seconds=0.5) * recipe.sequences / size
-    return {"estimated_seconds": round(seconds, 1), "measured_on_sequences": few}
-
-
-def format_plan(plan: Mapping[str, Any]) -> str:
-    """The arithmetic of a dry run's plan as a table."""
-
-    def shown(key: str, value: object) -> str:
-        if isinstance(value, bool):
-            return "yes" if value else "no"
-        if "bytes" in key:
-            return f"{float(str(value)) / 1e6:,.1f} MB"
-        return f"{value:,}" if isinstance(value, int) else str(value)
-
-    return console.format_table(
-        ("plan", ""), [(k.replace("_bytes", "").replace("_", " "), shown(k, v)) for k, v in plan.items()]
+    recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, world_size: int
+) -> RunPlan:
+    """Count what a run takes."""
+    train = recipe.train
+    memory = estimate_run_memory(recipe, device, recipe.micro_batch)
+    checkpoint_bytes = costs.checkpoint_bytes(recipe.model)
+    return RunPlan(
+        parameters=costs.count_parameters(recipe.model).total,
+        steps=recipe.schedule.total_steps,
+        steps_done_before=recipe.first_step or None,
+        warmup_steps=recipe.schedule.warmup,
+        sequences_per_step=train.batch_size,
+        sequences_in_first_step=len(recipe.examples_of(0)) if recipe.batch.warmup_steps else None,
+        batch_warmup_steps=recipe.batch.warmup_steps or None,
+        sequences_per_micro_batch=recipe.micro_batch,
+        tokens_per_micro_batch_at_most=recipe.batch.tokens or None,
+        tokens_per_step_at_most=train.batch_size * recipe.data.max_seq_length,
+        corpus_tokens=corpus.tokens,
+        passes_over_corpus=round(recipe.sequences / examples_per_pass(corpus, recipe.data), 2),
+        weights_gradients_moments_bytes=memory.state,
+        activations_bytes=memory.activations,
+        teacher_bytes=memory.teacher or None,
+        memory_bytes_estimated=memory.total,
+        memory_bytes_free=capacity.available_memory(device),
+        checkpoint_bytes=checkpoint_bytes,
+        disk_bytes_needed=checkpoint_bytes * (train.keep + 1),
+        disk_bytes_free=store.free_bytes(out),
+        device=str(device),
+        precision=train.precision,
+        compiled=train.compile == "on",
+        threads=train.threads,
+        processes=world_size,
+        sent_bytes_per_step=count_sent_bytes(recipe, world_size) or None,
     )
 
 
-def format_duration_estimate(plan: Mapping[str, Any]) -> str:
-    """How long a dry run's plan takes, and by what that is known."""
-    few, micro = plan["measured_on_sequences"], plan["sequences_per_micro_batch"]
-    if few == 0:
-        return "its time was not measured: not even a single sequence fits into the memory"
-    part = f"{few} of the micro-batch's {micro} sequences, and scaled" if few < micro else "a micro-batch"
-    return f"takes about {console.format_duration(plan['estimated_seconds'])}, measured on {part}"
+def estimate_duration(
+    recipe: PretrainRecipe,
+    device: torch.device,
+    group: RankGroup,
+    new_job: Callable[[PretrainRecipe], PretrainingJob],
+) -> DurationEstimate:
+    """Measure steps of as many sequences as fit into the memory and into a few seconds, and scale to the run."""
+    train = recipe.train
+    length = recipe.data.max_seq_length
+    with use_threads(train.threads):
+        peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
+        flops = length * costs.training_flops(recipe.model, length)
+        sequences = min(recipe.micro_batch, max(1, int(_MEASURED_SECONDS * peak / flops)))
+        free = capacity.available_memory(device)
+        while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
+            sequences //= 2
+        if sequences == 0:
+            return DurationEstimate(None, 0, recipe.micro_batch)
+        batch_size = sequences * group.world_size
+        job = _with_full_batch(new_job(recipe), batch_size, sequences)
+        seconds = measure_step_seconds(job, group, steps=2, seconds=0.5) * recipe.sequences / batch_size
+    return DurationEstimate(round(seconds, 1), sequences, recipe.micro_batch)

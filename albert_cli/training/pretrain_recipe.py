@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,10 +24,10 @@ from albert_cli.training.warm_start import WarmStart
 class BatchSettings:
     """`[batch]`: a batch that grows, and micro-batches of tokens.
 
-    Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`; the
-    learning rate keeps its own schedule. `micro_tokens` (0: not used) bounds the tokens of a micro-batch, special ones
-    included, where `train.micro_batch_size` would bound its sequences. "auto" is as many as a GPU's memory holds, and 0
-    on a CPU; found at the first start and kept in the run's recipe.
+    Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`. The
+    learning rate follows its own schedule. `micro_tokens` limits the tokens of a micro-batch, special tokens included;
+    with 0, `train.micro_batch_size` limits its sequences. "auto" is as many tokens as a GPU's memory holds, and 0 on a
+    CPU. It is resolved at the first start and saved in the run's recipe.
     """
 
     warmup_steps: NonNegativeInt = 0
@@ -35,16 +35,16 @@ class BatchSettings:
     micro_tokens: NonNegativeInt | Literal["auto"] = 0
 
     def check(self, batch_size: int, max_seq_length: int) -> None:
-        """Raise `ConfigError` where these settings do not fit the rest of the recipe."""
+        """Raise `ConfigError` if these settings do not fit the rest of the recipe."""
         if self.warmup_steps and self.warmup_from > batch_size:
             raise ConfigError(
-                f"batch.warmup_from is {self.warmup_from}, more than the train.batch_size of {batch_size} to grow to",
-                f"-s batch.warmup_from={max(1, batch_size // 8)}",
+                f"batch.warmup_from is {self.warmup_from}, more than train.batch_size ({batch_size})",
+                f"use -s batch.warmup_from={max(1, batch_size // 8)}",
             )
         if 0 < self.tokens < max_seq_length:
             raise ConfigError(
-                f"batch.micro_tokens is {self.micro_tokens}, but one sequence may have {max_seq_length}",
-                f"-s batch.micro_tokens={max_seq_length} is the least, 0 goes by train.micro_batch_size",
+                f"batch.micro_tokens is {self.micro_tokens}, but one sequence may have {max_seq_length} tokens",
+                f"use -s batch.micro_tokens={max_seq_length} or more, or 0 to use train.micro_batch_size",
             )
 
     @property
@@ -53,19 +53,19 @@ class BatchSettings:
         return 0 if self.micro_tokens == "auto" else self.micro_tokens
 
     def sequences(self, train: TrainSettings, max_seq_length: int) -> int:
-        """How many sequences of full length a micro-batch holds at most."""
+        """Return the largest number of full-length sequences in a micro-batch."""
         return min(self.tokens // max_seq_length or train.micro_batch_size, train.batch_size)
 
 
 @dataclass(frozen=True)
 class PretrainRecipe:
-    """A pretraining recipe; its sections are documented by their own classes.
+    """A pretraining recipe; the classes of its sections document their keys.
 
-    `masked_bias` starts the vocabulary bias of the masked-word head at zero, as the paper does, or at the log
-    unigram frequencies of the data, which saves a small model the first hundreds of steps. `init`: what else the
-    first weights hold; without it they are drawn from `train.seed`. `warm_start` names a checkpoint whose weights the
-    run starts from instead, so that `init` does not apply. `evaluation` names further data directories, made with the
-    same vocabulary, whose scores stand beside those of the held-out text. `distill` names a teacher.
+    `masked_bias` sets the vocabulary bias of the masked-word head at step 0: zero as in the paper, or the log unigram
+    frequencies of the data, which saves a small model the first hundreds of steps. `[init]` computes other weights at
+    step 0; without it they are sampled from `train.seed`. `[warm_start]` names a checkpoint to start from, and then
+    `[init]` is not used. `evaluation` lists further data directories with the same vocabulary, which are scored like
+    the held-out text. `[distill]` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -81,29 +81,34 @@ class PretrainRecipe:
     distill: DistillSettings | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
         self.batch.check(self.train.batch_size, self.data.max_seq_length)
-        if self.data.sentence_loss == "three-way":
-            object.__setattr__(self, "model", replace(self.model, order_labels=3))
-        if self.warm_start is not None:
-            object.__setattr__(self, "init", InformedInit())
-        self.init.check(self.model)
+        if self.warm_start is None:
+            self.init.check(self.model)
         self.schedule.check()
-        longest, positions = self.data.max_seq_length, self.model.max_position_embeddings
-        if longest > positions:
+        length = self.data.max_seq_length
+        positions = self.model.max_position_embeddings
+        if length > positions:
             raise ConfigError(
-                f"data.max_seq_length is {longest}, but the model has only {positions} positions",
-                f"-s data.max_seq_length={positions} or -s model.max_position_embeddings={longest}",
+                f"data.max_seq_length is {length}, but the model has only {positions} positions",
+                f"use -s data.max_seq_length={positions} or -s model.max_position_embeddings={length}",
             )
 
+    def with_derived_values(self) -> PretrainRecipe:
+        """Fill in the values that other keys determine: the learning rate, the order labels, no `[init]` if unused."""
+        model = replace(self.model, order_labels=3) if self.data.sentence_loss == "three-way" else self.model
+        init = self.init if self.warm_start is None else InformedInit()
+        return replace(self, model=model, init=init, optimizer=self.optimizer.with_lr(self.train.batch_size))
+
     def examples_before(self, step: int) -> int:
-        """How many examples all steps before this one (from 0) take; the number of its own first example."""
-        full, batch, growing = self.train.batch_size, self.batch, min(step, self.batch.warmup_steps)
-        more = (full - batch.warmup_from) * np.arange(growing) // max(1, batch.warmup_steps)
-        return growing * batch.warmup_from + int(more.sum()) + (step - growing) * full
+        """Return the number of examples in all steps before this one (from 0)."""
+        batch = self.batch
+        full_size = self.train.batch_size
+        growing = min(step, batch.warmup_steps)
+        growth = (full_size - batch.warmup_from) * np.arange(growing) // max(1, batch.warmup_steps)
+        return growing * batch.warmup_from + int(growth.sum()) + (step - growing) * full_size
 
     def examples_of(self, step: int) -> Integers:
-        """The numbers of the step's examples, int64: over all steps none comes twice, and none is left out."""
+        """Return the numbers of the step's examples, int64; over all steps each number comes exactly once."""
         return np.arange(self.examples_before(step), self.examples_before(step + 1), dtype=np.int64)
 
     @property
@@ -113,27 +118,34 @@ class PretrainRecipe:
 
     @property
     def sequences(self) -> int:
-        """How many the whole run takes, from its first step on."""
+        """Sequences of the whole run, from its first step on."""
         return self.examples_before(self.schedule.total_steps) - self.examples_before(self.first_step)
 
     @property
     def first_step(self) -> int:
-        """The number of steps that were done before this run, by one that it continues."""
-        return (self.warm_start.step or 0) if self.warm_start else 0
+        """Steps of the run that this one continues; 0 if it continues none."""
+        if self.warm_start is None or self.warm_start.step is None:
+            return 0
+        return self.warm_start.step
+
+
+def validate_pretrain_recipe(values: Mapping[str, Any], origin: str) -> PretrainRecipe:
+    """Return a recipe's values as a record with derived values; raises `ConfigError`, which names `origin`."""
+    return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
 
 
 def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
-    """The recipe with overrides, fitted to a vocabulary; raises `ConfigError` where they do not fit."""
+    """Load a recipe with overrides, fitted to a vocabulary; raises `ConfigError` if they do not fit."""
     values: dict[str, Any] = config.read_recipe(recipe)
     if "task" in values:
-        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "albert finetune takes it")
+        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
     if "variants" in values:
-        raise ConfigError(f"{recipe} is an experiment", "albert reproduce takes it")
+        raise ConfigError(f"{recipe} is an experiment", "use it with `albert reproduce`")
     values = config.apply_overrides(values, overrides)
-    asked = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
-    if asked != vocab_size:
+    recipe_size = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
+    if recipe_size != vocab_size:
         raise ConfigError(
-            f"the recipe's model.vocab_size is {asked}, the data's vocabulary has {vocab_size} pieces",
-            f"-s model.vocab_size={vocab_size}, or data made with another vocabulary",
+            f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
+            f"use -s model.vocab_size={vocab_size}, or data built with another vocabulary",
         )
-    return config.validate_recipe(PretrainRecipe, values, recipe)
+    return validate_pretrain_recipe(values, recipe)

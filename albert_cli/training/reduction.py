@@ -1,78 +1,85 @@
-"""Summing gradients over the ranks, once a step, a bucket at a time as the last backward pass finishes them.
+"""Gradient reduction over the ranks: once a step, one bucket at a time while the last backward pass still runs.
 
-A micro-batch before the last sends nothing: the sum so far would travel beside the next one's computation, but the last
-one's gradient has the same size and would still have to follow, so that the wait stays and the bytes double. What does
-hide the wait is that parts of the last gradient are done before the backward pass is: most of it where layers have
-weights of their own, and where they share them all but the shared block and the word table, which its last operations
-complete.
+Micro-batches before the last send nothing. Their sum could travel during the next computation, but the gradient of the
+last micro-batch has the same size and would still follow: the wait would remain, with twice the bytes. The wait is
+hidden because parts of the last gradient are complete before the backward pass is. Layers with weights of their own
+hide most of it; with shared layers, the shared block and the token embeddings are complete only at the end.
+
+This equals `DistributedDataParallel` bit for bit, and also serves ranks without a micro-batch.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
 
 from albert_cli.ranks import RankGroup
 
-BUCKET_BYTES: Final = 25_000_000  # bytes of fp32: large enough for a network's full rate, small enough to begin early
+if TYPE_CHECKING:
+    from torch.distributed import Work
+
+BUCKET_BYTES: Final = 25_000_000  # fp32: large enough for a network's full rate, small enough to begin early
 
 
 class GradientBuckets:
-    """The gradients of a model in the order in which a backward pass finishes them, cut into buckets.
+    """The gradients of a model in the order in which a backward pass completes them, split into buckets.
 
-    They are sent in this order by every rank, also by one that computed nothing and adds zeros.
+    Every rank sends them in this order. A rank that computed nothing sends zeros.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.dtype, self.ready, self.sent = dtype, set[nn.Parameter](), list[tuple[Tensor, Any]]()
+        self.dtype = dtype
         self.buckets: list[list[nn.Parameter]] = []
+        self._complete: set[Tensor] = set()
+        self._sent: list[tuple[Tensor, Work]] = []
         room = 0
         for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
-            if room < 4 * parameter.numel():
+            size = 4 * parameter.numel()
+            if room < size:
                 self.buckets.append([])
                 room = BUCKET_BYTES
             self.buckets[-1].append(parameter)
-            room -= 4 * parameter.numel()
+            room -= size
 
-    def is_ready(self, parameter: Tensor) -> None:
-        """Note that a gradient is complete, and send what is complete up to there."""
-        assert isinstance(parameter, nn.Parameter)
-        self.ready.add(parameter)
-        while len(self.sent) < len(self.buckets) and self.ready.issuperset(self.buckets[len(self.sent)]):
-            self.send()
-
-    def send(self) -> None:
-        """Begin to sum the next bucket."""
-        import torch.distributed as dist
-
-        bucket = self.buckets[len(self.sent)]
-        flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in bucket])
-        flat = flat.to(self.dtype)
-        self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
+    def mark_complete(self, parameter: Tensor) -> None:
+        """Record that a gradient is complete, and send every bucket that is complete in order."""
+        self._complete.add(parameter)
+        while len(self._sent) < len(self.buckets) and self._complete.issuperset(self.buckets[len(self._sent)]):
+            self._send_next()
 
     def finish(self) -> None:
-        """Send the rest, and wait: every gradient is then the sum, in its parameter's own precision."""
-        while len(self.sent) < len(self.buckets):
-            self.send()
-        for bucket, (flat, work) in zip(self.buckets, self.sent, strict=True):
+        """Send the remaining buckets and wait; every gradient is then the sum, in its parameter's own precision."""
+        while len(self._sent) < len(self.buckets):
+            self._send_next()
+        for bucket, (flat, work) in zip(self.buckets, self._sent, strict=True):
             work.wait()
             for parameter, part in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
                 parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
+    def _send_next(self) -> None:
+        import torch.distributed as dist
+
+        bucket = self.buckets[len(self._sent)]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self.dtype)
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None  # None is for processes outside of the group
+        self._sent.append((flat, work))
+
 
 @contextlib.contextmanager
 def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> Iterator[None]:
-    """Around the last backward pass of a step: at the end the gradients are summed over the ranks, sent in `dtype`."""
+    """Sum the gradients over the ranks while the block runs the last backward pass of a step; `dtype` is sent."""
     if group.world_size == 1:
         yield
         return
     buckets = GradientBuckets(model, dtype)
-    parameters: list[Any] = [p for bucket in buckets.buckets for p in bucket]
-    hooks = [p.register_post_accumulate_grad_hook(buckets.is_ready) for p in parameters]
+    parameters = [parameter for bucket in buckets.buckets for parameter in bucket]
+    hooks = [p.register_post_accumulate_grad_hook(buckets.mark_complete) for p in parameters]
     try:
         yield
     finally:
@@ -82,6 +89,6 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
 
 
 def reduce_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype = torch.float32) -> None:
-    """Sum over the ranks the gradients that a model has; none counts as zeros."""
+    """Sum the gradients that a model already has over the ranks; a missing one counts as zeros."""
     with reduce_during_backward(model, group, dtype):
         pass

@@ -1,4 +1,4 @@
-"""What a run directory needs around its loop: the lock, the saved recipe, resuming, and `status.json`."""
+"""The run directory around a training loop: its lock, its saved recipe, resuming, and `status.json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
@@ -21,59 +21,58 @@ from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.settings import AUTO_KEYS, RESUME_SAFE_KEYS, TrainSettings
 
 ResumeMode = Literal["auto", "must", "never"]
+RecipeT = TypeVar("RecipeT")
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
+    """Return the versions of the libraries that affect the numbers."""
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
 
 
-def load_saved_recipe(out: Path, resume: ResumeMode) -> dict[str, Any] | None:
-    """The recipe of a run that `out` already holds, or None for a fresh start.
+# ---------------------------------------------------------------- the recipe of a run that is resumed
 
-    Raises `BusyError` when `out` holds something else (or anything, under `never`), `ConfigError` when there
-    is nothing to resume under `must`.
+
+def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> RecipeT | None:
+    """Load the recipe of the run that `out` already holds, or return None for a fresh start.
+
+    Raises `BusyError` if `out` holds something else (or anything, under `never`), and `ConfigError` if there is nothing
+    to resume under `must`.
     """
-    holds = [p for p in out.iterdir() if p.name != ".lock"] if out.is_dir() else []
+    entries = [path for path in out.iterdir() if path.name != ".lock"] if out.is_dir() else []
     path = out / "recipe.toml"
-    if resume == "never" and holds:
-        raise BusyError(f"{out}: is not empty", "choose another --out, or --resume auto to go on with what is there")
+    if resume == "never" and entries:
+        raise BusyError(f"{out}: is not empty", "choose another --out, or use --resume auto to resume its run")
     if path.is_file():
-        saved = store.read_toml(path)
-        if not isinstance(saved.get("train"), dict):
-            raise CheckpointError(f"{path}: no [train] in it")
-        return saved
+        values = store.read_toml(path)
+        if not isinstance(values.get("train"), dict):
+            raise CheckpointError(f"{path}: has no section [train]", "restore the file, or choose another --out")
+        return config.validate_recipe(schema, values, str(path))
     if resume == "must":
-        raise ConfigError(f"{out}: nothing to resume here", "leave out --resume must to start")
-    if any(not p.name.startswith(".") for p in holds):
-        raise BusyError(f"{out}: holds other files ({holds[0].name}, …) and no run", "choose another --out")
+        raise ConfigError(f"{out}: has no run to resume", "leave out --resume must to start one")
+    if any(not entry.name.startswith(".") for entry in entries):
+        raise BusyError(f"{out}: holds other files ({entries[0].name}, …) and no run", "choose another --out")
     return None
 
 
-def check_same_recipe(out: Path, old: dict[str, Any], new: Any) -> None:
-    """Refuse to resume with a recipe that computes something else; harmless keys may change.
-
-    A key that `old` lacks was not known to the release that wrote it, which computed as the key's default does. Older
-    releases wrote "auto" as it stood, and found out at every start what it means.
-    """
-    before = config.merge_values(config.default_values(type(new)), old)
-    before["train"] |= {key: getattr(new.train, key) for key in AUTO_KEYS if before["train"][key] == "auto"}
-    lines = [
-        line
-        for line in config.list_differences(before, config.to_toml_values(new))
-        if line.split(":")[0] not in RESUME_SAFE_KEYS
-    ]
-    if lines:
+def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
+    """Raise `ConfigError` if a resumed run would compute something else; keys that change no result may differ."""
+    lines = config.list_differences(config.to_toml_values(saved), config.to_toml_values(recipe))
+    differences = [line for line in lines if line.split(":")[0] not in RESUME_SAFE_KEYS]
+    if differences:
         raise ConfigError(
-            f"{out}: was started with another recipe: {'; '.join(lines)}",
-            "choose another --out, or give the settings it was started with",
+            f"{out}: was started with another recipe: {'; '.join(differences)}",
+            "choose another --out, or use the settings that the run was started with",
         )
 
 
-def reuse_resolved_auto(train: TrainSettings, old: Mapping[str, Any] | None) -> TrainSettings:
-    """The settings with what "auto" stood for at the first start, where `old` is the recipe of a run to go on with."""
-    saved = old["train"] if old is not None else {}
-    return replace(train, **{key: saved[key] for key in AUTO_KEYS if getattr(train, key) == "auto" and key in saved})
+def reuse_resolved_auto(train: TrainSettings, saved: TrainSettings | None) -> TrainSettings:
+    """Replace "auto" by what it was resolved to at the first start of a run, if there is one."""
+    if saved is None:
+        return train
+    return replace(train, **{key: getattr(saved, key) for key in AUTO_KEYS if getattr(train, key) == "auto"})
+
+
+# ---------------------------------------------------------------- its newest checkpoint
 
 
 def resume_state(
@@ -82,37 +81,42 @@ def resume_state(
     optimizer: Optimizer,
     group: RankGroup,
     parents: Mapping[str, str],
-    begin: Callable[[], TrainState] = TrainState,
+    init: Callable[[], TrainState] = TrainState,
 ) -> TrainState:
-    """Take weights and moments from the newest valid checkpoint; where there is none, the state that `begin` makes.
+    """Load weights and moments from the newest valid checkpoint; without one, return the state that `init` creates.
 
-    Rank 0 verifies and chooses; the others follow it. Raises `ConfigError` when the checkpoint was made from
-    other `parents` (data, or a pretrained checkpoint) than those of this run.
+    Rank 0 verifies and chooses the checkpoint, the other ranks follow. Raises `ConfigError` if the checkpoint has other
+    `parents` (data, or a pretrained checkpoint) than this run.
     """
-    directory = checkpoint.find_newest_valid(out) if group.rank == 0 else None
-    if directory is not None and (manifest := store.read_manifest(directory)) is not None:
+    newest = checkpoint.find_newest_valid(out) if group.rank == 0 else None
+    if newest is not None and (manifest := store.read_manifest(newest)) is not None:
         check_parents(out, manifest.parents, parents)
-    step = group.broadcast(checkpoint.step_number(directory) if directory else -1)
+    step = group.broadcast(-1 if newest is None else checkpoint.step_number(newest))
     if step < 0:
-        return begin()
+        return init()
     directory = checkpoint.step_directory(out, step)
     hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_checkpoint(directory, optimizer)
-    console.info(f"{out}: going on from step {state.step}")
+    console.info(f"{out}: resuming from step {state.step}")
     return state
 
 
-def check_parents(out: Path, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Refuse to go on with, or to answer by, what was made from something else."""
-    for what, mark in new.items():
-        if old.get(what) != mark:
-            other = "other data" if what == "data" else f"another {what}"
-            raise ConfigError(f"{out}: was made from {other} ({old.get(what)}, now {mark})", "choose another --out")
+def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if an output was created from other data, or another checkpoint, than is now given."""
+    for name, fingerprint in current.items():
+        if saved.get(name) != fingerprint:
+            other = "other data" if name == "data" else f"another {name}"
+            raise ConfigError(
+                f"{out}: was started with {other} ({saved.get(name)}, now {fingerprint})", "choose another --out"
+            )
+
+
+# ---------------------------------------------------------------- its status
 
 
 @dataclass
 class RunStatus:
-    """`status.json`: what a scheduler may ask of a run; the exit code is the one the process ends with."""
+    """`status.json`: the state of a run for schedulers; `exit_code` is that of its process, None while it runs."""
 
     state: str = "starting"
     exit_code: int | None = None
@@ -121,33 +125,40 @@ class RunStatus:
     message: str = ""
 
 
+_FAILURES = {5: "diverged", 75: "interrupted"}  # by exit code
+
+
 @contextmanager
 def write_run_status(out: Path) -> Iterator[RunStatus]:
-    """Hold the lock of `out` and keep its `status.json` true while the block runs and after it ended.
+    """Lock `out`, and keep `status.json` up to date while the block runs and after it.
 
-    The block sets `state` to "running" once the directory is really its own; before that nothing is written.
+    The block calls `mark_running` once the directory is known to be its own; nothing is written before.
     """
     if not is_main():
         yield RunStatus()
         return
     with store.lock(out):
-        status, state, code, message = RunStatus(), "done", 0, ""
+        status = RunStatus()
         try:
             yield status
         except BaseException as error:
             code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
-            state, message = {5: "diverged", 75: "interrupted"}.get(code, "failed"), str(error)
+            steps = store.saved_steps(out)
+            step = checkpoint.step_number(steps[-1]) if steps else status.step
+            _write_end(out, status, RunStatus(_FAILURES.get(code, "failed"), code, step, message=str(error)))
             raise
-        finally:
-            if status.state != "starting":
-                steps = store.saved_steps(out)
-                step = checkpoint.step_number(steps[-1]) if steps else status.step
-                step = status.total_steps if state == "done" else step
-                store.write_json(out / "status.json", asdict(RunStatus(state, code, step, status.total_steps, message)))
+        _write_end(out, status, RunStatus("done", 0, status.total_steps))
 
 
 def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> None:
-    """Say in `status.json` that the run has begun."""
-    status.state, status.step, status.total_steps = "running", step, total_steps
+    """Write `status.json` at the beginning of the training loop."""
+    status.state = "running"
+    status.step = step
+    status.total_steps = total_steps
     if is_main():
         store.write_json(out / "status.json", asdict(status))
+
+
+def _write_end(out: Path, status: RunStatus, end: RunStatus) -> None:
+    if status.state != "starting":
+        store.write_json(out / "status.json", asdict(replace(end, total_steps=status.total_steps)))

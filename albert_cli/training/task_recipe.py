@@ -141,7 +141,7 @@ class FinetuneRecipe:
             raise ConfigError(f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {choices}")
         if self.intermediate_task == self.task:
             object.__setattr__(self, "intermediate_task", PRETRAINED)
-        object.__setattr__(self, "optimizer", self.optimizer.resolved(self.train.batch_size))
+        object.__setattr__(self, "optimizer", self.optimizer.with_lr(self.train.batch_size))
         if self.schedule.total_steps is not None:
             self.schedule.in_steps(1, 1).check()
         if self.task in SQUAD:

@@ -1,0 +1,119 @@
+"""The weights at step 0: sampled, computed from the text, copied from a parent, or those of a continued run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from albert_cli import config, store
+from albert_cli.data.cooccurrence import compute_word_vectors
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.informed_init import InformedInit, apply_informed_init, word_dimensions
+from albert_cli.ranks import RankGroup
+from albert_cli.training import checkpoint
+from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.warm_start import copy_parent_weights, load_parent
+
+
+@dataclass(frozen=True)
+class ContinuedRun:
+    """A run to continue from one of its steps, with its recipe and the fingerprint of its data."""
+
+    directory: Path
+    step: int
+    recipe: PretrainRecipe
+    data: str | None
+
+    @classmethod
+    def load(cls, directory: Path) -> ContinuedRun:
+        """Load the run of a step's directory; raises `CheckpointError` if it is not a step of pretraining."""
+        manifest = store.read_manifest(directory)
+        files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
+        if manifest is not None and all((directory / name).is_file() for name in files):
+            values = store.read_toml(directory / "recipe.toml")
+            if "task" not in values:
+                recipe = config.validate_recipe(PretrainRecipe, values, str(directory / "recipe.toml"))
+                return cls(directory, checkpoint.read_state(directory).step, recipe, manifest.parents.get("data"))
+        raise CheckpointError(
+            f"{directory}: is not a step of `albert pretrain` with its {checkpoint.OPTIMIZER_FILE}, so it cannot be "
+            "continued",
+            "use warm_start.checkpoint for the weights alone",
+        )
+
+
+def load_warm_start(
+    recipe: PretrainRecipe, corpora: PretrainingCorpora
+) -> tuple[hub.Checkpoint, ContinuedRun | None] | None:
+    """Load the parent checkpoint of `[warm_start]` and the run that it continues; None without the section."""
+    if recipe.warm_start is None:
+        return None
+    parent = load_parent(recipe.warm_start, recipe.model, corpora.vocabulary)
+    continued = ContinuedRun.load(parent.directory) if recipe.warm_start.continues is not None else None
+    return parent, continued
+
+
+def compute_init_words(recipe: PretrainRecipe, corpora: PretrainingCorpora, group: RankGroup) -> Tensor | None:
+    """Compute on rank 0 the word vectors [V, d] of `[init]`, in up to a minute; None if the recipe has none."""
+    if recipe.init.words == "random" or group.rank != 0:
+        return None
+    return compute_word_vectors(corpora.train, word_dimensions(recipe.init, recipe.model), recipe.train.seed)
+
+
+def new_model(recipe: PretrainRecipe, corpus: TokenCorpus) -> PretrainingModel:
+    """Create a model with weights sampled from the recipe's seed, the same in every process."""
+    torch.manual_seed(recipe.train.seed)
+    model = PretrainingModel(recipe.model)
+    if recipe.masked_bias == "unigram":
+        counts = corpus.unigram_counts() + 1
+        with torch.no_grad():
+            model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+    return model
+
+
+def set_first_weights(
+    job: PretrainingJob,
+    optimizer: Optimizer,
+    compute_words: Callable[[], Tensor | None],
+    group: RankGroup,
+    out: Path,
+    data_fingerprint: str,
+) -> TrainState:
+    """Set the weights at step 0 and return the state that training begins with.
+
+    The weights of `[init]` are saved as the checkpoint `RUN/init`.
+    """
+    recipe = job.settings
+    loaded = load_warm_start(recipe, job.corpora)
+    if loaded is not None:
+        parent, continued = loaded
+        if continued is None:
+            copy_parent_weights(job.model, parent, stack=recipe.warm_start is not None and recipe.warm_start.stack)
+            return TrainState()
+        state = checkpoint.restore_checkpoint(continued.directory, optimizer)
+        copy_parent_weights(job.model, parent, f"with its moments, from step {state.step:,}")
+        return TrainState(state.step, state.seconds)
+    if recipe.init == InformedInit():
+        return TrainState()
+    if group.rank == 0:
+        device = job.device
+        apply_informed_init(job.model.cpu(), recipe.init, compute_words(), recipe.train.seed)
+        job.model.to(device)
+    # Processors may decompose matrices with different last bits, so all ranks use rank 0's weights.
+    group.broadcast_tensors(job.model.parameters())
+    if group.rank == 0:
+        # `replace`: an attempt that ended before its first checkpoint has left one.
+        parents = {"data": data_fingerprint}
+        with store.commit_directory(out / hub.INIT_DIRECTORY, "checkpoint", parents, replace=True) as staging:
+            job.write_model(staging)
+    return TrainState()

@@ -1,0 +1,105 @@
+"""The inputs of `albert pretrain`: its recipe, its data directories and its device, known to fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from albert_cli import store
+from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.verification import verify_data
+from albert_cli.errors import ConfigError
+from albert_cli.ranks import RankGroup, is_main, process_group
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import capacity
+from albert_cli.training.device import choose_device, prepare_model, print_idle_gpus
+from albert_cli.training.distill import Teacher
+from albert_cli.training.first_weights import new_model
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+from albert_cli.training.plan import estimate_run_memory
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
+
+
+@dataclass(frozen=True)
+class PretrainInputs:
+    """A recipe before its first start, the corpora that it reads, and the ranks and the device that compute it."""
+
+    recipe: PretrainRecipe
+    corpora: PretrainingCorpora
+    data_fingerprint: str
+    device: torch.device
+    group: RankGroup
+
+    def new_job(self, recipe: PretrainRecipe) -> PretrainingJob:
+        """Create a job whose weights are sampled from the seed of a resolved recipe."""
+        model = new_model(recipe, self.corpora.train)
+        prepare_model(model, recipe.train, self.device)
+        teacher = None
+        if recipe.distill is not None:
+            length = recipe.data.max_seq_length
+            teacher = Teacher.load(recipe.distill, self.corpora.vocabulary, length, self.device)
+        return PretrainingJob(model, recipe, self.corpora, teacher=teacher)
+
+    def warn_memory(self, recipe: PretrainRecipe) -> None:
+        """Warn if a micro-batch of a resolved recipe exceeds the available memory."""
+        estimate = estimate_run_memory(recipe, self.device, recipe.micro_batch)
+        capacity.warn_training_memory(estimate, recipe.micro_batch, self.device)
+
+    def list_parents(self, recipe: PretrainRecipe) -> dict[str, str]:
+        """Return the fingerprints of everything that the weights of a resolved recipe depend on."""
+        parents = {"data": self.data_fingerprint}
+        if recipe.warm_start is not None:
+            parents["warm_start"] = str(recipe.warm_start.fingerprint)
+        if recipe.distill is not None:
+            parents["teacher"] = str(recipe.distill.fingerprint)
+        return parents
+
+
+@contextmanager
+def open_inputs(
+    recipe: str, data: Path, overrides: Sequence[str], device: str, *, verify: bool
+) -> Iterator[PretrainInputs]:
+    """Load a recipe, open and verify its corpora, and join the process group while the block runs.
+
+    `verify` hashes all data again, also what has not changed since the last time.
+    """
+    train = TokenCorpus.open(data, "train")
+    heldout = TokenCorpus.open(data, "heldout")
+    if is_main():
+        verify_data(data, everything=verify)
+    vocabulary = Vocabulary.load(train.vocabulary_dir)
+    loaded = load_pretrain_recipe(recipe, overrides, vocabulary.size)
+    torch_device = choose_device(device)
+    print_idle_gpus(torch_device)
+    with process_group(torch_device.type) as group:
+        further = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify)
+        entropy = read_data_facts(data)["unigram_entropy_nats"]
+        corpora = PretrainingCorpora(train, heldout, vocabulary, entropy, further)
+        yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
+
+
+def _open_evaluation_corpora(
+    directories: Sequence[str], vocabulary: Vocabulary, vocabulary_dir: Path, verify: bool
+) -> dict[str, TokenCorpus]:
+    """Open further corpora to evaluate on, by directory name: their held-out text, or else all of it."""
+    corpora = {}
+    for directory in map(Path, directories):
+        corpus = TokenCorpus.open(directory, "heldout")
+        if is_main():
+            verify_data(directory, everything=verify)
+        if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
+            raise ConfigError(
+                f"{directory}: was built with another vocabulary than the training data",
+                f"build it with that vocabulary: albert data … --vocab {vocabulary_dir} --out {directory}",
+            )
+        corpora[directory.name] = corpus if corpus.tokens else TokenCorpus.open(directory, "train")
+    if len(corpora) < len(directories):
+        raise ConfigError(
+            f"evaluation lists two directories with the same name: {', '.join(directories)}",
+            "rename one; the scores are listed by the last part of the path",
+        )
+    return corpora

@@ -1,0 +1,91 @@
+"""The results of `albert pretrain`: of a finished run, and of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from albert_cli import console, journal, store
+from albert_cli.model import hub
+from albert_cli.training import checkpoint
+from albert_cli.training.plan import DurationEstimate, RunPlan
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """The outcome of a run: its last checkpoint, its speed, and the scores of its last evaluation."""
+
+    checkpoint: Path
+    steps: int
+    seconds: float
+    tokens_per_second: float | None
+    metrics: Mapping[str, float]
+    model_sha256: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return the values as `--json` prints them."""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+            **self.metrics,
+            "model_sha256": self.model_sha256,
+        }
+
+    def as_text(self) -> str:
+        """Return the values as sentences."""
+        metrics = self.metrics
+        lines = [f"{self.checkpoint}: {self.steps:,} steps in {console.format_duration(self.seconds)}"]
+        if "below_unigram_entropy" in metrics:
+            below = metrics["below_unigram_entropy"]
+            side = "below" if below >= 0 else "above"
+            lines.append(
+                f"held-out masked-word loss {metrics['mlm_loss']:.3f} nats, {abs(below):.3f} {side} the unigram "
+                f"entropy of the same text ({metrics['unigram_entropy']:.3f}); accuracy {metrics['mlm_accuracy']:.1%}"
+            )
+        if "order_accuracy" in metrics:
+            lines.append(f"held-out sentence-order accuracy {metrics['order_accuracy']:.1%}")
+        for corpus in [name.removesuffix("/mlm_loss") for name in metrics if name.endswith("/mlm_loss")]:
+            scores = {name: value for name, value in metrics.items() if name.startswith(f"{corpus}/")}
+            names = {name: name.removeprefix(f"{corpus}/").replace("_", " ") for name in scores}
+            lines.append(f"{corpus}: " + ", ".join(f"{names[name]} {value:.3f}" for name, value in scores.items()))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The plan of a run that was not started, and how long it takes."""
+
+    plan: RunPlan
+    duration: DurationEstimate
+
+    def as_json(self) -> dict[str, object]:
+        """Return the values as `--json` prints them."""
+        return {**self.plan.as_json(), **self.duration.as_json()}
+
+
+def read_result(out: Path, total_steps: int) -> PretrainResult:
+    """Read the result of a finished run from its directory."""
+    last = store.saved_steps(out)[-1]
+    state = checkpoint.read_state(last)
+    speeds = [r["tokens_per_second"] for r in journal.read_journal(out / journal.JOURNAL) if "tokens_per_second" in r]
+    metrics = read_last_evaluation(out, total_steps)
+    if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
+        metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
+    return PretrainResult(
+        checkpoint=last,
+        steps=state.step,
+        seconds=round(state.seconds, 1),
+        tokens_per_second=speeds[-1] if speeds else None,
+        metrics=metrics,
+        model_sha256=store.sha256_file(last / hub.WEIGHTS_FILE),
+    )
+
+
+def read_last_evaluation(out: Path, step: int) -> dict[str, float]:
+    """Return the newest evaluation that the journal holds at or before a step."""
+    path = out / journal.JOURNAL
+    records = journal.read_journal(path) if path.is_file() else []
+    return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})

@@ -1,0 +1,163 @@
+"""Resolving a pretraining recipe: every value that its first start determines is filled in.
+
+`resolve_recipe` is a function of the recipe, the environment and the recipe that the run has saved, if it is resumed.
+Its measurements come from the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from albert_cli import config
+from albert_cli.errors import ConfigError
+from albert_cli.ranks import RankGroup
+from albert_cli.training.device import resolve_auto
+from albert_cli.training.first_weights import ContinuedRun
+from albert_cli.training.plan import resolve_micro_tokens
+from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.run import reuse_resolved_auto
+from albert_cli.training.settings import RESUME_SAFE_KEYS
+
+# Sections that a continued run does not use, so they are no changes to it.
+_UNUSED_SECTIONS = ("warm_start", "init", "masked_bias")
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    """The surroundings that a recipe is resolved for.
+
+    `parent_fingerprint` and `continued` are of `[warm_start]`, None once the run has saved a step. `fit_steps` measures
+    a recipe and sets the steps that fit into `--max-time`; it is None without such a budget.
+    """
+
+    device: torch.device
+    group: RankGroup
+    data_fingerprint: str
+    parent_fingerprint: str | None = None
+    continued: ContinuedRun | None = None
+    fit_steps: Callable[[PretrainRecipe], PretrainRecipe] | None = None
+
+
+def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None) -> PretrainRecipe:
+    """Return the recipe with every value that the first start determines; `saved` is that of the run to resume.
+
+    Raises `ConfigError` if a checkpoint that the recipe names is another one than before, or nothing is left to do.
+    """
+    recipe = with_warm_start(recipe, environment, saved)
+    recipe = with_teacher_fingerprint(recipe)
+    recipe = with_auto_values(recipe, environment, saved)
+    recipe = with_time_budget(recipe, environment, saved)
+    return with_changes(recipe, environment)
+
+
+def with_warm_start(
+    recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
+) -> PretrainRecipe:
+    """Fill in the parent's fingerprint and, of a continued run, its step and its finished warmup.
+
+    A run with a saved step no longer reads its parent: the values are those of its saved recipe.
+    """
+    warm_start = recipe.warm_start
+    if warm_start is None:
+        return recipe
+    if environment.parent_fingerprint is not None:
+        continued = environment.continued
+        step = None if continued is None else continued.step
+        warmup = None if continued is None else continued.recipe.schedule.warmup
+        warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
+    elif saved is not None and saved.warm_start is not None:
+        step = saved.warm_start.step
+        warmup = saved.schedule.warmup_steps
+        warm_start = replace(
+            warm_start,
+            fingerprint=warm_start.fingerprint or saved.warm_start.fingerprint,
+            step=step,
+            changes=saved.warm_start.changes,
+        )
+    else:
+        return recipe
+    recipe = replace(recipe, warm_start=warm_start)
+    if step is not None and warmup is not None and warmup <= step:
+        recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
+    return recipe
+
+
+def with_teacher_fingerprint(recipe: PretrainRecipe) -> PretrainRecipe:
+    """Fill in the fingerprint of `[distill]`'s teacher."""
+    if recipe.distill is None:
+        return recipe
+    return replace(recipe, distill=recipe.distill.with_fingerprint())
+
+
+def with_auto_values(
+    recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
+) -> PretrainRecipe:
+    """Replace "auto" by the values of the first start, or else by those that rank 0 measures."""
+    device = environment.device
+    train = reuse_resolved_auto(recipe.train, None if saved is None else saved.train)
+    train = resolve_auto(train, recipe.model, device, sequences=recipe.micro_batch, length=recipe.data.max_seq_length)
+    recipe = replace(recipe, train=train)
+    if recipe.batch.micro_tokens == "auto":
+        if saved is None:
+            tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
+        else:
+            tokens = saved.batch.tokens
+        recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))
+    train, batch = environment.group.broadcast((recipe.train, recipe.batch))
+    return replace(recipe, train=train, batch=batch)
+
+
+def with_time_budget(
+    recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
+) -> PretrainRecipe:
+    """Set the number of steps that fit into `--max-time`; a resumed run keeps those of its first start."""
+    if environment.fit_steps is None:
+        return recipe
+    if saved is None:
+        return environment.fit_steps(recipe)
+    schedule = replace(
+        recipe.schedule,
+        total_steps=saved.schedule.total_steps,
+        warmup_steps=saved.schedule.warmup_steps,
+        decay_steps=saved.schedule.decay_steps,
+    )
+    return replace(recipe, schedule=schedule, batch=replace(recipe.batch, warmup_steps=saved.batch.warmup_steps))
+
+
+def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> PretrainRecipe:
+    """List what a continued run changes; raises `ConfigError` if no step is left to do."""
+    continued = environment.continued
+    if continued is None or recipe.warm_start is None:
+        return recipe
+    total = recipe.schedule.total_steps
+    if total <= continued.step:
+        raise ConfigError(
+            f"{continued.directory}: is at step {continued.step:,}, and schedule.total_steps is {total:,}",
+            "schedule.total_steps counts the steps of the continued run too: use "
+            f"-s schedule.total_steps={2 * continued.step}",
+        )
+    changes = list_changes(continued, recipe, environment.data_fingerprint)
+    return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
+
+
+def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data: str) -> tuple[str, ...]:
+    """Return a line for each key of a continued run's recipe, and for its data, if the new run changes it.
+
+    Sections that a continued run does not use, and keys that change no result, are left out.
+    """
+    before = continued.recipe
+    if before.schedule.warmup == recipe.schedule.warmup_steps:  # the same warmup, given as a ratio
+        before = replace(before, schedule=replace(before.schedule, warmup_steps=before.schedule.warmup))
+    lines = [
+        *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
+        *config.list_differences({"data": continued.data}, {"data": data}),
+    ]
+    changes = []
+    for line in lines:
+        key = line.split(":")[0]
+        if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _UNUSED_SECTIONS:
+            changes.append(line)
+    return tuple(changes)
