@@ -189,7 +189,7 @@ def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -
 
 def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
     said = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
-    assert "error: experiments/init is an experiment\nhint: albert reproduce takes it" in said.err
+    assert "error: experiments/init is an experiment\nhint: use it with `albert reproduce`" in said.err
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: 
     assert "optimizer.lr" in said.err
     Path("run/recipe.toml").write_text("train = 1\n")
     said = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
-    assert "run/recipe.toml: no [train]" in said.err
+    assert "run/recipe.toml: has no section [train]" in said.err
 
 
 def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:

@@ -189,5 +189,5 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
     env["JOB_COMPLETION_INDEX"] = "0"
     done = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"going on from step {before}" in done.stderr
+    assert f"resuming from step {before}" in done.stderr
     assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 200)

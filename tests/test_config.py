@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from albert_cli import config
 from albert_cli.errors import ConfigError
-from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe, validate_pretrain_recipe
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
 
@@ -150,12 +150,12 @@ def test_a_needed_key_that_is_missing_is_named() -> None:
 
 def test_the_rate_follows_the_square_root_of_the_batch() -> None:
     for batch, rate in ((4096, 0.00176), (1024, 0.00088), (32_768, 0.00176 * 8**0.5)):
-        recipe = check("pretrain", {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch}})
+        values = {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch}}
+        recipe = validate_pretrain_recipe(values, "recipe.toml")
         assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(rate)
         assert f"lr = {recipe.optimizer.lr!r}" in config.dump_toml(recipe)
-    paper, smaller = (
-        config.load_recipe(PretrainRecipe, "albert-base", over) for over in ([], ["train.batch_size=512"])
-    )
+    paper = load_pretrain_recipe("albert-base", [], 30_000)
+    smaller = load_pretrain_recipe("albert-base", ["train.batch_size=512"], 30_000)
     assert paper.optimizer.lr == 0.00176 and smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
     assert paper.schedule.warmup == smaller.schedule.warmup == 3125
 

@@ -230,7 +230,7 @@ def test_a_file_whose_name_speaks_to_terminals_and_lies_about_memory(nasty_file:
 def test_names_in_curves_hold_nothing_that_is_obeyed(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     log = RunLog(tmp_path, 0, None)
-    log.evaluation(TrainState(step=1), {f"{NASTY}/mlm_loss": 1.0})
+    log.write_evaluation(TrainState(step=1), {f"{NASTY}/mlm_loss": 1.0})
     log.close()
     (tag,) = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
     assert tag.startswith("heldout/a") and tag.endswith("/mlm_loss") and not OBEYED & set(tag)

@@ -42,7 +42,7 @@ from albert_cli.training.device import (
     use_threads,
 )
 from albert_cli.training.loop import MicroBatch
-from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.reduction import reduce_gradients
@@ -154,8 +154,8 @@ class PretrainBench:
         self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.draw(step, group)[0] for step in steps]  # of one micro-batch each
-        self.packed: list[PackedBatch] = [batch.data.drawn for batch in self.batches]
+        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # of one micro-batch each
+        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]
 
     def _default_sequences(self) -> int:
         if self.device.type != "cpu":
@@ -237,7 +237,7 @@ class PretrainBench:
             self.group,
         )
 
-    def _albert_loss(self, part: MicroBatch) -> Tensor:
+    def _albert_loss(self, part: MicroBatch[SampledBatch]) -> Tensor:
         sums = self.job.loss_sums(part.data)
         return torch.stack([sums[name] / max(1, part.counts[name]) for name in self.job.loss_names]).sum()
 
@@ -265,7 +265,7 @@ class PretrainBench:
 
         for number, batch in enumerate(self.batches):
             with timed("data"):
-                self.job.draw(number, self.group)
+                self.job.sample_step(number, self.group)
             with timed("forward"), autocast(self.train.precision, self.device):
                 loss = self._albert_loss(batch)
             with timed("backward"):

@@ -137,8 +137,8 @@ def _scores(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     if run_pairs != pairs:
         estimates["own_mlm_accuracy"] = _mean_scores(job, run_pairs, "none")["mlm_accuracy"]
-    if job.text.unigram_entropy:
-        estimates["below_unigram_entropy"] = job.text.unigram_entropy - plain["mlm_loss"]
+    if job.corpora.unigram_entropy:
+        estimates["below_unigram_entropy"] = job.corpora.unigram_entropy - plain["mlm_loss"]
     if has_pair_head:
         for rule in ("sop", "nsp"):
             scored = _mean_scores(job, pairs, "sop", rule)
@@ -164,7 +164,7 @@ def _mean_scores(
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
-        for name, sum_and_count in job.summed(job.text.train, sampled, index).items():
+        for name, sum_and_count in job.evaluate_examples(job.corpora.train, sampled, index).items():
             sums[name][number % JACKKNIFE_GROUPS] += sum_and_count
     return {name: jackknife_mean(*groups.T) for name, groups in sums.items() if groups[:, 1].any()}
 
@@ -287,7 +287,7 @@ def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[Pack
     count = job.settings.train.eval_sequences
     for start in range(0, count, _MICRO_BATCH):
         index = np.arange(start, min(start + _MICRO_BATCH, count))
-        batch = sample_batch(job.text.train, job.text.vocabulary, pairs, EVALUATION_SEED, index)
+        batch = sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)
         yield dataclasses.replace(batch, ids=original_ids(batch)) if plain else batch
 
 

@@ -34,7 +34,7 @@ from albert_cli.experiments.plan import (
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, Variant, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
-from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 _SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
@@ -312,7 +312,7 @@ class _Planner:
         return max(2, round(steps * self.scale.step_fraction))
 
     def _validate(self, name: str, values: Settings) -> PretrainRecipe:
-        return config.validate_recipe(PretrainRecipe, values, f"{self.experiment.name}, {name}")
+        return validate_pretrain_recipe(values, f"{self.experiment.name}, {name}")
 
     @cached_property
     def _vocabulary_size(self) -> int:

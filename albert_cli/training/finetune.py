@@ -33,9 +33,11 @@ _BEST_WEIGHTS = "best.safetensors"  # of a step's directory
 _CHANCE_FRACTION = 0.99  # of the loss of a model that knows only how often each label occurs
 _COLLAPSE_HINT = "a lower optimizer.lr, a longer warm-up or another seed may help"
 
+TaskBatch = tuple[PackedBatch, Array]  # a packed batch and its labels
+
 
 @dataclass
-class FinetuneJob(TrainingJob):
+class FinetuneJob(TrainingJob[TaskBatch]):
     """One fine-tuning run as a job of the loop; `best` has the weights of its best evaluation so far, on the host."""
 
     prepared: PreparedTask
@@ -43,17 +45,18 @@ class FinetuneJob(TrainingJob):
     model: Any
     best: dict[str, Tensor] = field(default_factory=dict)
 
-    def draw(self, step: int, group: RankGroup) -> list[MicroBatch]:
+    def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[TaskBatch]]:
         settings, train = self.settings.train, self.prepared.inputs.train
         index = train.batch_index(settings.seed, step, settings.batch_size)
-        parts = []
+        parts: list[MicroBatch[TaskBatch]] = []
         for number, start, stop in split_micro_batches(settings.batch_size, settings.micro_batch_size, group):
             packed, labels = train.batch(index[start:stop])
+            assert labels is not None
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
             parts.append(MicroBatch(number, (packed, labels), {"loss": stop - start}, len(packed.ids), flops))
         return parts
 
-    def loss_sums(self, data: tuple[PackedBatch, Array]) -> dict[str, Tensor]:
+    def loss_sums(self, data: TaskBatch) -> dict[str, Tensor]:
         return {"loss": self.prepared.task.loss_sum(self.model, *data, self.prepared.device)}
 
     def evaluate(self, group: RankGroup) -> dict[str, float]:

@@ -174,7 +174,7 @@ class RunLog:
 
             # TensorBoard hides what an interrupted run wrote after the resumed step.
             with store.translate_os_errors(self._curves):
-                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)  # type: ignore[no-untyped-call]
+                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
         if hints is not None and self._journal.path.exists():
             for record in journal.read_journal(self._journal.path):
                 hints.observe(record)
@@ -201,7 +201,7 @@ class RunLog:
         with store.translate_os_errors(self._curves):
             for name, value in values.items():
                 tag = console.strip_control_chars(f"{curves}/{name}")
-                self._board.add_scalar(tag, value, state.step)  # type: ignore[no-untyped-call]
+                self._board.add_scalar(tag, value, state.step)
 
     def sync(self) -> None:
         """Flush the journal to the disk."""
@@ -212,7 +212,7 @@ class RunLog:
         self._journal.close()
         if self._board is not None:
             with store.translate_os_errors(self._curves):
-                self._board.close()  # type: ignore[no-untyped-call]
+                self._board.close()
 
 
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from albert_cli import store
-from albert_cli.data.shards import TokenCorpus, read_data_facts
+from albert_cli.data.records import read_data_facts
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup, is_main, process_group
@@ -77,7 +78,7 @@ def open_inputs(
     print_idle_gpus(torch_device)
     with process_group(torch_device.type) as group:
         further = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify)
-        entropy = read_data_facts(data)["unigram_entropy_nats"]
+        entropy = read_data_facts(data).unigram_entropy_nats
         corpora = PretrainingCorpora(train, heldout, vocabulary, entropy, further)
         yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
 

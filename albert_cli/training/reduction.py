@@ -79,7 +79,10 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
         return
     buckets = GradientBuckets(model, dtype)
     parameters = [parameter for bucket in buckets.buckets for parameter in bucket]
-    hooks = [p.register_post_accumulate_grad_hook(buckets.mark_complete) for p in parameters]
+    hooks = [
+        p.register_post_accumulate_grad_hook(buckets.mark_complete)  # type: ignore[no-untyped-call]
+        for p in parameters
+    ]
     try:
         yield
     finally:

@@ -248,7 +248,7 @@ class Campaign:
         ended = forked.run(command.words, folder, self.folder / f"log-{number}")
         faults = list(_judge(command, folder, path, ended, inputs))
         # It was seen, and done without.
-        seen = rf"set aside|is not used|making it again|^warning: {re.escape(name)}:"
+        seen = rf"renamed to|set aside|is not used|making it again|^warning: {re.escape(name)}:"
         refused = bool(re.search(seen, ended.err, re.MULTILINE))
         refused = refused or (path.name == store.MANIFEST and not path.exists())  # then it is no step of a run
         # What `inspect` shows of anything but data is verified by its --verify.

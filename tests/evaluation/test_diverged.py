@@ -129,7 +129,7 @@ def test_fine_tuning_alone_goes_on_and_another_start_is_another_run(
         diverging([1, 2])
         evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     diverging([])
-    with pytest.raises(ConfigError, match="was made from another checkpoint"):
+    with pytest.raises(ConfigError, match="was started with another checkpoint"):
         evaluate("cola", str(tuned("sst2")), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     run = tmp_path / "out" / "run-1"
     assert store.read_json(run / "status.json")["state"] == "diverged"

@@ -106,7 +106,7 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
         best.write_bytes(content)
     finetune(rising, out, 0)
     said = capfd.readouterr().err
-    assert "set aside as damaged-step-00000012" in said and "going on from step 9" in said
+    assert "renamed to damaged-step-00000012" in said and "resuming from step 9" in said
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 

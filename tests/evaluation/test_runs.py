@@ -144,7 +144,7 @@ def test_scoring_does_not_write_into_what_is_there(tuned: Tuned, glue: Path, tmp
     out = tmp_path / "out"
     first = evaluate("cola", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu")
     assert evaluate("cola", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu") == first
-    with pytest.raises(ConfigError, match="was made from another task"):
+    with pytest.raises(ConfigError, match="was started with another task"):
         evaluate("sst2", str(tuned("sst2")), str(glue), out, 1, QUICK, "cpu")
     with pytest.raises(BusyError, match="holds other files"):
         evaluate("sst2", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu")

@@ -245,12 +245,9 @@ RUN = ["schedule.total_steps=12", "train.eval_sequences=8", "train.save_every=6"
 def test_a_run_resumes_to_the_same_bytes(tiny_data: Path, tmp_path: Path) -> None:
     whole = pretrain("mini/docs", tiny_data, tmp_path / "whole", RUN, device="cuda")
     again = pretrain("mini/docs", tiny_data, tmp_path / "again", RUN, device="cuda")
-    assert again["model_sha256"] == whole["model_sha256"]
+    assert again.model_sha256 == whole.model_sha256
     shutil.rmtree(tmp_path / "again" / "step-00000012")
-    assert (
-        pretrain("mini/docs", tiny_data, tmp_path / "again", RUN, device="cuda")["model_sha256"]
-        == (whole["model_sha256"])
-    )
+    assert pretrain("mini/docs", tiny_data, tmp_path / "again", RUN, device="cuda").model_sha256 == whole.model_sha256
 
 
 def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
@@ -260,7 +257,7 @@ def test_a_step_waits_once_and_compiles_nothing_again(make_job: MakeJob, recipe:
     torch._dynamo.utils.counters.clear()
     job = make_job()
     prepare_model(job.model, replace(PLAIN, compile="on"), CUDA)
-    taken, graphs = make_loop(job, tmp_path / "run", recipe, *changes).steps(None), []
+    taken, graphs = make_loop(job, tmp_path / "run", recipe, *changes).steps(None, None), []
     for _ in range(200):
         next(taken)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -38,7 +38,7 @@ from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
 from albert_cli.training import capacity, device, loop, objectives, plan
 from albert_cli.training.device import prepare_model
-from albert_cli.training.loop import Loop, measure_step_seconds
+from albert_cli.training.loop import Loop, StepResult, measure_step_seconds
 from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
 from tests.gpu import flash
@@ -172,7 +172,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     torch._dynamo.reset()
     objectives._compiled_sum_losses.cache_clear()
     seen, plain, job = Sizes(), torch.compile, make_job(train__micro_batch_size=3)
-    parts = [part for step in range(6) for part in job.draw(step, RankGroup())]
+    parts = [part for step in range(6) for part in job.sample_step(step, RankGroup())]
     expected = [job.loss_sums(part.data) for part in parts]
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
@@ -266,17 +266,19 @@ def test_a_step_waits_once_and_copies_nothing_that_blocks(
     steps = make_loop(job, tmp_path / "run", recipe, "train.save_every=0", "schedule.total_steps=3")
     asked, plain = Asked(), Loop._step
 
-    def watched(self: Loop, parts: Any) -> None:
+    def watched(self: Loop[Any], parts: Any) -> StepResult:
         with asked:
-            plain(self, parts)
+            return plain(self, parts)
 
     with as_on_cuda(monkeypatch) as threads, monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", watched)
-        for _ in steps.steps(None):
+        for _ in steps.steps(None, None):
             assert asked.waits == ["tolist"], "the finite check alone"
             asked.waits.clear()
     own = [name for name in threads if not name.startswith("prefetch")]
-    assert len(threads) - len(own) == 2 * 3 * len(job.draw(0, RankGroup())), "batches move beside the computation"
+    assert len(threads) - len(own) == 2 * 3 * len(job.sample_step(0, RankGroup())), (
+        "batches move beside the computation"
+    )
     assert len(own) == 2 * 3  # counts, and wishes to stop
     assert asked.moves == len(own)
 
@@ -311,9 +313,10 @@ def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch
     now, queued = [0.0], [0.0]
     plain = Loop._step
 
-    def step(self: Loop, parts: Any) -> None:
-        plain(self, parts)
+    def step(self: Loop[Any], parts: Any) -> StepResult:
+        result = plain(self, parts)
         queued[0] += 2.0
+        return result
 
     def synchronize(device: torch.device) -> None:
         now[0] += queued[0]
@@ -473,11 +476,11 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     found = {}
     for name, size in free.items():
         monkeypatch.setattr(capacity, "available_memory", lambda device, size=size: size)
-        found[name] = plan.resolve_micro_tokens(recipe, CUDA, RankGroup())
+        found[name] = plan.resolve_micro_tokens(recipe, CUDA, 1)
     length = recipe.data.max_seq_length
     assert length <= found["small"] < found["large"] == 131_072 // length * length
-    assert plan.resolve_micro_tokens(recipe, CUDA, RankGroup(0, 512)) == 8 * length  # a rank's share of the batch
-    assert plan.resolve_micro_tokens(recipe, CPU, RankGroup()) == 0
+    assert plan.resolve_micro_tokens(recipe, CUDA, 512) == 8 * length  # a rank's share of the batch
+    assert plan.resolve_micro_tokens(recipe, CPU, 1) == 0
     auto = BatchSettings(micro_tokens="auto")
     assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
 
@@ -485,10 +488,10 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
 def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
     recipe = make_job().settings
     parameters = costs.count_parameters(recipe.model).total
-    assert plan.count_sent_bytes(recipe, RankGroup()) == 0
-    assert plan.count_sent_bytes(recipe, RankGroup(0, 4)) == 2 * 4 * parameters * 3 // 4
+    assert plan.count_sent_bytes(recipe, 1) == 0
+    assert plan.count_sent_bytes(recipe, 4) == 2 * 4 * parameters * 3 // 4
     halved = replace(recipe, train=replace(recipe.train, communication="bf16"))
-    assert plan.count_sent_bytes(halved, RankGroup(0, 4)) == 2 * 2 * parameters * 3 // 4
+    assert plan.count_sent_bytes(halved, 4) == 2 * 2 * parameters * 3 // 4
 
 
 def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_all_of_it_at_once_resumes_to_the_same_bytes(
     settings = ["model.num_hidden_layers=3", "model.group_sizes=[2, 1]", "data.sentence_loss=three-way"]
     call = (str(recipe), tiny_data, tmp_path / "run", [*settings, f"distill.teacher={finished}", "train.keep=9"])
     result = pretrain(*call, device="cpu")
-    assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.keys()
+    assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.metrics.keys()
     run, whole = tmp_path / "run", bytes_of(tmp_path / "run", LAST)
     lines = [r for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
     assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
@@ -55,7 +55,7 @@ def test_all_of_it_at_once_resumes_to_the_same_bytes(
     pretrain(*call, device="cpu")
     assert bytes_of(run, LAST) == whole
     alone = pretrain(str(recipe), tiny_data, tmp_path / "alone", settings, device="cpu")
-    assert alone["model_sha256"] != result["model_sha256"], "the teacher is heard"
+    assert alone.model_sha256 != result.model_sha256, "the teacher is heard"
 
 
 def test_another_teacher_or_vocabulary_is_refused(
@@ -75,9 +75,9 @@ def test_another_teacher_or_vocabulary_is_refused(
     with pytest.raises(ConfigError, match=r"distill\.fingerprint"):
         pretrain(*call, device="cpu")
     short = written(tmp_path / "short", tiny_vocabulary)
-    with pytest.raises(ConfigError, match="has 20 positions, and sequences have up to 32 tokens"):
-        Teacher.read(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
+    with pytest.raises(ConfigError, match="has 20 positions, and sequences up to 32 tokens"):
+        Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
     other = Vocabulary.load(tiny_vocabulary)
     object.__setattr__(other, "fingerprint", "another")
-    with pytest.raises(ConfigError, match="another vocabulary"):
-        Teacher.read(DistillSettings(str(teacher)), other, 32, CPU)
+    with pytest.raises(ConfigError, match="is not that of the data"):
+        Teacher.load(DistillSettings(str(teacher)), other, 32, CPU)

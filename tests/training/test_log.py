@@ -16,7 +16,7 @@ from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.training.log import LossHints, StepWindow, progress_suffix
 from albert_cli.training.objectives import PretrainingJob, count_correct
-from albert_cli.training.pretrain import format_summary, pretrain
+from albert_cli.training.pretrain import pretrain
 
 ENTROPY = 6.2
 
@@ -26,7 +26,7 @@ def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: flo
     watch, found = LossHints(ENTROPY, warmup), []
     for number, loss in enumerate(losses, start=1):
         line = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
-        found += [(number * every, hint) for hint in watch.after(line)]
+        found += [(number * every, hint) for hint in watch.observe(line)]
     return found
 
 
@@ -66,10 +66,10 @@ def test_a_resumed_watch_says_what_it_would_have_said() -> None:
     watch, again = LossHints(ENTROPY, 0), LossHints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
-    said = [watch.after(record) for record in records]
+    said = [watch.observe(record) for record in records]
     for record in records[:30]:
-        again.after(record)
-    assert [again.after(record) for record in records[30:]] == said[30:]
+        again.observe(record)
+    assert [again.observe(record) for record in records[30:]] == said[30:]
     assert any(said[30:])
 
 
@@ -126,8 +126,8 @@ def test_next_sentences_in_a_single_document_have_no_score(
     )
     named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
-    assert ("one/order_accuracy" in result) == (loss == "sop")
-    assert "one/nsp_accuracy" not in result and "order_accuracy" in result
+    assert ("one/order_accuracy" in result.metrics) == (loss == "sop")
+    assert "one/nsp_accuracy" not in result.metrics and "order_accuracy" in result.metrics
 
 
 def test_further_corpora_are_scored_by_name(
@@ -142,15 +142,15 @@ def test_further_corpora_are_scored_by_name(
     named = [f'evaluation=["{other}"]']
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", named, device="cpu")
     assert {f"squad-dev/{name}" for name in ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")} <= set(
-        result
+        result.metrics
     )
-    assert result["squad-dev/mlm_loss"] != result["mlm_loss"]
-    assert "squad-dev: mlm loss" in format_summary(result)
+    assert result.metrics["squad-dev/mlm_loss"] != result.metrics["mlm_loss"]
+    assert "squad-dev: mlm loss" in result.as_text()
     assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
     assert store.sha256_file(tmp_path / "run/step-00000030/model.safetensors") == store.sha256_file(
         finished / "step-00000030/model.safetensors"
     )
-    with pytest.raises(ConfigError, match="two directories alike"):
+    with pytest.raises(ConfigError, match="two directories with the same name"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{other}", "{other}"]'], device="cpu")
     assert not (tmp_path / "no").exists()
     damaged = next(other.rglob("train-*.ids"))
@@ -162,7 +162,7 @@ def test_further_corpora_are_scored_by_name(
 def test_the_initial_weights_grow_as_the_width_shrinks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     auto = ['model.initializer_range="auto"', "schedule.total_steps=1", "optimizer.lr=1e-9"]
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", auto, device="cpu")
-    assert store.read_json(Path(result["checkpoint"]) / "config.json")["initializer_range"] == pytest.approx(0.1375)
+    assert store.read_json(result.checkpoint / "config.json")["initializer_range"] == pytest.approx(0.1375)
     assert 'initializer_range = "auto"' in (tmp_path / "run" / "recipe.toml").read_text()
 
 

@@ -53,7 +53,7 @@ def make_job(recipe: Path, tiny_data: Path) -> MakeJob:
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
     job.model.zero_grad()
-    means = accumulate(job, job.draw(step, RankGroup()), step, RankGroup())
+    means = accumulate(job, job.sample_step(step, RankGroup()), step, RankGroup())
     losses = {name: float(means[name]) for name in job.loss_names}
     return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
 
@@ -65,7 +65,7 @@ def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: 
     cuts = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
     for cut in [*cuts, *({"batch__micro_tokens": tokens} for tokens in (32, 70, 1000))]:
         job = make_job(**cut, data__sentence_loss=loss)
-        sizes = [len(part.data.drawn.ids) for part in job.draw(3, RankGroup())]
+        sizes = [len(part.data.host.ids) for part in job.sample_step(3, RankGroup())]
         assert max(sizes) <= cut.get("batch__micro_tokens", max(sizes))
         losses, found = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
@@ -77,10 +77,10 @@ def test_the_micro_batch_size_does_not_change_the_gradient(loss: str, make_job: 
 def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
     job = make_job()
     losses, _ = gradients(job)
-    parts = job.draw(3, RankGroup())
+    parts = job.sample_step(3, RankGroup())
     sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
     masked, ordered = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
-    assert masked == sum(len(p.data.drawn.masked_index) for p in parts)
+    assert masked == sum(len(p.data.host.masked_index) for p in parts)
     assert losses["mlm_loss"] == pytest.approx(sum(float(s["mlm_loss"]) for s in sums) / masked, rel=1e-5)
     assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / ordered, rel=1e-5)
     assert 5 < losses["mlm_loss"] < 6.5  # near log 300 at the start
@@ -95,12 +95,12 @@ def test_losses_are_means_over_the_whole_batch(make_job: MakeJob) -> None:
 def test_the_ranks_draw_the_same_samples_between_them(cut: dict[str, int], world_size: int, make_job: MakeJob) -> None:
     job = make_job(**cut)
     for step in (0, 5, 20):
-        alone = {part.number: part.data.drawn for part in job.draw(step, RankGroup())}
+        alone = {part.number: part.data.host for part in job.sample_step(step, RankGroup())}
         together = {}
         for rank in range(world_size):
-            for part in job.draw(step, RankGroup(rank, world_size)):
+            for part in job.sample_step(step, RankGroup(rank, world_size)):
                 assert part.number not in together
-                together[part.number] = part.data.drawn
+                together[part.number] = part.data.host
         assert together.keys() == alone.keys() == set(range(len(alone)))
         for number, data in alone.items():
             for field in dataclasses.fields(data):
@@ -148,7 +148,7 @@ def test_bf16_trains_fp32_weights(make_job: MakeJob) -> None:
 # ---------------------------------------------------------------- the loop
 
 
-def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> Loop:
+def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> Loop[Any]:
     resolved = config.load_recipe(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
     job.settings = resolved
     out.mkdir(exist_ok=True)
@@ -207,7 +207,7 @@ def test_weights_that_the_last_update_spoils_are_not_the_end_of_a_run(
 ) -> None:
     spoiling = ("optimizer.lr=1e38", "optimizer.name=adamw", "schedule.total_steps=1", "schedule.warmup_steps=0")
     loop = make_loop(make_job(), tmp_path / "run", recipe, *spoiling)
-    with pytest.raises(DivergedError, match="step 1: what is scored after it is not finite"):
+    with pytest.raises(DivergedError, match="step 1: an evaluation score is not finite"):
         loop.run()
     assert not list((tmp_path / "run").glob("step-*"))
 
@@ -233,7 +233,7 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
     threads: set[str] = set()
     taken: list[Any] = []
     now = [0.0]
-    job, plain, draw = make_job(), loop.Loop._step, type(make_job()).draw
+    job, plain, draw = make_job(), loop.Loop._step, type(make_job()).sample_step
 
     def optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Optimizer:
         made.append(settings.name)
@@ -243,13 +243,14 @@ def test_what_is_measured_is_the_run(make_job: MakeJob, monkeypatch: pytest.Monk
         threads.add(threading.current_thread().name)
         return draw(self, step, group)
 
-    def step(self: loop.Loop, parts: Any) -> None:
-        plain(self, parts)
+    def step(self: loop.Loop[Any], parts: Any) -> loop.StepResult:
+        result = plain(self, parts)
         taken.append(parts)
         now[0] += 5.0 if len(taken) <= 4 else 1.0  # warm after four
+        return result
 
     monkeypatch.setattr(loop, "make_optimizer", optimizer)
-    monkeypatch.setattr(type(job), "draw", drawn)
+    monkeypatch.setattr(type(job), "sample_step", drawn)
     monkeypatch.setattr(loop.Loop, "_step", step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job.settings = dataclasses.replace(job.settings, optimizer=OptimizerSettings("adamw", lr=1e-3))
@@ -320,23 +321,27 @@ def test_want_of_memory_is_no_fault_of_a_checkpoint(
                 restore_checkpoint(directory, optimizer)
 
 
+def needed(total: int) -> capacity.MemoryEstimate:
+    return capacity.MemoryEstimate(state=0, activations=0, teacher=0, total=total)
+
+
 def test_a_warning_of_memory_is_said_once_and_of_none_at_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = iter([1100, 900, 800, 700, 700])
     monkeypatch.setattr(capacity, "available_memory", lambda device: next(left))
     cpu = torch.device("cpu")
-    capacity._warned.clear()
+    capacity._warn_once.cache_clear()
     for _ in range(4):  # the seeds of an evaluation, with a little less free each time
-        capacity.warn_training_memory({"memory_bytes_estimated": 1000}, 8, cpu)
+        capacity.warn_training_memory(needed(1000), 8, cpu)
     assert capsys.readouterr().err.count("warning: ") == 1
-    capacity.warn_training_memory({"memory_bytes_estimated": 1001}, 8, cpu)
+    capacity.warn_training_memory(needed(1001), 8, cpu)
     assert "8 sequences" in capsys.readouterr().err
-    capacity._warned.clear()
+    capacity._warn_once.cache_clear()
     monkeypatch.setattr(capacity, "available_memory", lambda device: 0)
-    capacity.warn_training_memory({"memory_bytes_estimated": 1000}, 8, cpu)
+    capacity.warn_training_memory(needed(1000), 8, cpu)
     assert "warning: " in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(machine, "memory_info", dict)
-    capacity.warn_training_memory({"memory_bytes_estimated": 1002}, 8, cpu)
+    capacity.warn_training_memory(needed(1002), 8, cpu)
     assert capacity.available_memory(cpu) is None and not capsys.readouterr().err

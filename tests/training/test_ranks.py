@@ -23,7 +23,7 @@ from albert_cli.errors import DivergedError
 from albert_cli.model import hub
 from albert_cli.ranks import process_group
 from albert_cli.training import objectives, reduction
-from albert_cli.training.loop import Loop
+from albert_cli.training.loop import Loop, StepResult
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import state_tensors
 from tests.processes import end, start_ranks
@@ -56,8 +56,9 @@ def note(folder: Path, stop_at: int | None) -> None:
     """Write down which examples this rank draws for which step, and each step's loss; ask to stop at a step."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     lines = journal.Journal(folder / f"drawn-{world_size}-{rank}-{os.getpid()}.jsonl")
-    draw, batch = PretrainingJob.draw, vars(objectives)["batch"]
-    step, exchange = Loop._step, Loop._exchange
+    draw = PretrainingJob.sample_step
+    batch = vars(objectives)["sample_batch"]
+    step = Loop._step
     drawing: list[int] = []
 
     def noted_draw(self: PretrainingJob, number: int, group: Any) -> Any:
@@ -72,20 +73,16 @@ def note(folder: Path, stop_at: int | None) -> None:
             lines.append({"step": drawing[0], "examples": index.tolist()})
         return batch(corpus, vocabulary, settings, seed, index)
 
-    def noted_step(self: Loop, parts: Any) -> None:
+    def noted_step(self: Loop[Any], parts: Any) -> StepResult:
         if self.state.step + 1 == stop_at and rank == world_size - 1:
             signal.raise_signal(signal.SIGUSR1)
-        step(self, parts)
-
-    def noted_exchange(self: Loop, *given: Any) -> dict[str, float]:
-        values = exchange(self, *given)
-        loss = sum(values[name] for name in self.job.loss_names)
-        lines.append({"step": self.state.step, "loss": loss, "tokens": self._tokens})
-        return values
+        result = step(self, parts)
+        lines.append({"step": self.state.step, "loss": result.values["loss"], "tokens": result.tokens})
+        return result
 
     for owner, name, replacement in (
-        (PretrainingJob, "draw", noted_draw), (objectives, "batch", noted_batch),
-        (Loop, "_step", noted_step), (Loop, "_exchange", noted_exchange),
+        (PretrainingJob, "sample_step", noted_draw), (objectives, "sample_batch", noted_batch),
+        (Loop, "_step", noted_step),
     ):  # fmt: skip
         setattr(owner, name, replacement)
 
@@ -116,7 +113,7 @@ def test_a_run_changes_its_number_of_processes_and_sees_the_same(
         folder.mkdir()
         ranks = start_ranks(folder / "log", world_size, *arguments, before=partial(note, folder, stop % 30))
         assert end(ranks) == [75 if stop < 30 else 0] * world_size, "\n".join(r.said() for r in ranks)
-        assert begin == 0 or f"going on from step {begin}" in ranks[0].said()
+        assert begin == 0 or f"resuming from step {begin}" in ranks[0].said()
         here, seen = noted(folder, world_size, begin, stop)
         drawn, losses, begin = {**drawn, **here}, {**losses, **seen}, stop
     alone.mkdir()
@@ -138,19 +135,20 @@ def poison_rank_1(folder: Path) -> None:
     poison(7, rank=1)
     step, rank = Loop._step, os.environ["RANK"]
 
-    def weights(loop: Loop) -> str:
+    def weights(loop: Loop[Any]) -> str:
         return str([p.detach().double().sum().item() for p in loop.job.model.parameters()])
 
-    def watched(self: Loop, parts: Any) -> None:
+    def watched(self: Loop[Any], parts: Any) -> StepResult:
         before = weights(self)
         try:
-            step(self, parts)
+            result = step(self, parts)
         except DivergedError:
             moments = all(bool(m.isfinite().all()) for m in state_tensors(self.optimizer).values())
             found = {"step": self.state.step, "same": weights(self) == before, "moments": moments}
             store.write_json(folder / f"after-{rank}.json", found)
             raise
-        assert self.state.step == 1 or weights(self) != before  # the first update's rate is 0
+        assert self.state.step == 0 or weights(self) != before  # the first update's rate is 0
+        return result
 
     Loop._step = watched  # type: ignore[method-assign]
 
@@ -172,7 +170,7 @@ def test_not_finite_on_one_rank_stops_all_before_the_update(
     assert (found["step"], found["not_finite"]) == (7, ["mlm_loss on rank 1"])
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert "going on from step 5" in ranks[0].said() and not (run / "diverged.json").exists()
+    assert "resuming from step 5" in ranks[0].said() and not (run / "diverged.json").exists()
     assert_close(run, finished)
 
 
@@ -180,12 +178,12 @@ def break_rank(rank: int, kind: str) -> None:
     """At step 7 a rank raises something, or is killed."""
     step = Loop._step
 
-    def broken(self: Loop, parts: Any) -> None:
+    def broken(self: Loop[Any], parts: Any) -> StepResult:
         if self.state.step == 7 and int(os.environ["RANK"]) == rank:
             if kind == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        step(self, parts)
+        return step(self, parts)
 
     Loop._step = broken  # type: ignore[method-assign]
 
@@ -207,7 +205,7 @@ def test_when_one_rank_fails_the_other_ends_too(
     assert steps(run) == [5]
     if (rank, kind) == (1, "killed"):
         again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-        assert end(again) == [0, 0] and "going on from step 5" in again[0].said()
+        assert end(again) == [0, 0] and "resuming from step 5" in again[0].said()
         assert_close(run, finished)
 
 
@@ -275,7 +273,7 @@ step, victim = Loop._step, sys.argv[1]
 def once(self, parts):
     if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    step(self, parts)
+    return step(self, parts)
 
 Loop._step = once
 sys.argv = ["albert", *sys.argv[2:]]
@@ -290,7 +288,7 @@ def test_a_rank_that_is_killed_is_started_again_and_the_run_ends_in_the_same_byt
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert end(start_ranks(tmp_path / "log", 2, *arguments, whole)) == [0, 0]
     code, said = launched(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
-    assert code == 0 and "going on from step 5" in said, said
+    assert code == 0 and "resuming from step 5" in said, said
     names = [path.relative_to(whole) for path in whole.glob("step-00000012/*.safetensors")]
     assert len(names) == 2
     for name in names:

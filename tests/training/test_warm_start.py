@@ -21,7 +21,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import OPTIMIZER_FILE
-from albert_cli.training.pretrain import pretrain
+from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
 from tests.model.hugging_face import HEADS, new_of_theirs
 from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
@@ -69,7 +69,7 @@ def test_depth_grows_by_repeating_the_same_weights(
     stored = hub.read_checkpoint(parent).tensors
     assert stored.keys() == child.state_dict().keys()
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
-    assert "its encoder, 12 layers where it had 3, and the heads masked and order" in capfd.readouterr().err
+    assert "its encoder, 12 layers from 3, and the heads masked and order" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_groups_start_from_group_0_and_compute_what_one_group_does(
     parent = written(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(replace(shape, num_hidden_layers=6, **changes), parent, tiny_vocabulary)
     assert torch.allclose(logits(child), logits(grown(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary)))
-    assert "its encoder, 6 layers where it had 3, and the heads masked and order" in capfd.readouterr().err
+    assert "its encoder, 6 layers from 3, and the heads masked and order" in capfd.readouterr().err
 
 
 def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary
         assert torch.equal(tensor, stored.tensors[source]), name
     with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward blocks"):
         map_parent_blocks(twice, shape)
-    with pytest.raises(ConfigError, match=r"warm_start\.stack goes with warm_start\.checkpoint"):
+    with pytest.raises(ConfigError, match=r"warm_start\.stack requires warm_start\.checkpoint"):
         WarmStart(continues=str(parent), stack=True)
 
 
@@ -132,7 +132,7 @@ def test_a_model_of_another_program_without_heads(
     assert torch.equal(child.encoder.embeddings.word.weight, word)
     said = capfd.readouterr().err
     assert "25 tensors matched: encoder, pooler; new: masked, order" in said
-    assert "6 layers where it had 3, without a head; the optimizer begins anew" in said
+    assert "6 layers from 3, without a head; the optimizer restarts" in said
 
 
 # ---------------------------------------------------------------- what is refused
@@ -300,9 +300,9 @@ def test_damage_to_every_state_goes_back_to_the_parent(
 def test_a_parent_that_does_not_fit_is_refused_before_anything_is_written(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    for more, dry in (("model.hidden_size=32", False), ("model.hidden_size=32", True)):
+    for verb in (pretrain, plan_pretraining):
         with pytest.raises(ConfigError, match="hidden_size is 16, the recipe's model has 32"):
-            pretrain(str(recipe), tiny_data, tmp_path / "out", overrides(finished, more), dry_run=dry, device="cpu")
+            verb(str(recipe), tiny_data, tmp_path / "out", overrides(finished, "model.hidden_size=32"), device="cpu")
     with pytest.raises(CheckpointError, match="no such directory"):
         pretrain(str(recipe), tiny_data, tmp_path / "out", overrides(tmp_path / "gone"), device="cpu")
     assert not (tmp_path / "out").exists()
@@ -333,7 +333,7 @@ def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
     half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
-    assert result["steps"] == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
+    assert result.steps == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
     journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
     assert losses[0] + losses[1] == losses[2]
@@ -366,7 +366,7 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     pretrain(*call, device="cpu")
     named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
     assert recorded(run)["changes"] == named
-    assert f"goes on from {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
+    assert f"continues {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
     assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
     assert store.verify(run / last, "checkpoint").parents["warm_start"] == mark
     rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
@@ -395,10 +395,10 @@ def test_a_warm_up_that_is_over_does_not_come_back(
     finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
-    plan = pretrain(str(recipe), tiny_data, tmp_path / "run", more, dry_run=True, device="cpu")
-    assert (plan["steps"], plan["steps_done_before"], plan["warmup_steps"]) == (1000, 30, 3)
-    timed = pretrain(str(recipe), tiny_data, tmp_path / "run", more, max_time="20s", dry_run=True, device="cpu")
-    assert timed["steps"] > 30 and timed["warmup_steps"] == 3
+    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", more, device="cpu").plan
+    assert (plan.steps, plan.steps_done_before, plan.warmup_steps) == (1000, 30, 3)
+    timed = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", more, max_time="20s", device="cpu").plan
+    assert timed.steps > 30 and timed.warmup_steps == 3
 
 
 def test_what_cannot_be_continued_is_refused(
@@ -406,7 +406,7 @@ def test_what_cannot_be_continued_is_refused(
 ) -> None:
     weights = written(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
     for parent, more, said in (
-        (weights, (), r"is no step of a run of `albert pretrain` with its optimizer\.safetensors"),
+        (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),
         (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
         (finished, ("model.num_hidden_groups=2",), r"of 1 attention and 1 feed-forward blocks and \d+ positions"),
@@ -416,7 +416,7 @@ def test_what_cannot_be_continued_is_refused(
             r"of 1 attention and 1 feed-forward blocks and \d+ positions",
         ),
         (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
-        (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: the rate would be zero up to step 30"),
+        (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: the learning rate would be zero up to step 30"),
     ):
         with pytest.raises((ConfigError, CheckpointError), match=said):
             pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={parent}", *more], device="cpu")
