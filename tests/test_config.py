@@ -144,7 +144,7 @@ def test_a_recipe_that_sets_nothing_is_no_recipe(tmp_path: Path, text: str) -> N
 
 
 def test_a_needed_key_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"recipe\.toml: task: "):
+    with pytest.raises(ConfigError, match=r"recipe\.toml: task is missing"):
         config.validate_recipe(FinetuneRecipe, {}, "recipe.toml")
 
 
@@ -208,11 +208,11 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
     for names in (["a"], ["a", "b"], ["a", "b", "c"]):
         for name, following in zip(names, [*names[1:], names[0]], strict=True):
             write(tmp_path / f"{name}.toml", f'extends = "{following}.toml"\n')
-        with pytest.raises(ConfigError, match="goes round in a circle"):
+        with pytest.raises(ConfigError, match="forms a circle"):
             config.read_recipe(str(tmp_path / "a.toml"))
     (tmp_path / "sub").mkdir()
     write(tmp_path / "d.toml", 'extends = "sub/../d.toml"\n')
-    with pytest.raises(ConfigError, match="goes round in a circle"):
+    with pytest.raises(ConfigError, match="forms a circle"):
         config.read_recipe(str(tmp_path / "d.toml"))
 
 
@@ -274,11 +274,11 @@ def test_an_override_of_another_form_is_refused(text: str) -> None:
 def test_overrides_are_checked_like_the_recipe() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'optimizer\.lrr'"):
         config.load_recipe(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])
-    with pytest.raises(ConfigError, match=r"train\.log_every: .*got '5x'"):
+    with pytest.raises(ConfigError, match=r"train\.log_every is '5x': it should"):
         config.load_recipe(PretrainRecipe, "albert-base", ["train.log_every=5x"])
-    with pytest.raises(ConfigError, match="model: "):
+    with pytest.raises(ConfigError, match="model is 3: "):
         config.load_recipe(PretrainRecipe, "albert-base", ["model=3"])
-    with pytest.raises(ConfigError, match=r"train\.save_every: .*got 1\.5"):
+    with pytest.raises(ConfigError, match=r"train\.save_every is 1\.5: "):
         config.load_recipe(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
 
 

@@ -355,4 +355,4 @@ def _format_overrides(base: Mapping[str, Any], values: Mapping[str, Any], prefix
 def _format_toml(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value):
         return value  # `-s` accepts words without quotes
-    return config.dump_toml({"value": value}).strip().removeprefix("value = ")
+    return config.format_toml_value(value)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from albert_cli import store
-from albert_cli.config import prefix_errors, reject_unknown_keys
+from albert_cli.config import validate_recipe
 from albert_cli.errors import CheckpointError, ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -129,17 +129,7 @@ class ModelConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
         """Build from a recipe's [model] section; raises ConfigError, which begins with `origin`, where it is none."""
-        reject_unknown_keys(cls, values, origin, "model.")
-        known: dict[str, type] = {field.name: type(field.default) for field in fields(cls)}
-        for key, value in values.items():
-            wanted = known[key]
-            fits = type(value) is wanted or (wanted is float and type(value) is int)
-            fits = fits or (key == "initializer_range" and value == "auto")
-            fits = fits or (wanted is tuple and type(value) is list and all(type(item) is int for item in value))
-            if not fits:
-                raise ConfigError(f"{origin}: model.{key} is {value!r}", f"it must be of type {wanted.__name__}")
-        with prefix_errors(origin):
-            return cls(**{key: value if value == "auto" else known[key](value) for key, value in values.items()})
+        return validate_recipe(cls, values, origin, section="model")
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:

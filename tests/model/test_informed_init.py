@@ -159,5 +159,5 @@ def test_shapes_without_room_are_refused(settings: InformedInit, changes: dict[s
 
 
 def test_an_odd_gain_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"value_output_scale: .*greater than or equal to 0 \(got -1\.0\)"):
+    with pytest.raises(ConfigError, match=r"value_output_scale is -1\.0: it should be greater than or equal to 0"):
         config.validate_recipe(InformedInit, {"value_output_scale": -1.0}, "recipe")
