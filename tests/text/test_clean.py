@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
 
 FORMS = ["NFKD", "NFKC", "NFC", "none"]
+
+
 CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
 
 
@@ -31,7 +35,7 @@ CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FO
         ("", ""),
     ],
 )
-def test_the_official_rule(text: str, expected: str) -> None:
+def test_clean_by_default_follows_the_reference(text: str, expected: str) -> None:
     assert clean(text, Cleaning()) == expected
 
 
@@ -47,25 +51,25 @@ def test_the_official_rule(text: str, expected: str) -> None:
         (Cleaning(lowercase=False, strip_accents=False, normal_form="none"), "ÉLÈVE ﬁ"),
     ],
 )
-def test_each_switch(cleaning: Cleaning, expected: str) -> None:
+def test_clean_with_each_option_changes_one_step(cleaning: Cleaning, expected: str) -> None:
     assert clean("ÉLÈVE ﬁ", cleaning) == expected
 
 
 @given(st.text(), CLEANINGS)
-def test_cleaning_twice_is_cleaning_once(text: str, cleaning: Cleaning) -> None:
+def test_clean_applied_twice_changes_nothing_more(text: str, cleaning: Cleaning) -> None:
     once = clean(text, cleaning)
     assert clean(once, cleaning) == once
     assert once == " ".join(once.split())
 
 
 @given(st.text(st.characters(max_codepoint=127)), CLEANINGS)
-def test_ascii_is_only_collapsed_and_lowered(text: str, cleaning: Cleaning) -> None:
+def test_clean_of_ascii_collapses_spaces_and_lowers(text: str, cleaning: Cleaning) -> None:
     expected = " ".join(text.split())
     assert clean(text, cleaning) == (expected.lower() if cleaning.lowercase else expected)
 
 
 def by_the_letter(text: str, cleaning: Cleaning) -> str:
-    """The rule of `clean`, a character at a time and without short cuts."""
+    """Apply the rule of `clean` to one character at a time, without shortcuts."""
     before, after = cleaning.steps
     text = " ".join(text.split())
     text = normalize(before, text)
@@ -76,11 +80,11 @@ def by_the_letter(text: str, cleaning: Cleaning) -> str:
 
 
 @given(st.text(), CLEANINGS)
-def test_the_short_cuts_change_nothing(text: str, cleaning: Cleaning) -> None:
+def test_clean_equals_the_rule_character_by_character(text: str, cleaning: Cleaning) -> None:
     assert clean(text, cleaning) == by_the_letter(text, cleaning)
 
 
-def test_every_combining_character_is_dropped() -> None:
+def test_clean_drops_every_combining_character() -> None:
     characters = [chr(c) for c in range(sys.maxunicode + 1) if combining(chr(c))]
     assert len(characters) > 800
     assert clean("".join(f"x{c}" for c in characters), Cleaning()) == "x" * len(characters)
@@ -91,9 +95,9 @@ def cleaning_of(folder: Path, values: dict[str, Any]) -> Cleaning:
     return store.read_record(folder / "tokenizer_config.json", TokenizerConfig).cleaning
 
 
-def test_switches_come_from_our_key_or_from_hugging_face(tmp_path: Path) -> None:
-    own = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
-    assert cleaning_of(tmp_path, own) == Cleaning(False, False, "NFC")
+def test_config_reads_our_key_or_hugging_face_options(tmp_path: Path) -> None:
+    saved = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
+    assert cleaning_of(tmp_path, saved) == Cleaning(False, False, "NFC")
     assert cleaning_of(tmp_path, {}) == Cleaning()
     assert cleaning_of(tmp_path, {"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
     for wrong in ({"lowercase": True}, 3, {"lowercase": True, "strip_accents": True, "normal_form": "NFX"}):

@@ -1,80 +1,37 @@
-import json
+from __future__ import annotations
+
+import io
+import sys
 import tracemalloc
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.errors import InputError
-from albert_cli.text.corpus import read_documents
-from albert_cli.text.read_settings import ReadSettings
-from albert_cli.text.sources import resolve_sources
-from albert_cli.text.work_units import split_sources
+from albert_cli.randomness import repetitions
+from albert_cli.text.corpus import _READERS, document_hash, read_documents
+from albert_cli.text.sources import SourceKind
+from tests.helpers.text_files import COMPRESS_BY_ENDING, read_texts
 
 
-def texts(*sources: object, **options: object) -> list[str]:
-    return [d.text for d in read_documents([str(s) for s in sources], ReadSettings(**options))]  # type: ignore[arg-type]
-
-
-def test_blank_lines_end_documents(tmp_path: Path) -> None:
+def test_text_file_blank_line_ends_a_document(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\n \t\nThree\xe2\x80\xa8still three.\rFour.")
-    assert texts(path) == ["One.\nTwo.", "Three\u2028still three.\nFour."]
+    assert read_texts(path) == ["One.\nTwo.", "Three\u2028still three.\nFour."]
 
 
-def test_folders_and_globs_are_sorted_and_named_once(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "sub/c.jsonl", "sub/ignored.md", ".hidden/d.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text('{"text": "c"}\n' if name.endswith("jsonl") else name)
-    assert texts(tmp_path) == ["a.txt", "b.txt", "c"]
-    assert texts(f"{tmp_path}/*.txt", tmp_path / "a.txt") == ["a.txt", "b.txt"]
-    found = [source.name for source in resolve_sources(["docs:", f"{tmp_path}/**/*.jsonl"])]
-    assert found == ["docs:", str(tmp_path / "sub" / "c.jsonl")]
-
-
-@pytest.mark.parametrize("bad", [b"caf\xe9 ab", b"a\0b", b"\xc0\xafab", b"\xed\xa0\x80ab"])  # NUL, overlong, surrogate
-def test_bad_bytes_are_refused_with_their_place_or_replaced(tmp_path: Path, bad: bytes) -> None:
-    path = tmp_path / "bad.txt"
-    path.write_bytes(bad)
-    with pytest.raises(InputError, match=r"bad.txt:1: "):
-        texts(path)
-    (text,) = texts(path, on_bad_bytes="replace")
-    assert text.endswith("ab")
-    text.encode()
-
-
-def test_bad_characters_out_of_json_escapes(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"text": "ok"}\n{"text": "x\\ud800y\\u0000z"}\n')
-    with pytest.raises(InputError, match=r"bad.jsonl:2: "):
-        texts(path)
-    assert texts(path, on_bad_bytes="replace") == ["ok", "x\ufffdyz"]
-
-
-def test_another_text_field(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"body": "x"}\n')
-    assert texts(path, text_field="body") == ["x"]
-
-
-@pytest.mark.parametrize("source", ["absent.txt", "*.nothing", "docs:other", "hf:", "hf:a:b:c:d"])
-def test_a_source_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as refused:
-        texts(source)
-    assert refused.value.message.startswith(source)
-
-
-def test_empty_files_and_blank_documents_give_nothing(tmp_path: Path) -> None:
+def test_blank_documents_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "b.txt").write_text("\n \n" * 100_000)
     (tmp_path / "c.jsonl").write_text('{"text": " "}\n\n')
-    assert texts(tmp_path) == []
+    assert read_texts(tmp_path) == []
 
 
-def test_an_endless_line_comes_in_parts_within_little_memory(tmp_path: Path) -> None:
-    words, solid = tmp_path / "words.txt", tmp_path / "solid.txt"
+def test_long_line_is_split_in_little_memory(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    solid = tmp_path / "solid.txt"
     words.write_text("word " * 3_000_000)
     solid.write_text("é" * 4_000_000)
     tracemalloc.start()
@@ -83,56 +40,59 @@ def test_an_endless_line_comes_in_parts_within_little_memory(tmp_path: Path) -> 
     tracemalloc.stop()
     assert sum(parts) == 3_000_000
     assert peak < 40e6  # the file has 15 MB; a document, its lines and the decoded text are held
-    assert "".join(texts(solid)).replace("\n", "") == "é" * 4_000_000
+    assert "".join(read_texts(solid)).replace("\n", "") == "é" * 4_000_000
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r\ufeff"), min_size=1)))
-def test_text_files_keep_every_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_text_file_keeps_every_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes("\n".join(lines).encode())
-    read = [line for text in texts(path) for line in text.split("\n")]
+    read = [line for text in read_texts(path) for line in text.split("\n")]
     assert read == [line for line in lines if line.strip()]
 
 
-def test_a_description_changes_with_the_text(tmp_path: Path) -> None:
+PLAIN = {
+    ".txt": "Grüße.\n\nEnde, 2 mal.\n",
+    ".jsonl": '{"text": "Grüße."}\n\n{"id": 2, "text": "Ende, 2 mal."}\n',
+    ".csv": 'id,text\r\n1,Grüße.\r\n2,"Ende, 2 mal."\r\n',
+    ".tsv": "text\tid\nGrüße.\t1\nEnde, 2 mal.\t2\n",
+}
+
+
+@pytest.mark.parametrize("packed", COMPRESS_BY_ENDING)
+@pytest.mark.parametrize("kind", PLAIN)
+def test_every_file_kind_in_every_compression_is_read(tmp_path: Path, kind: str, packed: str) -> None:
+    path = tmp_path / f"a{kind}{packed}"
+    path.write_bytes(COMPRESS_BY_ENDING[packed](PLAIN[kind].encode()))
+    assert read_texts(path) == ["Grüße.", "Ende, 2 mal."]
+    path = path.rename(tmp_path / f"A.{f'{kind}{packed}'.upper()[1:]}")
+    assert read_texts(path) == read_texts(tmp_path) == ["Grüße.", "Ende, 2 mal."]
+
+
+@pytest.mark.parametrize("sent", ['{"text": "One."}\n{"text": "Two."}\n', "One.\n\nTwo.\n"])
+def test_stdin_is_text_or_json_lines(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(sent.encode())))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert read_texts("-") == ["One.", "Two."]
+
+
+def test_weight_sets_the_repetitions_of_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("one")
-    (first,) = split_sources([str(path)])
-    before = first.sha256()
-    path.write_text("two")
-    (second,) = split_sources([str(path)])
-    assert first.sources == second.sources
-    assert first.size == second.size == 3
-    assert before != second.sha256()
+    path.write_text("\n\n".join(f"Document {i}." for i in range(2000)))
+    once = read_texts(path)
+    quarter = read_texts(f"{path}@0.25")
+    more = read_texts(f"{path}@2.25")
+    assert 420 < len(quarter) < 580
+    assert more == [t for t in once for _ in range(3 if t in set(quarter) else 2)]
 
 
-def test_rows_of_the_hub_are_joined_to_documents(tmp_path: Path) -> None:
-    """Books of a sentence a row: documents of one sentence have no order to learn."""
-    books = [("a", "One."), ("a", "Two."), ("a", None), ("b", "Three."), ("b", "Four."), ("a", "Five.")]
-    rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
-    (tmp_path / "train.jsonl").write_text(rows)
-    found = [
-        texts(f"hf:{tmp_path}{options}") for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2")
-    ]
-    assert found == [
-        ["One.", "Two.", "Three.", "Four.", "Five."],
-        ["One.\nTwo.", "Three.", "Four.\nFive."],
-        ["One.\nTwo.\nThree.\nFour.\nFive."],
-        ["One.\nTwo.", "Three.\nFour.", "Five."],
-        ["One.\nTwo.", "Three.", "Four.\nFive."],
-    ]
-    # A local folder goes the same way through `datasets` as a name; a name without a network is one line.
-    for source, reason in (
-        (f"hf:{tmp_path}?document=author", r"no field 'author' .*book"),
-        ("hf:nobody/nothing", "nobody/nothing: cannot be read from the Hub"),
-        (f"hf:{tmp_path}::test", "::test: cannot be read from the Hub"),
-    ):
-        with pytest.raises(InputError, match=reason) as refused:
-            list(read_documents([source]))
-        assert "\n" not in refused.value.message
+def test_weight_is_independent_of_the_hold_out() -> None:
+    digests = [document_hash(str(i)) for i in range(20_000)]
+    held = [d for d in digests if d < 2**64 // 10]
+    share = sum(repetitions(0.3, d) for d in held) / len(held)
+    assert 0.26 < share < 0.34
+    assert all(repetitions(3, d) == 3 for d in digests[:100])
 
 
-@pytest.mark.parametrize("options", ["?rows=0", "?rows=x", "?row=2", "?rows=2&document=book", ":a:b:c"])
-def test_what_no_data_set_is_called_is_refused(options: str) -> None:
-    with pytest.raises(InputError, match=r"not of the form hf:NAME"):
-        list(read_documents([f"hf:books{options}"]))
+def test_every_source_kind_has_a_reader() -> None:
+    assert {*_READERS, "docs", "stdin"} == {*get_args(SourceKind)}

@@ -28,12 +28,14 @@ from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.languages import LANGUAGES, sentences
 
 KEPT = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
+
+
 # The columns of the texts in each task's dev table; CoLA has no header.
 GLUE = {"CoLA": (3,), "SST-2": (0,), "MRPC": (3, 4), "STS-B": (7, 8), "QNLI": (1, 2), "RTE": (1, 2), "WNLI": (1, 2)}
 
 
 def glue_lines(folder: Path) -> list[str]:
-    """Every text of every dev table."""
+    """Return every text of every dev table."""
     texts = []
     for task, columns in GLUE.items():
         rows = (folder / task / "dev.tsv").read_text("utf-8-sig").rstrip("\n").split("\n")[task != "CoLA" :]
@@ -42,7 +44,7 @@ def glue_lines(folder: Path) -> list[str]:
 
 
 def explain(v: Vocabulary, text: str, ours: list[int], theirs: list[int]) -> str:
-    """Why the ids of a text differ: a kind that is known, or "unexplained"."""
+    """Return the known reason why the ids of a text differ, or "unexplained"."""
     if any(token in text for token in SPECIAL_TOKENS.values()):
         return "a literal special token"
     scores = [sum(v.model.pieces[i].score for i in ids) for ids in (ours, theirs)]
@@ -53,14 +55,15 @@ def explain(v: Vocabulary, text: str, ours: list[int], theirs: list[int]) -> str
 
 
 def differences(directory: Path, texts: Iterable[str]) -> Counter[str]:
-    """How many texts get other ids from `AutoTokenizer` than from `clean` and the bare `spiece.model`, by reason.
+    """Count the texts that get other ids from `AutoTokenizer` than from `clean` and the bare `spiece.model`, by reason.
 
     `Vocabulary` itself must give what the bare model gives.
     """
     from transformers import AutoTokenizer
 
     texts = list(texts)
-    v, fast = Vocabulary.load(directory), AutoTokenizer.from_pretrained(directory)
+    v = Vocabulary.load(directory)
+    fast = AutoTokenizer.from_pretrained(directory)
     bare = SentencePieceProcessor(model_file=str(directory / "spiece.model"))
     expected = bare.encode([clean(text, v.cleaning) for text in texts])
     assert v.encode_batch(texts) == expected
@@ -85,7 +88,7 @@ def english(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path
     return out
 
 
-def test_wikipedia_sentences_that_it_was_not_trained_on(english: Path, shared_data: Path) -> None:
+def test_ids_of_unseen_wikipedia_sentences_are_equal(english: Path, shared_data: Path) -> None:
     documents = read_documents([str(shared_data / "corpus" / "enwiki-2014-03.jsonl.xz")])
     texts = list(islice((s for d in documents for s in split_sentences(d.text)), 1000))
     assert len(texts) == 1000
@@ -94,7 +97,7 @@ def test_wikipedia_sentences_that_it_was_not_trained_on(english: Path, shared_da
     assert not reasons["unexplained"]
 
 
-def test_every_glue_dev_line(english: Path, shared_data: Path) -> None:
+def test_ids_of_glue_dev_lines_are_equal(english: Path, shared_data: Path) -> None:
     texts = glue_lines(shared_data / "glue")
     assert len(texts) == 1043 + 872 + 2 * (408 + 1500 + 5463 + 277 + 71)
     reasons = differences(english, texts)
@@ -103,8 +106,8 @@ def test_every_glue_dev_line(english: Path, shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("cleaning", [Cleaning(), KEPT], ids=["as the paper", "all kept"])
-def test_other_scripts(tmp_path: Path, cleaning: Cleaning) -> None:
-    """1,000 sentences each of eight languages in seven scripts."""
+def test_ids_of_other_scripts_are_equal(tmp_path: Path, cleaning: Cleaning) -> None:
+    """Compare 1,000 sentences of each of eight languages in seven scripts."""
     for language in LANGUAGES:
         (tmp_path / f"{language}.txt").write_text("\n".join(sentences(language)), encoding="utf-8")
     build_vocabulary.build([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))

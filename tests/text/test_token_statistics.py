@@ -5,17 +5,17 @@ from unicodedata import normalize
 import pytest
 
 from albert_cli.text import token_statistics
-from albert_cli.text.unigram import prune_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
 TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
 
 
-def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_follows_the_definitions(small_vocabulary: Vocabulary) -> None:
     v = small_vocabulary
     statistics = token_statistics.measure_tokens(v, TEXT)
     ids = [v.encode(text) for text in TEXT]
-    pieces, words = sum(map(len, ids)), sum(len(text.split()) for text in TEXT)
+    pieces = sum(map(len, ids))
+    words = sum(len(text.split()) for text in TEXT)
     assert statistics.measured_on == 3
     assert statistics.pieces_per_word == pytest.approx(pieces / words)
     assert statistics.bytes_per_piece == pytest.approx(sum(len(t.encode()) for t in TEXT) / pieces)
@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_the_definition(small_vocabulary: Vocabulary) -
     assert len(statistics.longest_pieces[0]) == max(map(len, v.pieces))
 
 
-def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_pruned_needs_more_tokens(small_vocabulary: Vocabulary) -> None:
     pruned = token_statistics.measure_tokens(small_vocabulary, TEXT).pruned
     assert [rates.size for rates in pruned] == [2000, 1000, 500]
     tokens_per_word = [rates.pieces_per_word for rates in pruned]
@@ -36,33 +36,15 @@ def test_fewer_pieces_cut_text_finer(small_vocabulary: Vocabulary) -> None:
     assert tokens_per_word[0] < tokens_per_word[2]
 
 
-def test_a_cut_keeps_the_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
-    v = small_vocabulary
-    smaller = Vocabulary(prune_vocabulary(v.model, 500), v.cleaning)
-    assert smaller.size == 500
-    assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
-    assert smaller.first_ordinary_id == v.first_ordinary_id
-    assert {p for p in v.pieces if len(p) == 1} <= set(smaller.pieces)
-    scores = {p.piece: p.score for p in v.model.pieces if p.type == p.NORMAL and len(p.piece) > 1}
-    kept = [score for piece, score in scores.items() if piece in smaller.pieces]
-    assert sorted(kept) == sorted(scores.values())[-len(kept) :]
-    single = Vocabulary(
-        prune_vocabulary(v.model, 1), v.cleaning
-    )  # less than what every text may need: special pieces, symbols and characters remain
-    assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
-    text = "the file is not there."
-    assert single.decode(single.encode(text)) == text
-
-
-def test_composed_forms_are_counted(small_vocabulary: Vocabulary) -> None:
-    """SentencePiece composes what NFKD took apart, so that a Korean syllable is one character."""
+def test_measure_tokens_counts_composed_characters(small_vocabulary: Vocabulary) -> None:
+    """Count a Korean syllable as one character: SentencePiece composes what NFKD has decomposed."""
     decomposed = token_statistics.measure_tokens(small_vocabulary, [normalize("NFKD", "한국 각")])
     assert decomposed.distinct_characters == 3
     composed = token_statistics.measure_tokens(small_vocabulary, ["한국 각"])
     assert decomposed.bytes_per_piece == composed.bytes_per_piece
 
 
-def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_of_empty_text(small_vocabulary: Vocabulary) -> None:
     statistics = token_statistics.measure_tokens(small_vocabulary, [""])
     assert statistics.unknown_rate == 0
     assert (
@@ -71,5 +53,5 @@ def test_nothing_to_measure_is_no_accident(small_vocabulary: Vocabulary) -> None
     )
 
 
-def test_what_is_shown_is_printable() -> None:
+def test_replace_unprintable_replaces_controls() -> None:
     assert token_statistics.replace_unprintable("a\x1b[2J \u202eb ç") == "a\ufffd[2J \ufffdb ç"

@@ -1,5 +1,7 @@
 """`AutoTokenizer` reads what we write and gives our ids; the exceptions are named here."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
@@ -16,8 +18,14 @@ from albert_cli.text.vocabulary import Vocabulary
 
 # Characters newer than the Unicode tables of either side differ; these four decompose only in Python's.
 NEWER = "\ua7f2\ua7f3\ua7f4\U0001f16c"
+
+
 OLD = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
+
+
 OLD = [c for c in OLD if c not in NEWER]
+
+
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -33,14 +41,14 @@ def score(v: Vocabulary, ids: list[int]) -> float:
 
 
 def differing(v: Vocabulary, fast: Any, texts: list[str]) -> list[str]:
-    """The texts whose ids differ for another reason than a tie of two segmentations."""
+    """Return the texts whose ids differ for another reason than a tie of two segmentations."""
     theirs = fast(texts, add_special_tokens=False)["input_ids"]
     pairs = zip(texts, v.encode_batch(texts), theirs, strict=True)
     return [t for t, a, b in pairs if a != b and abs(score(v, a) - score(v, b)) > 1e-3]
 
 
-def test_it_is_read_without_protobuf(vocabulary_dir: Path) -> None:
-    """Neither protobuf nor sentencepiece is imported, nor could be."""
+def test_auto_tokenizer_needs_no_protobuf(vocabulary_dir: Path) -> None:
+    """Load the tokenizer where protobuf and sentencepiece cannot be imported."""
     program = """
 import sys
 sys.modules["google.protobuf"] = sys.modules["sentencepiece"] = None
@@ -54,9 +62,11 @@ print(AutoTokenizer.from_pretrained(sys.argv[1])("one two", "three")["input_ids"
     assert json.loads(output) == expected
 
 
-def test_pairs_have_segment_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
-    v, encoded = small_vocabulary, fast("One text.", "And another text.")
-    a, b = v.encode("One text."), v.encode("And another text.")
+def test_auto_tokenizer_pair_has_segment_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
+    v = small_vocabulary
+    encoded = fast("One text.", "And another text.")
+    a = v.encode("One text.")
+    b = v.encode("And another text.")
     assert encoded["input_ids"] == [v.cls_id, *a, v.sep_id, *b, v.sep_id]
     assert encoded["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
     assert fast("One text.")["token_type_ids"] == [0] * (len(a) + 2)
@@ -65,7 +75,7 @@ def test_pairs_have_segment_ids(small_vocabulary: Vocabulary, fast: Any) -> None
         assert getattr(fast, f"{name}_token_id") == getattr(v, f"{name}_id")
 
 
-def test_a_literal_mask_is_the_special_token_there_and_text_here(small_vocabulary: Vocabulary, fast: Any) -> None:
+def test_literal_mask_is_special_for_hugging_face_only(small_vocabulary: Vocabulary, fast: Any) -> None:
     v = small_vocabulary
     ids = fast("The [MASK] of a [MASK].", add_special_tokens=False)["input_ids"]
     pieces = [v.pieces[i] for i in ids]
@@ -81,12 +91,12 @@ def test_a_literal_mask_is_the_special_token_there_and_text_here(small_vocabular
 @example("\u07eb\0")
 @example("\x01\u200b\u0301\u200ba")
 @example("2011, 1,000,000, ①，")
-def test_any_text_has_the_same_ids(small_vocabulary: Vocabulary, fast: Any, text: str) -> None:
+def test_ids_of_any_text_are_equal(small_vocabulary: Vocabulary, fast: Any, text: str) -> None:
     if not any(token in text for token in SPECIAL):
         assert differing(small_vocabulary, fast, [text, f"a{text}b"]) == []
 
 
-def test_every_character_has_the_same_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
+def test_ids_of_every_character_are_equal(small_vocabulary: Vocabulary, fast: Any) -> None:
     assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in OLD[:: max(1, len(OLD) // 20_000)]]) == []
 
 
@@ -101,7 +111,7 @@ def test_every_character_has_the_same_ids(small_vocabulary: Vocabulary, fast: An
         Cleaning(False, False, "none"),
     ],
 )
-def test_other_cleanings(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:
+def test_ids_with_other_cleanings_are_equal(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:
     from transformers import AutoTokenizer
 
     v = Vocabulary((vocabulary_dir / "spiece.model").read_bytes(), cleaning)

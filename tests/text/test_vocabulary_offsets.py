@@ -15,6 +15,8 @@ from albert_cli.text.vocabulary import TokenOffsets, Vocabulary
 
 # Letters that become several, vanish, compose, depend on their position, or contain spaces; and spaces of many kinds.
 AWKWARD = "aB é\u0301ﬁ½´ﷺΣςσİ한\u1112\u1161\u11ab\u0301\u200b\u3000\u00a0\t\n\x1c\u2028🙂\ud800\U0001d165ßǅ｡ﾞ"
+
+
 TEXTS = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(max_codepoint=0x2FFF)), max_size=30)
 
 
@@ -38,7 +40,7 @@ def token_texts(vocabulary: Vocabulary, text: str) -> list[str]:
 @example("zero\u200bwidth a\u200bb")
 @example("▁a ▁")
 @example("[MASK] <pad>")
-def test_offsets_of_any_text_are_in_order_and_its_ids_equal(vocabulary: Vocabulary, text: str) -> None:
+def test_offsets_of_any_text_increase_with_equal_ids(vocabulary: Vocabulary, text: str) -> None:
     encoded = encode(vocabulary, text)
     assert encoded.ids.tolist() == vocabulary.encode(text)
     assert (np.diff(encoded.starts) >= 0).all()
@@ -71,7 +73,7 @@ def test_offsets_of_letters_by_hand(vocabulary: Vocabulary, text: str, letters: 
     assert set(boundaries) <= set(np.cumsum([len(letter) for letter in letters]).tolist())
 
 
-def test_offsets_of_squad_contexts_clean_to_their_pieces(vocabulary: Vocabulary, shared_data: Path) -> None:
+def test_offsets_of_squad_contexts_spell_their_pieces(vocabulary: Vocabulary, shared_data: Path) -> None:
     articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
     contexts = [paragraph["context"] for article in articles[:3] for paragraph in article["paragraphs"]]
     for context, encoded in zip(contexts, vocabulary.encode_with_offsets(contexts), strict=True):

@@ -1,0 +1,53 @@
+"""Write text files and read the texts of sources."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from albert_cli.text.corpus import read_documents
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import SourcePart
+from albert_cli.text.sources import SourceKind, TextSource
+
+
+def read_texts(*sources: object, **options: Any) -> list[str]:
+    """Return the texts of all documents; options: those of `ReadSettings`."""
+    return [document.text for document in read_documents([str(source) for source in sources], ReadSettings(**options))]
+
+
+def compress_zstd(data: bytes) -> bytes:
+    """Compress with zstd, which the standard library lacks."""
+    import pyarrow as pa
+
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
+COMPRESS_BY_ENDING: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": compress_zstd,
+}
+
+
+def iter_parts(path: Path, kind: SourceKind, part_bytes: int) -> Iterator[SourcePart]:
+    """Yield the parts of a file of `part_bytes` each; the last one is open-ended."""
+    source = TextSource(str(path), kind)
+    file_bytes = path.stat().st_size
+    for start in range(0, file_bytes, part_bytes):
+        end = start + part_bytes
+        yield SourcePart(source, start, end if end < file_bytes else None)
+
+
+def write_numbered_sentences(folder: Path, count: int = 3000) -> Path:
+    """Write sentences with many numbers before commas, which tempt the trainer to join them."""
+    path = folder / "numbers.txt"
+    sentences = [f"In {1900 + i % 50}, {i},{i:03}, ships left the harbour of town {i % 7}." for i in range(count)]
+    path.write_text("\n".join(sentences))
+    return path

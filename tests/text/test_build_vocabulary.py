@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli import store
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
+from albert_cli.inspection import inspect_directory
+from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.text_files import write_numbered_sentences
+
+
+def test_build_writes_a_report(vocabulary_dir: Path) -> None:
+    manifest = store.verify(vocabulary_dir, "vocabulary")
+    assert set(manifest.files) == {
+        "spiece.model",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocabulary.json",
+    }
+    report = store.read_json(vocabulary_dir / "vocabulary.json")
+    assert report["request"]["settings"]["cleaning"] == {
+        "lowercase": True,
+        "strip_accents": True,
+        "normal_form": "NFKD",
+    }
+    assert report["sentences"]["training"] + report["sentences"]["held_out"] == 12_000
+    assert report["sentences"]["held_out"] == 120
+    assert report["sentences"]["read"] > 12_000
+    assert 0.999 < report["tokens"]["character_coverage"] <= 1
+    assert 1 < report["tokens"]["pieces_per_word"] < 3
+    assert 0 <= report["tokens"]["unknown_rate"] < 0.01
+    assert len(report["tokens"]["longest_pieces"]) == 10
+
+
+def test_build_again_is_up_to_date_others_rejected(tmp_path: Path) -> None:
+    source = str(write_numbered_sentences(tmp_path))
+    out = tmp_path / "out"
+    first = build([source], out, VocabularySettings(120))
+    before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    again = build([source], out, VocabularySettings(120))
+    assert (first.up_to_date, again.up_to_date) == (False, True)
+    assert replace(first, up_to_date=True) == again
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
+    assert first.report.tokens.pruned[1].size == 60
+    with pytest.raises(BusyError, match=r"other settings \(size\)"):
+        build([source], out, VocabularySettings(121))
+    with pytest.raises(BusyError, match=r"other settings \(cleaning\)"):
+        build([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
+    write_numbered_sentences(tmp_path, 2999)
+    with pytest.raises(BusyError, match=r"other settings \(sources\)"):
+        build([source], out, VocabularySettings(120))
+    format_summary(first)
+
+
+def test_build_of_equal_text_gives_equal_bytes(tmp_path: Path) -> None:
+    source = str(write_numbered_sentences(tmp_path))
+    for name in ("a", "b"):
+        build([source], tmp_path / name, VocabularySettings(120, sample_size=1000))
+    assert (tmp_path / "a" / "spiece.model").read_bytes() == (tmp_path / "b" / "spiece.model").read_bytes()
+    build([source], tmp_path / "c", VocabularySettings(120, sample_size=1000, seed=1))
+    assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
+
+
+ODD = {
+    "one sentence": "This is one sentence.",
+    "one sentence again and again": "The same sentence again.\n" * 5000,
+    "digits": "\n".join(str(i**5) for i in range(3000)),
+    "digits and commas": "1,000,000, 2,\n" * 3000,
+    "one letter": "a\n" * 3000,
+    "nothing visible": "\u200b\u200c\u200d\ufeff\n" * 100,
+    "many characters": "\n".join(chr(0x20000 + i) for i in range(3000)),
+    "no characters at all": "\ufdd0\ufdd1\uffff a b\n" * 300,
+    "special tokens": "[CLS] and [MASK] <pad> <unk> [SEP] ( ) £\n" * 300,
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_build_of_odd_text_names_a_size_that_works(tmp_path: Path, text: str) -> None:
+    source = tmp_path / "a.txt"
+    out = tmp_path / "out"
+    source.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"at most .* tokens, not 30,000") as refused:
+        build([str(source)], out)
+    assert not out.exists()
+    size = re.search(r"--size (\d+)", refused.value.hint or "")
+    assert size
+    assert build([str(source)], out, VocabularySettings(int(size[1]))).report.request.settings.size == int(size[1])
+    assert Vocabulary.load(out).size == int(size[1])
+
+
+IMPOSSIBLE: dict[str, tuple[str, int, type[Exception], str]] = {
+    "blank lines": ("\n \n", 100, InputError, "no text in"),
+    "white space": ("\u3000\u00a0\u2028\n" * 99, 100, InputError, "no text in"),
+    "control codes": ("\x01\x02\x7f\n" * 99, 100, InputError, "only control codes"),
+    "accents alone": ("\u0301\n" * 99, 100, InputError, "no text in"),
+    "a hundred pieces for 2,000 characters": (
+        "\n".join(chr(0x4E00 + i) * 3 for i in range(2000)),
+        100,
+        InputError,
+        "too few for the text's characters",
+    ),
+    "a sentence without end": ("a" * 10_000, 100, InputError, "no sentence is short enough"),
+    "less than the symbols": ("Some text.", 13, ConfigError, "too small"),
+    "no size": ("Some text.", -1, ConfigError, "too small"),
+    "more than can be numbered": ("Some text.", 2**31, ConfigError, "too large"),
+}
+
+
+@pytest.mark.parametrize(("text", "size", "error", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_build_impossible_request_is_rejected(
+    tmp_path: Path, text: str, size: int, error: type[Exception], message: str
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text(text, encoding="utf-8")
+    with pytest.raises(error, match=message):
+        build([str(source)], tmp_path / "out", VocabularySettings(size))
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample_size": 0}, "--sample-size 0"),
+        ({"character_coverage": 1.5}, "--character-coverage"),
+        ({"character_coverage": float("nan")}, "--character-coverage"),
+        ({"seed": -1}, "--seed"),
+        ({"seed": 2**32}, "--seed"),
+    ],
+)
+def test_build_impossible_option_is_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build([str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(100, **options))
+    assert not (tmp_path / "out").exists()
+
+
+def start(source: Path, out: Path) -> subprocess.Popen[str]:
+    """Start `albert vocab` in another process."""
+    call = [sys.executable, "-m", "albert_cli", "vocab", str(source), "--out", str(out), "--size", "400"]
+    return subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.001)
+
+
+def test_build_killed_leaves_nothing_readable_resumes(tmp_path: Path) -> None:
+    source = write_numbered_sentences(tmp_path, 12_000)
+    out = tmp_path / "out"
+    whole = tmp_path / "whole"
+    build([str(source)], whole, VocabularySettings(400))
+    for delay in (0, 0.05, 0.1, 0.2):
+        process = start(source, out)
+        wait_for(out / "request.json")
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        if not (out / "manifest.json").exists():
+            with pytest.raises(CheckpointError):
+                Vocabulary.load(out)
+            assert "unfinished vocabulary" in inspect_directory(out).format()
+    result = build([str(source)], out, VocabularySettings(400))
+    assert result.fingerprint == store.fingerprint(whole)
+    assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
+
+
+def test_build_killed_between_files_is_repaired(tmp_path: Path) -> None:
+    """Either the manifest is missing, or the request file still exists next to it."""
+    source = str(write_numbered_sentences(tmp_path))
+    out = tmp_path / "out"
+    first = build([source], out, VocabularySettings(120))
+    request = store.read_json(out / "vocabulary.json")["request"]
+    store.write_json(out / "request.json", request)
+    again = build([source], out, VocabularySettings(120))
+    assert again.up_to_date
+    assert not (out / "request.json").exists()
+    store.write_json(out / "request.json", request)
+    (out / "manifest.json").unlink()
+    (out / "tokenizer.json").unlink()
+    again = build([source], out, VocabularySettings(120))
+    assert not again.up_to_date
+    assert again.fingerprint == first.fingerprint
+
+
+def test_vocab_prints_the_estimate_and_no_other_log(tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "albert_cli", "vocab", str(write_numbered_sentences(tmp_path))]
+    result = subprocess.run(
+        [*call, "--out", "out", "--size", "120"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert result.stdout.startswith("out: 120 tokens")
+    assert re.search(r"training on 3,000 sentences, 0.2 MB: takes about 0.1 GB of memory and \d+ s", result.stderr)
+    assert "trainer_interface" not in result.stderr
+    json.loads((tmp_path / "out" / "tokenizer.json").read_text())

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart
+from albert_cli.text.sources import TextSource
+from tests.helpers.text_files import iter_parts, read_texts
+
+
+@pytest.mark.parametrize("bad", [b"caf\xe9 ab", b"a\0b", b"\xc0\xafab", b"\xed\xa0\x80ab"])  # NUL, overlong, surrogate
+def test_bad_bytes_are_rejected_with_line_or_replaced(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(bad)
+    with pytest.raises(InputError, match=r"bad.txt:1: "):
+        read_texts(path)
+    (text,) = read_texts(path, on_bad_bytes="replace")
+    assert text.endswith("ab")
+    text.encode()
+
+
+def long_lines(path: Path) -> list[str]:
+    lines = [b"Short.\n", b"x" * 5000 + b"\n", b"Next.\r\n", b"y" * 4096 + b"\r\n", b"z" * 4097]
+    path.write_bytes(b"\n".join(lines))
+    return ["Short.", "Next.", "y" * 4096]
+
+
+def test_long_line_is_rejected_with_number_or_skipped(tmp_path: Path) -> None:
+    expected = long_lines(tmp_path / "a.txt")
+    with pytest.raises(InputError, match=r"a\.txt:3: longer than 0\.00390625 MiB") as refused:
+        read_texts(tmp_path / "a.txt", max_line=4096)
+    assert "--on-long-line skip" in str(refused.value.hint)
+    assert read_texts(tmp_path / "a.txt", max_line=4096, on_long_line="skip") == expected
+    tally = ReadCounter()
+    part = SourcePart(TextSource(str(tmp_path / "a.txt"), "text"))
+    assert len(list(read_part(part, ReadSettings(max_line=4096, on_long_line="skip"), tally))) == 3
+    assert (tally.skipped, tally.size) == (2, (tmp_path / "a.txt").stat().st_size)
+
+
+def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with path.open("wb") as stream:
+        for _ in range(60):
+            stream.write(b"word " * 200_000)
+        stream.write(b"\n\nThe end.\n")
+    tracemalloc.start()
+    assert read_texts(path, max_line=1 << 20, on_long_line="skip") == ["The end."]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6  # the file has 60 MB
+
+
+def test_error_in_later_part_names_line_and_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"One.\n\n" * 500 + b"caf\xe9\n\n" + b"Two.\n\n" * 500)
+    with pytest.raises(InputError, match=r"a\.txt:1001: invalid UTF-8 at byte 3003"):
+        for part in iter_parts(path, "text", 1000):
+            list(read_part(part, ReadSettings(), ReadCounter()))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_cli.errors import InputError
+from albert_cli.text import lines, source_parts
+from albert_cli.text.corpus import read_documents, read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature, next_record_start
+from albert_cli.text.sources import TextSource
+from tests.helpers.text_files import COMPRESS_BY_ENDING, iter_parts, read_texts
+
+
+@pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz", ".zst"])
+def test_compressed_members_are_read_truncated_rejected(tmp_path: Path, packed: str) -> None:
+    pack = COMPRESS_BY_ENDING[packed]
+    whole = tmp_path / f"whole.txt{packed}"
+    cut = tmp_path / f"cut.txt{packed}"
+    whole.write_bytes(pack(b"One.\n\n") + pack(b"Two.\n"))
+    assert read_texts(whole) == ["One.", "Two."]
+    cut.write_bytes(pack(os.urandom(5000).hex().encode())[:1000])
+    with pytest.raises(InputError, match="damaged or truncated compressed file"):
+        read_texts(cut)
+
+
+PARAGRAPHS = st.lists(st.lists(st.sampled_from(["One.", "A longer line here.", "é", "x" * 40]), min_size=1, max_size=4))
+
+
+@settings(deadline=None)  # files on a disk that may be busy
+@given(documents=PARAGRAPHS, blank=st.sampled_from(["\n\n", "\n \n", "\r\n\r\n", "\n\n\n\n"]), size=st.integers(1, 90))
+def test_parts_of_text_contain_each_document_once(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[str]], blank: str, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("parts") / "a.txt"
+    path.write_bytes(blank.join("\n".join(lines) for lines in documents).encode())
+    texts = [d.text for part in iter_parts(path, "text", size) for d in read_part(part, ReadSettings(), ReadCounter())]
+    assert texts == read_texts(path) == ["\n".join(lines) for lines in documents]
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(1, 60)), size=st.integers(1, 90))
+def test_parts_of_records_contain_each_record_once(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("parts") / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in lengths))
+    counters = []
+    documents = []
+    for part in iter_parts(path, "jsonl", size):
+        counters.append(ReadCounter())
+        documents += [len(d.text) for d in read_part(part, ReadSettings(), counters[-1])]
+    assert documents == lengths
+    assert sum(counter.size for counter in counters) == path.stat().st_size
+
+
+def test_parts_without_blank_lines_split_at_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("albert_cli.text.source_parts._BLANK_LINE_SEARCH_BYTES", 1000)
+    path = tmp_path / "a.txt"
+    path.write_text("A line of text.\n" * 1000)
+    parts = list(iter_parts(path, "text", 4000))
+    assert [next_record_start(part, part.start) for part in parts] == [0, 4000, 8000, 12000]
+    documents = [d.text for part in parts for d in read_part(part, ReadSettings(), ReadCounter())]
+    assert "\n".join(documents) + "\n" == path.read_text()
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_line_over_many_parts_is_scanned_a_few_times(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"a.{kind}"
+    size = 1000
+    first, middle, last = (json.dumps({"text": text}) for text in ("One.", "x" * 100_000, "Two."))
+    path.write_text(f"{first}\n\n{middle}\n\n{last}\n")
+    skipped_bytes = [0]
+    skip_line = source_parts.skip_line
+
+    def count_skipped(stream: Any) -> int:
+        skipped_bytes.append(skip_line(stream))
+        return skipped_bytes[-1]
+
+    monkeypatch.setattr(source_parts, "skip_line", count_skipped)
+    monkeypatch.setattr(lines, "skip_line", count_skipped)
+    source = TextSource(str(path), kind)
+    read_settings = ReadSettings(max_line=1024, on_long_line="skip")
+    starts = range(0, path.stat().st_size, size)
+    counter = ReadCounter()
+    parts = [SourcePart(source, s, s + size if s < starts[-1] else None, file_signature(path)) for s in starts]
+    read = [document.text for part in parts for document in read_part(part, read_settings, counter)]
+    assert read == (["One.", "Two."] if kind == "jsonl" else [first, last])
+    assert counter.skipped == 1
+    assert counter.size == path.stat().st_size
+    assert sum(skipped_bytes) < 3 * path.stat().st_size
+
+
+@pytest.mark.parametrize("how", ["grows", "is rewritten", "is replaced", "vanishes"])
+def test_file_changed_during_reading_is_rejected(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("One.\n\nTwo.\n\nThree.\n")
+    documents = read_documents([str(path)])
+    assert next(documents).text == "One."
+    if how == "grows":
+        with path.open("a") as stream:
+            stream.write("\nFour.\n")
+    elif how == "is rewritten":
+        os.utime(path, ns=(1, 1))
+    elif how == "is replaced":
+        (tmp_path / "b.txt").write_text(path.read_text())
+        (tmp_path / "b.txt").replace(path)
+    else:
+        path.unlink()
+    with pytest.raises(InputError, match=r"a\.txt: (changed|vanished) while it was read"):
+        list(documents)
+
+
+def test_file_changed_since_planning_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("One.\n")
+    part = SourcePart(TextSource(str(path), "text"), signature=file_signature(path))
+    path.write_text("One, and more.\n")
+    with pytest.raises(InputError, match="changed while it was read"):
+        list(read_part(part, ReadSettings(), ReadCounter()))
+
+
+def test_file_without_permission_is_rejected(tmp_path: Path) -> None:
+    """Read in a process that does not run as root, which may read everything."""
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    path.chmod(0)
+    script = """
+import os, sys
+from pathlib import Path
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature
+from albert_cli.text.sources import TextSource
+
+part = SourcePart(TextSource(sys.argv[1], "text"), signature=file_signature(Path(sys.argv[1])))
+os.geteuid() or os.setuid(65534)
+try:
+    list(read_part(part, ReadSettings(), ReadCounter()))
+except InputError as error:
+    print(error.message)
+"""
+    for parent in [tmp_path, *tmp_path.parents][:4]:
+        parent.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, env=environment)
+    assert "a.txt: cannot be read (Permission denied)" in done.stdout, done.stderr

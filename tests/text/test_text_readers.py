@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_documents
+from tests.helpers.text_files import read_texts
+
+
+def test_bad_json_escapes_are_rejected_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "ok"}\n{"text": "x\\ud800y\\u0000z"}\n')
+    with pytest.raises(InputError, match=r"bad.jsonl:2: "):
+        read_texts(path)
+    assert read_texts(path, on_bad_bytes="replace") == ["ok", "x\ufffdyz"]
+
+
+def test_json_lines_text_field_can_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": "x"}\n')
+    assert read_texts(path, text_field="body") == ["x"]
+
+
+def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
+    """Join books with a sentence a row: a document of one sentence has no sentence order to learn."""
+    books = [("a", "One."), ("a", "Two."), ("a", None), ("b", "Three."), ("b", "Four."), ("a", "Five.")]
+    rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
+    (tmp_path / "train.jsonl").write_text(rows)
+    documents = [
+        read_texts(f"hf:{tmp_path}{options}")
+        for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2")
+    ]
+    assert documents == [
+        ["One.", "Two.", "Three.", "Four.", "Five."],
+        ["One.\nTwo.", "Three.", "Four.\nFive."],
+        ["One.\nTwo.\nThree.\nFour.\nFive."],
+        ["One.\nTwo.", "Three.\nFour.", "Five."],
+        ["One.\nTwo.", "Three.", "Four.\nFive."],
+    ]
+    # A local folder goes the same way through `datasets` as a name; a name without a network is one line.
+    for source, reason in (
+        (f"hf:{tmp_path}?document=author", r"no field 'author' .*book"),
+        ("hf:nobody/nothing", "nobody/nothing: cannot be read from the Hub"),
+        (f"hf:{tmp_path}::test", "::test: cannot be read from the Hub"),
+    ):
+        with pytest.raises(InputError, match=reason) as refused:
+            list(read_documents([source]))
+        assert "\n" not in refused.value.message
+
+
+def test_parquet_null_is_skipped_and_damage_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [1, 2, 3, 4], "text": ["One.", None, " ", "Two."]}), path, row_group_size=2)
+    assert read_texts(path) == ["One.", "Two."]
+    with pytest.raises(InputError, match=r"a\.parquet: no text in column 'id'"):
+        read_texts(path, text_field="id")
+    path.write_bytes(path.read_bytes()[:-9])
+    pq.write_table(pa.table({"text": pa.array([b"\xf3x"]).view(pa.string())}), tmp_path / "no UTF-8.parquet")
+    with pytest.raises(InputError, match=r"UTF-8\.parquet: not a readable Parquet file"):
+        read_texts(tmp_path / "no UTF-8.parquet")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read_texts(path)
+
+
+def test_csv_keeps_quoted_line_ends_rejects_bad_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,text\n1,"First line,\nsecond ""line""."\n\n2,Plain.\n')
+    assert read_texts(path) == ['First line,\nsecond "line".', "Plain."]
+    for rows, where in (
+        ("1,ok\n2,too,many\n", r"a\.csv:3: 3 fields, but the header has 2"),
+        ('1,"two\nlines"\n2\n', r"a\.csv:4: 1 fields"),
+        ('1,ok\n2,"never closed\nmore\n', r"a\.csv:3: unexpected end of data"),
+        ('1,"stray" quote\n', r"a\.csv:2: .*expected after"),
+    ):
+        path.write_text("id,text\n" + rows)
+        with pytest.raises(InputError, match=where):
+            read_texts(path)
+    path.write_text("id,body\n1,x\n")
+    with pytest.raises(InputError, match=r"a\.csv:1: no text in field 'text' \(fields: id, body\)"):
+        read_texts(path)
+    assert read_texts(path, text_field="body") == ["x"]
+
+
+def test_tsv_quotes_have_no_meaning(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"Well", he said.\t1\nNo "end\t0\n')
+    assert read_texts(path) == ['"Well", he said.', 'No "end']
+    path.write_text("text\tlabel\nfine\t1\ncut\n")
+    with pytest.raises(InputError, match=r"a\.tsv:3: 1 fields, but the header has 2"):
+        read_texts(path)
+
+
+def test_long_cell_or_record_is_rejected_or_skipped(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["fine", "x" * 5000]}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("text\nfine\n" + "x" * 5000 + "\n")
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": "' + "x" * 5000 + '"}\n')
+    for name in ("a.parquet", "a.csv", "a.jsonl"):
+        with pytest.raises(InputError, match="longer than"):
+            read_texts(tmp_path / name, max_line=4096)
+        assert read_texts(tmp_path / name, max_line=4096, on_long_line="skip") == ["fine"]

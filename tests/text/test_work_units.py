@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from albert_cli.text.work_units import split_sources
+
+
+def test_work_unit_hash_changes_with_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    (first,) = split_sources([str(path)])
+    before = first.sha256()
+    path.write_text("two")
+    (second,) = split_sources([str(path)])
+    assert first.sources == second.sources
+    assert first.size == second.size == 3
+    assert before != second.sha256()
