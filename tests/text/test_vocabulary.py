@@ -80,7 +80,7 @@ def test_load_published_model_without_config(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Any, Any]:
-    """Load a model of another program with pieces such as "▁1911," in three ways: with `Vocabulary`, bare, and as JSON."""
+    """Load a model of another program with pieces such as "▁1911," with `Vocabulary`, SentencePiece and tokenizers."""
     from sentencepiece import SentencePieceProcessor
     from tokenizers import Tokenizer
 
