@@ -144,9 +144,10 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
             "then trains for the same time."
         )
     own_seconds, other_seconds = matched.seconds
+    basis = "as measured before the run" if matched.is_measured else "on one device at the given speeds"
     return (
-        f"{title}: {matched.steps:,} steps of {own_seconds:.4g} s take as long as {other} of {other_seconds:.4g} s, as "
-        f"measured before the run; {matched.steps_by_flops:,} steps would have the same FLOPs."
+        f"{title}: {matched.steps:,} steps of {own_seconds:.4g} s take as long as {other} of {other_seconds:.4g} s, "
+        f"{basis}; {matched.steps_by_flops:,} steps would have the same FLOPs."
     )
 
 
@@ -184,9 +185,7 @@ def _plan_row(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | N
 
 def _device_speed(plan: ExperimentPlan, variant: str) -> float:
     """Return the FLOP/s of a device: measured for the variant, for all variants, or assumed."""
-    speeds = plan.request.tflops
-    measured = speeds.get(variant, speeds.get(""))
-    return measured * 1e12 if measured else plan.scale.peak * plan.scale.utilization
+    return plan.request.given_speed(variant) or plan.scale.peak * plan.scale.utilization
 
 
 def _sum_costs(rows: Sequence[PlannedStage]) -> Totals:

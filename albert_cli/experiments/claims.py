@@ -102,8 +102,10 @@ def _compute_left_side(condition: Condition, values: Values) -> dict[int, Jackkn
     estimates = {}
     for seed in seeds:
         estimate = measured[condition.value][seed]
-        if condition.minus:
-            estimate = estimate - measured[condition.minus][seed]
+        for name in condition.minus:
+            estimate = estimate - measured[name][seed]
+        for name in condition.plus:
+            estimate = estimate + measured[name][seed]
         if condition.over:
             divisor = measured[condition.over][seed]
             estimate = np.divide(estimate, divisor, out=np.full_like(estimate, math.nan), where=divisor != 0)

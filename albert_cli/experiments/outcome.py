@@ -7,14 +7,13 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel
 
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
-from albert_cli.experiments.recipe import COLUMN_METRICS, PaperTable
+from albert_cli.experiments.recipe import AVERAGE, PaperTable
 from albert_cli.experiments.records import (
     CountResult,
     PretrainResult,
@@ -29,6 +28,7 @@ from albert_cli.experiments.uncertainty import (
     exact_value,
     jackknife_task,
     jackknife_time,
+    task_metric_names,
     value_without_error,
 )
 from albert_cli.report.collect import Curve, read_curves
@@ -77,7 +77,7 @@ class Outcome:
                 if (column, table.version) == ("speedup", "version 1"):
                     continue  # relative to another model than ours
                 paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
-                our_values = self._measure_column(variant, column)
+                our_values = self._measure_column(variant, table, column)
                 if paper_values and len(our_values) == len(paper_values):
                     comparison.setdefault(row, {})[column] = list(zip(our_values, paper_values, strict=True))
         return comparison
@@ -101,16 +101,25 @@ class Outcome:
             "claims": [checked.to_json() for checked in self.claims],
         }
 
-    def _measure_column(self, variant: str, column: str) -> list[float]:
-        medians = [self.median(variant, metric) for metric in COLUMN_METRICS.get(column, ())]
+    def _measure_column(self, variant: str, table: PaperTable, column: str) -> list[float]:
+        """Return our values for a column; none for an average over other tasks than the table's."""
+        metrics = table.column_metrics(column)
+        if AVERAGE in metrics and self._tasks_of(variant) != table.tasks:
+            return []
+        medians = [self.median(variant, metric) for metric in metrics]
         factor = 1 if column == "speedup" else 100
         return [factor * median for median in medians if median is not None]
+
+    def _tasks_of(self, variant: str) -> frozenset[str]:
+        metrics = self.values.get(variant, {})
+        return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
 
 
 @dataclass(frozen=True)
 class _TaskMeasurement:
     title: str
     metrics: Metrics  # F1 and exact match, say
+    extra: Metrics  # metrics that are not part of the mean
     mean: JackknifeEstimate  # of the metrics, as in the paper's Avg
     above_majority: JackknifeEstimate | None
 
@@ -205,15 +214,24 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     for task, stage in run.tasks.items():
         result = read_result(plan, stage, StageRecord[Result])
         if result is not None:
-            measurements[task] = _measure_task(task, result, plan.directory(stage))
+            extra_names = [name for name in _extra_metric_names(plan, task) if name in result.medians]
+            metrics = jackknife_task(task_metric_names(task, result), result, plan.directory(stage))
+            extra = jackknife_task(extra_names, result, plan.directory(stage))
+            measurements[task] = _measure_task(task, result, metrics, extra)
     return measurements
 
 
-def _measure_task(task: str, result: Result, directory: Path) -> _TaskMeasurement:
-    metrics = jackknife_task(task, result, directory)
+def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
+    """Return the metrics of a task that a table of the paper has in place of the usual ones."""
+    prefix = f"task_{task}_"
+    names = [name for table in plan.experiment.tables for metrics in table.metrics.values() for name in metrics]
+    return [name.removeprefix(prefix) for name in dict.fromkeys(names) if name.startswith(prefix)]
+
+
+def _measure_task(task: str, result: Result, metrics: Metrics, extra: Metrics) -> _TaskMeasurement:
     mean = np.mean(list(metrics.values()), axis=0)
     above_majority = mean - result.majority if result.majority is not None else None
-    return _TaskMeasurement(result.title or task, metrics, mean, above_majority)
+    return _TaskMeasurement(result.title or task, metrics, extra, mean, above_majority)
 
 
 def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
@@ -228,8 +246,8 @@ def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> 
     """Return the metrics of every task, and their means if all tasks of the run are finished."""
     estimates: dict[str, JackknifeEstimate] = {}
     for task, measured in tasks.items():
-        if len(measured.metrics) > 1:
-            estimates |= {f"task_{task}_{name}": estimate for name, estimate in measured.metrics.items()}
+        named = {**(measured.metrics if len(measured.metrics) > 1 else {}), **measured.extra}
+        estimates |= {f"task_{task}_{name}": estimate for name, estimate in named.items()}
         estimates[f"task_{task}"] = measured.mean
     if tasks and len(tasks) == len(run.tasks):
         estimates["tasks_mean"] = np.mean([measured.mean for measured in tasks.values()], axis=0)

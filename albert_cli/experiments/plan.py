@@ -44,6 +44,11 @@ class ExperimentRequest:
     tflops: Mapping[str, float] = field(default_factory=dict)
     """Measured speeds of a device by variant, "" for all variants, for the hours of a plan."""
 
+    def given_speed(self, variant: str) -> float | None:
+        """Return the FLOP/s of a device that `--tflops` has for a variant."""
+        tflops = self.tflops.get(variant, self.tflops.get(""))
+        return tflops * 1e12 if tflops else None
+
     @property
     def stage_folder(self) -> Path:
         """The folder of all stages, including those of other experiments."""
@@ -109,13 +114,15 @@ class VariantRun:
 class MatchedWallClock:
     """A number of steps that takes as long as another variant's run.
 
-    `seconds` are those a step, the variant's own and the other's. Before they are measured, FLOPs decide.
+    `seconds` are those a step, the variant's own and the other's: measured, or from the FLOP/s of `--tflops`. Without
+    either, FLOPs decide.
     """
 
     other: str
     other_steps: int
     steps_by_flops: int
     seconds: tuple[float, float] | None
+    is_measured: bool = False
 
     @property
     def steps(self) -> int:

@@ -58,12 +58,13 @@ LEARNED_ABOVE: Final = {
 # These metrics are equal for all seeds by construction.
 EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
 _INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
+AVERAGE: Final = "tasks_mean"
 # The metrics behind each column of the paper's tables; scores are in per cent there.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
     "RACE": ("task_race",),
-    "Avg": ("tasks_mean",),
+    "Avg": (AVERAGE,),
     "speedup": ("speedup",),
     **{name: (f"{name.lower()}_accuracy",) for name in ("MLM", "NSP", "SOP")},
     **{name: (f"task_{name.lower().replace('-', '')}",) for name in (
@@ -156,26 +157,40 @@ class PaperTable:
     note: str = ""
     compare_with: str | None = None
     """The variant that rows of other models are compared with."""
+    metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The metrics of columns that are not those of `COLUMN_METRICS`, such as F1 of MRPC."""
+
+    def column_metrics(self, column: str) -> tuple[str, ...]:
+        """Return the metrics behind a column; empty if it is not measured."""
+        return self.metrics.get(column, COLUMN_METRICS.get(column, ()))
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """The tasks that have a column."""
+        metrics = (metric for column in self.columns for metric in self.column_metrics(column))
+        return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
 
 
 @dataclass(frozen=True)
 class Condition:
     """An inequality between measured values, which are written `VARIANT.METRIC`.
 
-    `value`, minus `minus` or divided by `over`, must be above, below or equal to `bound`: a number or another value.
+    `value`, less all of `minus`, plus all of `plus` and divided by `over`, must be above, below or equal to `bound`: a
+    number or another value.
     """
 
     value: str
     must: Literal["above", "below", "equal"]
     bound: float | str
-    minus: str | None = None
+    minus: tuple[str, ...] = ()
+    plus: tuple[str, ...] = ()
     over: str | None = None
 
     @property
     def references(self) -> tuple[str, ...]:
         """Names of the measured values in the condition."""
         bound = self.bound if isinstance(self.bound, str) else None
-        return tuple(name for name in (self.value, self.minus, self.over, bound) if name)
+        return tuple(name for name in (self.value, *self.minus, *self.plus, self.over, bound) if name)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -188,11 +203,9 @@ class Condition:
         return self.metrics <= EXACT
 
     def __str__(self) -> str:
-        left = self.value
-        if self.minus:
-            left = f"{self.value} − {self.minus}"
+        left = "".join([self.value, *(f" − {name}" for name in self.minus), *(f" + {name}" for name in self.plus)])
         if self.over:
-            left = f"{self.value} / {self.over}"
+            left = f"{left} / {self.over}"
         bound = self.bound if isinstance(self.bound, str) else f"{self.bound:,.12g}"
         return f"{left} {_SIGNS[self.must]} {bound}"
 

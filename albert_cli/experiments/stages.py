@@ -223,13 +223,17 @@ class _Planner:
         assert other_recipe is not None
         recipe = self._with_vocabulary_size(self._validate(name, self._overridden_settings(name)))
         steps = other_recipe.schedule.total_steps
-        other_flops = pretraining_cost(other_recipe).flops
-        step_flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
-        seconds = [self._measured_seconds(stage) for stage in self.plan_speeds(name)]
-        is_measured = all(seconds)
-        return MatchedWallClock(
-            other, steps, max(2, round(other_flops / step_flops)), (seconds[0], seconds[1]) if is_measured else None
-        )
+        flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
+        other_flops = pretraining_cost(other_recipe).flops / steps
+        steps_by_flops = max(2, round(steps * other_flops / flops))
+        seconds, other_seconds = (self._measured_seconds(stage) for stage in self.plan_speeds(name))
+        if seconds and other_seconds:
+            return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
+        speed = self.request.given_speed(name)
+        other_speed = self.request.given_speed(other)
+        if speed and other_speed:
+            return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
+        return MatchedWallClock(other, steps, steps_by_flops, None)
 
     # ------------------------------------------------------------ single stages
 

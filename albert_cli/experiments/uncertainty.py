@@ -80,11 +80,15 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     return np.asarray(seconds * pace / pace[0])
 
 
-def jackknife_task(task: str, result: Result, directory: Path) -> dict[str, JackknifeEstimate]:
-    """Return the estimates of the metrics in the paper's tables, from the predictions of a task's runs."""
+def task_metric_names(task: str, result: Result) -> Sequence[str]:
+    """Return the metrics of a task in the paper's tables, or the main metric of a custom table."""
+    return paper_metric_names(task) if task in TASKS else [result.metric]
+
+
+def jackknife_task(metrics: Sequence[str], result: Result, directory: Path) -> dict[str, JackknifeEstimate]:
+    """Return the estimates of metrics from the predictions of a task's runs."""
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}
-    metrics = paper_metric_names(task) if task in TASKS else [result.metric]
     for metric in metrics:
         # Predictions at the best threshold are not saved; those at the usual one have nearly the same error.
         saved_metric = metric.removeprefix("best_")

@@ -14,8 +14,8 @@ from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, Values, check_cla
 from albert_cli.experiments.recipe import Condition, PaperClaim
 from albert_cli.experiments.uncertainty import JackknifeEstimate, exact_value, jackknife_examples
 
-ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus="b.mlm_accuracy")
-BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus="b.mlm_accuracy")
+ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus=("b.mlm_accuracy",))
+BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus=("b.mlm_accuracy",))
 
 
 def values(**variants: list[float]) -> Values:
@@ -68,7 +68,7 @@ def test_agreeing_seeds_with_few_examples_are_noisy(examples: int, verdict: str)
 def test_difference_error_is_from_differing_examples() -> None:
     """Models that agree on almost all examples differ with certainty; models that disagree on many do not."""
     rng = np.random.default_rng(0)
-    condition = Condition("a.mlm_accuracy", "above", 0, minus="b.mlm_accuracy")
+    condition = Condition("a.mlm_accuracy", "above", 0, minus=("b.mlm_accuracy",))
     correct = answers(0.5, 1000, rng)
     better = answers(0, 1000, rng, change=0.03, base=correct)
     other = rng.permutation(better)  # as many, elsewhere
@@ -80,6 +80,15 @@ def test_difference_error_is_from_differing_examples() -> None:
     assert check_condition(condition, alike).mean == pytest.approx(check_condition(condition, unlike).mean)
     assert check_condition(condition, alike).verdict == HOLDS
     assert check_condition(condition, unlike).verdict == NOISY
+
+
+def test_difference_of_differences_is_one_condition() -> None:
+    condition = Condition(
+        "a.mlm_accuracy", "above", 0, minus=("b.mlm_accuracy", "c.mlm_accuracy"), plus=("d.mlm_accuracy",)
+    )
+    measured = values(a=[0.9, 0.9], b=[0.5, 0.5], c=[0.6, 0.6], d=[0.4, 0.4])
+    finding = check_condition(condition, measured)
+    assert finding.mean == pytest.approx(0.2) and finding.verdict == HOLDS
 
 
 def test_only_common_seeds_are_compared() -> None:

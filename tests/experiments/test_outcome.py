@@ -99,6 +99,35 @@ def test_missing_variant_is_not_compared() -> None:
     assert "m1" not in result.compare_with_paper(plan.experiment.tables[0])
 
 
+def test_average_over_other_tasks_is_not_compared() -> None:
+    plan = make_plan(recipe.load_experiment("sharing"), ExperimentRequest("paper", Path("out"), dry_run=True))
+    (table,) = plan.experiment.tables
+    few = {"task_mrpc": {0: 0.4}, "task_rte": {0: 0.5}, "tasks_mean": {0: 0.45}}
+    assert outcome.Outcome(plan, {"all": few}).compare_with_paper(table) == {}
+    spans = ("squad1", "squad1_f1", "squad1_em", "squad2", "squad2_best_f1", "squad2_best_em")
+    every_task = {f"task_{name}": {0: 0.8} for name in (*spans, "mnli", "sst2", "race")} | {"tasks_mean": {0: 0.8}}
+    compared = outcome.Outcome(plan, {"all": every_task}).compare_with_paper(table)
+    assert compared["all"]["Avg"] == [(80.0, 80.1)]
+
+
+def test_ensembles_are_compared_with_f1_on_mrpc() -> None:
+    plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", Path("out"), dry_run=True))
+    single, ensembles = plan.experiment.tables
+    values = {"task_mrpc": {0: 0.9}, "task_mrpc_f1": {0: 0.93}}
+    result = outcome.Outcome(plan, {"ensemble": values, "m15": values})
+    assert result.compare_with_paper(ensembles)["ensemble"]["MRPC"] == [(93.0, 93.4)]
+    assert result.compare_with_paper(single)["m15"]["MRPC"] == [(90.0, 90.9)]
+
+
+def test_f1_of_mrpc_is_read_from_its_result(tmp_path: Path) -> None:
+    plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", tmp_path, dry_run=True))
+    (ensemble,) = (run for run in plan.runs if run.variant == "ensemble")
+    result = {"kind": "ensemble", "scores": {"accuracy": 0.9, "f1": 0.93}, "labels": ["0", "1"]}
+    finish_stage(plan, ensemble.tasks["mrpc"], result)
+    values = outcome.read_outcome(plan).values["ensemble"]
+    assert values["task_mrpc"][0] == 0.9 and values["task_mrpc_f1"][0] == 0.93
+
+
 PARAMETERS = [
     (name, table)
     for name in recipe.experiment_names()

@@ -143,6 +143,50 @@ def test_overrides_keep_matched_times_equal() -> None:
     assert steps("train.batch_size=1") == usual, "of both"
 
 
+def test_given_speeds_determine_matched_steps() -> None:
+    """At 300 against 500 TFLOP/s the same time has 0.6 times the FLOPs."""
+
+    def steps(**tflops: float) -> int:
+        request = ExperimentRequest("paper", Path("out"), dry_run=True, tflops=tflops)
+        plan = make_plan(recipe.load_experiment("equal-time"), request)
+        (run,) = (run for run in plan.runs if run.variant == "bert-large")
+        assert run.recipe is not None
+        assert not plan.matched_times["bert-large"].is_measured
+        return run.recipe.schedule.total_steps
+
+    given = {"xxlarge": 500.0, "bert-large": 300.0}
+    assert steps(**given) == pytest.approx(0.6 * steps(), rel=1e-5) == pytest.approx(557_534, abs=1)
+
+
+def test_squad_race_trains_its_tasks_at_every_scale() -> None:
+    for scale in recipe.SCALES:
+        assert planned("squad-race", scale).scale.tasks == ("squad1", "squad2", "race"), scale
+
+
+def test_curves_at_paper_scale_reach_the_axis_of_figure_2a() -> None:
+    plan = planned("curves", "paper")
+    steps = {run.variant: run.recipe.schedule.total_steps for run in plan.runs if run.recipe}
+    assert steps["without-data"] == steps["with-data"] == 550_000
+
+
+def test_every_claim_of_the_sharing_statements_has_conditions() -> None:
+    claims = recipe.load_experiment("sharing").claims
+    (attention,) = (claim for claim in claims if "attention alone" in claim.statement and claim.compares_tasks)
+    assert [str(condition) for condition in attention.conditions] == [
+        "none.tasks_mean − attention.tasks_mean < 0.005",
+        "wide-none.tasks_mean − wide-attention.tasks_mean < 0.014",
+    ]
+    (wide,) = (claim for claim in claims if claim.statement.startswith("At E = H"))
+    assert str(wide.conditions[0]) == (
+        "wide-none.tasks_mean − wide-all.tasks_mean − none.tasks_mean + all.tasks_mean > 0"
+    )
+
+
+@pytest.mark.parametrize(("name", "count"), [("embedding", 8), ("groups", 4)])
+def test_mini_scale_runs_the_rows_that_the_claims_page_lists(name: str, count: int) -> None:
+    assert len(planned(name, "mini").variants) == count
+
+
 def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
     def decidability(seeds: int, tasks: Path | None = None, dry: bool = True) -> dict[str, Decidability]:
         request = ExperimentRequest("paper", Path("out"), tasks=tasks, seeds=seeds, dry_run=dry)
@@ -222,7 +266,7 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (claiming(), "without conditions"),
         (claiming({"value": "nobody.seconds", "must": "above", "bound": 1}), "nobody.seconds"),
@@ -264,7 +308,7 @@ def test_experiment_without_a_required_key_is_rejected(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [("variants.all.mini.model.hiden_size = 8", "hiden_size"), ("scales.mini = 3", "scales.mini")],
 )
 def test_validate_checks_the_recipe_of_every_variant(lines: str, message: str, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_probe_uses_the_settings_of_the_run(ran: tuple[Path, dict[str, Any]], ti
     assert json.loads(other)["data"]["ngram"] == 3
 
 
-@pytest.mark.parametrize(("written", "said"), [("data = 3", r"no \[data\] in it"), ("data = [", "not valid TOML")])
+@pytest.mark.parametrize(("written", "ended"), [("data = 3", r"no \[data\] in it"), ("data = [", "not valid TOML")])
 def test_probe_rejects_a_damaged_recipe(
     written: str, ended: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -381,7 +381,7 @@ def test_sizes_reports_exact_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "ended"),
     [
         ((), 2, "no experiment is named"),
         (("sharing",), 2, "--out is required"),

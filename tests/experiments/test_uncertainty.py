@@ -71,10 +71,10 @@ def test_jackknife_task_has_the_result_and_its_error(runs: int, tmp_path: Path) 
         (tmp_path / f"run-{run}").mkdir()
         (tmp_path / f"run-{run}/predictions.dev.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     result = Result(all_scores={"mcc": [0.41] * runs}, labels=["is False", "is True"])
-    estimate = jackknife_task("cola", result, tmp_path)["mcc"]
+    estimate = jackknife_task(["mcc"], result, tmp_path)["mcc"]
     assert estimate[0] == pytest.approx(0.41)
     # (1 - r²) / √n for one run; several runs that err by themselves are surer together.
     assert jackknife_error(estimate) < (1.3 if runs == 1 else 0.95) * (1 - 0.4**2) / math.sqrt(1000)
-    assert jackknife_error(jackknife_task("cola", result, tmp_path / "run-0")["mcc"]) > 0.7 * (1 - 0.4**2) / math.sqrt(
+    assert jackknife_error(jackknife_task(["mcc"], result, tmp_path / "run-0")["mcc"]) > 0.7 * (1 - 0.4**2) / math.sqrt(
         1000
     )

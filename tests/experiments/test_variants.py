@@ -116,7 +116,7 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "embedding": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (768, 64))},
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
             **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
         },
     ),
@@ -129,7 +129,7 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
         },
     ),
     "similarity": (blocks, {"shared": (1, 1), "separate": (4, 4)}),
-    "groups": (blocks, {"one": (1, 1), "two": (2, 2), "each": (4, 4)}),
+    "groups": (blocks, {"one": (1, 1), "two": (2, 2), "ends": (3, 3), "each": (4, 4)}),
     "depth": (lambda f: (layers(f), blocks(f)), {f"l{n}": (n, (1, 1)) for n in (1, 3, 6, 12)}),
     "width": (
         lambda f: (hidden(f), layers(f)),
