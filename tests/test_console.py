@@ -12,6 +12,7 @@ import pytest
 
 from albert_cli import console
 from albert_cli.cli.app import report_error
+from albert_cli.console import progress_display
 from albert_cli.errors import InputError
 
 
@@ -57,7 +58,7 @@ def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -
 def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `albert pretrain … 2>&1 | head -1`; a run that nobody watches is not done, as exit code 0 would say."""
     monkeypatch.setattr(sys, "stderr", Gone())
-    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
+    monkeypatch.setattr(progress_display, "_SECONDS_BETWEEN_LINES", -1.0)
     console.info("in passing")
     console.warn("mind this")
     with console.progress("train", 10) as bar:
@@ -114,7 +115,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_table_is_aligned() -> None:
     lines = console.format_table(("model", "score"), [("a", 1), ("longer", 22.5)]).split("\n")
-    assert lines == ["model   score", "──────  ─────", "a           1", "longer   22.5"]
+    assert lines == ["model   score", "─────────────", "a           1", "longer   22.5"]
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,6 @@ def test_what_answers_at_once_imports_nothing_heavy(arguments: tuple[str, ...]) 
     found = imported_by("from albert_cli.cli import app", *arguments)
     assert "albert_cli" in found
     assert (found - bare_application()) & HEAVY == set()
-    if arguments[0] == "params":
-        assert "rich" not in found
 
 
 def test_the_command_line_imports_only_what_is_light() -> None:

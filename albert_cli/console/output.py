@@ -1,0 +1,86 @@
+"""The two output streams and the global switches `--json`, `--quiet` and `--debug`."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from albert_cli.console.sanitize import escape_control_chars, strip_control_chars
+from albert_cli.ranks import is_main
+
+_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+@dataclass
+class ConsoleSettings:
+    """The global switches of the command line."""
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+
+settings = ConsoleSettings()
+
+
+def configure(*, json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+    """Set all global switches."""
+    settings.json = json
+    settings.quiet = quiet
+    settings.debug = debug
+
+
+def is_stderr_terminal() -> bool:
+    """Return True if stderr is a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def supports_color() -> bool:
+    """Return True if stdout is a terminal and `NO_COLOR` is not set."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def print_err(text: str) -> None:
+    """Print to stderr; errors of the stream are ignored, so that the work continues without a reader."""
+    with suppress(OSError):
+        print(strip_control_chars(text), file=sys.stderr, flush=True)
+
+
+def info(text: str) -> None:
+    """Print a note to stderr; nothing under `--quiet`."""
+    if is_main() and not settings.quiet:
+        print_err(text)
+
+
+def warn(text: str) -> None:
+    """Print a warning to stderr, also under `--quiet`."""
+    if is_main():
+        print_err(f"warning: {text}")
+
+
+def print_result(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
+    """Print a command's result on stdout: one JSON object under `--json`, the text otherwise.
+
+    coloured: keep color codes in the text; every other control character is replaced.
+    """
+    if not is_main():
+        return
+    if settings.json:
+        print(escape_control_chars(json_module.dumps(data, ensure_ascii=False)), flush=True)
+    elif coloured:
+        parts = _COLOR_CODE.split(text)  # every second part is a color code
+        parts[::2] = [strip_control_chars(part) for part in parts[::2]]
+        print("".join(parts), flush=True)
+    else:
+        print(strip_control_chars(text), flush=True)
+
+
+def print_partial_result(text: str) -> None:
+    """Print a part of a command's result before the rest is known; nothing under `--json`."""
+    if is_main() and not settings.json:
+        print(strip_control_chars(text), flush=True)

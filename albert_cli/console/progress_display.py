@@ -1,0 +1,92 @@
+"""Show the progress of a task: a bar of rich on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from albert_cli.console.output import is_stderr_terminal, print_err, settings
+from albert_cli.console.sanitize import strip_control_chars
+from albert_cli.console.tables import format_duration
+from albert_cli.ranks import is_main
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+class Progress(Protocol):
+    """A running task."""
+
+    def update(self, done: float, text: str = "") -> None:
+        """Report how much is done, in the unit of the total, and a short text."""
+
+
+class _SilentProgress:
+    """A task whose progress is not shown."""
+
+    def update(self, done: float, text: str = "") -> None:
+        """Do nothing."""
+
+
+class _LineProgress:
+    """A task whose progress is printed as a line every few seconds."""
+
+    def __init__(self, label: str, total: float | None, done: float) -> None:
+        self._label = label
+        self._total = total
+        self._done_before = done
+        self._start = time.monotonic()
+        self._last_line = self._start
+
+    def update(self, done: float, text: str = "") -> None:
+        """Print a line if the last one is old enough."""
+        now = time.monotonic()
+        if now - self._last_line < _SECONDS_BETWEEN_LINES:
+            return
+        self._last_line = now
+        percent = ""
+        remaining = ""
+        if self._total:
+            percent = f" {100 * done / self._total:.0f} %"
+            if done > self._done_before:
+                seconds_per_unit = (now - self._start) / (done - self._done_before)
+                remaining = f", {format_duration(seconds_per_unit * (self._total - done))} left"
+        print_err(f"{self._label}{percent} {text}{remaining}")
+
+
+@contextmanager
+def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
+    """Show a task of `total` units (None: unknown) while the block runs, `done` of them before it."""
+    if settings.quiet or not is_main():
+        yield _SilentProgress()
+    elif is_stderr_terminal():
+        with _rich_progress(label, total, done) as bar:
+            yield bar
+    else:
+        yield _LineProgress(label, total, done)
+
+
+@contextmanager
+def _rich_progress(label: str, total: float | None, done: float) -> Iterator[Progress]:
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(bar_width=24),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TimeRemainingColumn(compact=True),
+        rich_progress.TextColumn("{task.fields[text]}", markup=False),
+    )
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(strip_control_chars(label), total=total, completed=int(done), text="")
+
+        class RichProgress:
+            """A task whose progress is a bar."""
+
+            def update(self, done: float, text: str = "") -> None:
+                """Redraw the bar."""
+                display.update(task, completed=done, text=strip_control_chars(text))
+
+        yield RichProgress()
