@@ -67,7 +67,7 @@ def predictions(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_run_learns_and_scores_both_levels(tuned: Path, race: Path) -> None:
+def test_finetune_race_scores_both_levels(tuned: Path, race: Path) -> None:
     result = store.read_json(tuned / "results.json")
     scores = result["scores"]
     assert scores["accuracy"] == pytest.approx((scores["middle_accuracy"] + scores["high_accuracy"]) / 2)
@@ -80,7 +80,7 @@ def test_a_run_learns_and_scores_both_levels(tuned: Path, race: Path) -> None:
     assert lines[0]["choices"] == list(examples[0].options) and lines[0]["text"] == examples[0].passage
 
 
-def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
+def test_choice_logits_equal_transformers(tuned: Path, race: Path) -> None:
     model = transformers.AutoModelForMultipleChoice.from_pretrained(tuned).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tuned)
     lines = predictions(tuned / "predictions.dev.jsonl")
@@ -95,7 +95,7 @@ def test_transformers_gives_the_same_logits(tuned: Path, race: Path) -> None:
         assert np.abs(logits.softmax(-1).numpy() - said).max() < 2e-5
 
 
-def test_eval_scores_it_as_it_is_each_level_too(tuned: Path, race: Path, tmp_path: Path) -> None:
+def test_eval_race_scores_each_level(tuned: Path, race: Path, tmp_path: Path) -> None:
     scored = evaluate("race", str(tuned), str(race), tmp_path / "scored", 1, (), "cpu")
     assert scored["weights"] == "task checkpoint"
     assert scored["scores"] == store.read_json(tuned / "results.json")["scores"]
@@ -107,7 +107,7 @@ def test_eval_scores_it_as_it_is_each_level_too(tuned: Path, race: Path, tmp_pat
     assert trained["kind"] == "eval" and list(trained["all_scores"]) == ["accuracy"]
 
 
-def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_path: Path) -> None:
+def test_predict_choices_of_any_number(tuned: Path, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"text": "bade figo.", "question": "Wi?", "choices": ["wi", "kra kra"], "id": "x"},
         {"article": "bade", "question": "luma _ ?", "options": ["luma", "wi", "kra kra"]},
@@ -117,10 +117,10 @@ def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_pat
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = predict_file(str(tuned), str(source), out, "cpu")
     assert summary is not None and summary["lines"] == 3
-    found = predictions(out)
-    assert [(line["id"], line["prediction"]) for line in found] == [("x", "B"), ("2", "C"), ("3", "B")]
-    assert [list(line["probabilities"]) for line in found] == [["A", "B"], ["A", "B", "C"], ["A", "B"]]
-    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-4 for line in found)
+    result_value = predictions(out)
+    assert [(line["id"], line["prediction"]) for line in result_value] == [("x", "B"), ("2", "C"), ("3", "B")]
+    assert [list(line["probabilities"]) for line in result_value] == [["A", "B"], ["A", "B", "C"], ["A", "B"]]
+    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-4 for line in result_value)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_predict_takes_questions_with_any_number_of_choices(tuned: Path, tmp_pat
         (json.dumps({"question": "q", "choices": ["a"] * 27}), "27 choices"),
     ],
 )
-def test_bad_lines_are_refused_by_number(tuned: Path, tmp_path: Path, line: str, message: str) -> None:
+def test_predict_choices_bad_line_names_the_number(tuned: Path, tmp_path: Path, line: str, message: str) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"question": "q", "choices": ["a", "b"]}\n' + line + "\n")
     with pytest.raises(InputError, match=r"in\.jsonl:2: ") as raised:

@@ -57,7 +57,7 @@ texts = st.text("abcdefg", max_size=12)
 
 
 @given(st.lists(st.tuples(texts, st.none() | texts), min_size=1, max_size=20), st.integers(5, 20))
-def test_encoding_equals_the_plain_way(pairs: list[tuple[str, str | None]], limit: int) -> None:
+def test_encode_pairs_equals_plain_loop(pairs: list[tuple[str, str | None]], limit: int) -> None:
     features = encode([example(a, b) for a, b in pairs], letters(), limit)
     for i, (a, b) in enumerate(pairs):
         first, second = list(a), list(b or "")
@@ -68,7 +68,7 @@ def test_encoding_equals_the_plain_way(pairs: list[tuple[str, str | None]], limi
         assert segments(features, i) == [0] * (len(first) + 2) + [1] * len(tail)
 
 
-def test_labels() -> None:
+def test_encode_labels_have_the_right_dtype() -> None:
     def labels(*values: int | float | None) -> NDArray[Any] | None:
         return encode([example("a", None, value) for value in values], letters(), 8).labels
 
@@ -79,7 +79,7 @@ def test_labels() -> None:
     assert labels(None, None) is None
 
 
-def test_equal_texts_are_tokenised_once() -> None:
+def test_tokenize_equal_texts_share_tokens() -> None:
     letters: Any = Letters()
     features = encode([example("abc", "de"), example("de", "abc"), example("abc", None)], letters, 16)
     assert sorted(letters.seen) == ["", "abc", "de"]
@@ -91,15 +91,15 @@ def some(size: int) -> PairFeatures:
     return encode(examples, letters(), 12)
 
 
-def test_batch_is_packed_in_the_order_asked_for() -> None:
+def test_batch_keeps_the_requested_order() -> None:
     features = some(9)
     index = np.array([4, 0, 4, 8])
     batch, labels = features.batch(index)
     assert labels is not None
     assert labels.tolist() == [4, 0, 4, 8]
     assert batch.offsets.dtype == batch.ids.dtype == batch.position_ids.dtype == np.int32
-    for place, i in enumerate(index.tolist()):
-        here = slice(batch.offsets[place], batch.offsets[place + 1])
+    for position, i in enumerate(index.tolist()):
+        here = slice(batch.offsets[position], batch.offsets[position + 1])
         alone, _ = features.batch(np.array([i]))
         assert batch.ids[here].tolist() == alone.ids.tolist()
         assert batch.segment_ids[here].tolist() == alone.segment_ids.tolist()
@@ -109,7 +109,7 @@ def test_batch_is_packed_in_the_order_asked_for() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 70), st.integers(0, 2**40), st.integers(1, 6))
-def test_each_epoch_holds_every_example_once(size: int, batch_size: int, seed: int, epochs: int) -> None:
+def test_batch_index_epoch_holds_every_example_once(size: int, batch_size: int, seed: int, epochs: int) -> None:
     features = some(size)
     steps = -(-size * epochs // batch_size)
     order = np.concatenate([features.batch_index(seed, step, batch_size) for step in range(steps)])
@@ -118,7 +118,7 @@ def test_each_epoch_holds_every_example_once(size: int, batch_size: int, seed: i
         assert sorted(order[epoch * size : (epoch + 1) * size].tolist()) == list(range(size))
 
 
-def test_order_depends_on_seed_and_epoch_alone() -> None:
+def test_batch_index_depends_on_seed_and_epoch_only() -> None:
     features = some(50)
     assert features.batch_index(3, 7, 8).tolist() == some(50).batch_index(3, 7, 8).tolist()
     orders = {tuple(epoch_order(50, seed, epoch).tolist()) for seed in (0, 1) for epoch in (0, 1)}
@@ -131,7 +131,7 @@ FIRST_ORDER = [0, 2, 1, 5, 4, 3, 6, 7]
 
 
 @given(st.integers(1, 40), st.integers(1, 60))
-def test_evaluation_covers_everything_once_within_the_budget(size: int, max_tokens: int) -> None:
+def test_eval_batches_cover_everything_within_budget(size: int, max_tokens: int) -> None:
     features = some(size)
     batches = list(features.eval_batches(max_tokens))
     assert sorted(np.concatenate(batches).tolist()) == list(range(size))
@@ -141,7 +141,7 @@ def test_evaluation_covers_everything_once_within_the_budget(size: int, max_toke
         assert len(batch) == 1 or len(batch) * length <= max_tokens
 
 
-def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: Path, tmp_path: Path) -> None:
+def test_encode_equals_hugging_face_tokenizer(shared_data: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     mrpc = GLUE["mrpc"]
     glue = str(shared_data / "glue")
@@ -152,8 +152,8 @@ def test_ids_and_segments_are_those_of_the_hugging_face_tokenizer(shared_data: P
     examples = [*mrpc.read("dev", glue), *GLUE["cola"].read("dev", glue)]
     features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)
     assert features.truncated == 0
-    for i, each in enumerate(examples):
-        expected = theirs(each.text_a, each.text_b)
+    for i, example_value in enumerate(examples):
+        expected = theirs(example_value.text_a, example_value.text_b)
         batch, _ = features.batch(np.array([i]))
         assert batch.ids.tolist() == expected["input_ids"]
         assert batch.segment_ids.tolist() == expected["token_type_ids"]

@@ -69,7 +69,7 @@ FORMATS: list[tuple[str, str, str, str, str, TextExample]] = [
 
 
 @pytest.mark.parametrize(("name", "split", "file", "header", "row", "expected"), FORMATS)
-def test_published_formats(
+def test_read_glue_published_formats(
     tmp_path: Path, name: str, split: str, file: str, header: str, row: str, expected: TextExample
 ) -> None:
     path = write(tmp_path / file, f"{header}{row}\n")
@@ -95,7 +95,7 @@ AWKWARD = (
 
 
 @pytest.mark.parametrize(("name", "split", "header", "row"), PAIRS)
-def test_awkward_texts_in_every_format_of_pairs(tmp_path: Path, name: str, split: str, header: str, row: str) -> None:
+def test_read_glue_awkward_texts_are_unchanged(tmp_path: Path, name: str, split: str, header: str, row: str) -> None:
     stem = "diagnostic-full" if name == "ax" else split
     rows = [row.format(i=i, a=text, b=text[::-1]) + "\n" for i, text in enumerate(AWKWARD)]
     write(tmp_path / f"{stem}.tsv", header + "".join(rows))
@@ -106,9 +106,7 @@ def test_awkward_texts_in_every_format_of_pairs(tmp_path: Path, name: str, split
 
 
 @pytest.mark.parametrize(("name", "split", "header", "row"), PAIRS)
-def test_a_tab_between_quotes_ends_a_field_and_names_its_line(
-    tmp_path: Path, name: str, split: str, header: str, row: str
-) -> None:
+def test_read_glue_tab_in_quotes_names_the_line(tmp_path: Path, name: str, split: str, header: str, row: str) -> None:
     """Quotes mean nothing in GLUE, so that such a row has a field too many; QQP's is told by its label."""
     stem = "diagnostic-full" if name == "ax" else split
     rows = [row.format(i=i, a="A.", b=text) for i, text in enumerate(["B.", '"B\tC"'])]
@@ -117,7 +115,7 @@ def test_a_tab_between_quotes_ends_a_field_and_names_its_line(
         GLUE[name].read(split, str(tmp_path))
 
 
-def test_windows_line_ends_and_a_last_line_without_one(tmp_path: Path) -> None:
+def test_read_glue_windows_line_ends(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "sentence\tlabel\r\ngood\t1\r\nbad\t0")
     assert [(e.text_a, e.label) for e in GLUE["sst2"].read("dev", str(tmp_path))] == [
         ("good", 1),
@@ -125,7 +123,7 @@ def test_windows_line_ends_and_a_last_line_without_one(tmp_path: Path) -> None:
     ]
 
 
-def test_qqp_short_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_qqp_short_rows_are_skipped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "1\t1\t2\tA?\tB?\t1\n2\t1\t2\tcut\n\tby a line break?\t0\n3\t1\t2\tC?\tD?\t0\n"
     write(tmp_path / "train.tsv", QQP + rows)
     assert [e.id for e in GLUE["qqp"].read("train", str(tmp_path))] == ["1", "3"]
@@ -152,7 +150,7 @@ RTE = PAIR + "0\tA.\tB.\tentailment\n"
         ("", "empty"),
     ],
 )
-def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: str) -> None:
+def test_read_glue_unpublished_format_is_rejected(tmp_path: Path, content: str, message: str) -> None:
     write(tmp_path / "RTE" / "dev.tsv", content)
     with pytest.raises(InputError) as caught:
         GLUE["rte"].read("dev", str(tmp_path))
@@ -161,14 +159,14 @@ def test_files_that_are_not_as_published(tmp_path: Path, content: str, message: 
     assert caught.value.hint
 
 
-def test_a_header_where_none_is_published(tmp_path: Path) -> None:
+def test_read_cola_header_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "CoLA" / "train.tsv", "source\tlabel\tstar\tsentence\ngj\t1\t\tBook the.\n")
     with pytest.raises(InputError, match=r"CoLA/train\.tsv:1: CoLA is published without a header") as caught:
         GLUE["cola"].read("train", str(tmp_path))
     assert caught.value.hint == "remove the first line"
 
 
-def test_a_wrong_header_names_the_columns_wanted(tmp_path: Path) -> None:
+def test_read_glue_wrong_header_lists_the_columns(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "a\tb\n1\t2\n")
     with pytest.raises(InputError) as caught:
         GLUE["sst2"].read("dev", str(tmp_path))
@@ -176,27 +174,27 @@ def test_a_wrong_header_names_the_columns_wanted(tmp_path: Path) -> None:
     assert "provide the columns sentence, label" in caught.value.hint
 
 
-def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
+def test_read_glue_invalid_utf8_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\ngood\t1\nb\xffd\t0\n")
     with pytest.raises(InputError, match=r"dev\.tsv:3: not valid UTF-8"):
         GLUE["sst2"].read("dev", str(tmp_path))
 
 
 @pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "inf", "high", ""])
-def test_similarity_outside_its_range(tmp_path: Path, score: str) -> None:
+def test_read_stsb_score_out_of_range_is_rejected(tmp_path: Path, score: str) -> None:
     write(tmp_path / "dev.tsv", STSB + f"3\tg\tf\t2012\t1\tn\tn\tA .\tB .\t{score}\n")
     with pytest.raises(InputError, match=r"dev\.tsv:2: label"):
         GLUE["stsb"].read("dev", str(tmp_path))
 
 
-def test_missing_data(tmp_path: Path) -> None:
+def test_read_glue_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         GLUE["rte"].read("dev", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"RTE/dev\.tsv and dev\.tsv not found"):
         GLUE["rte"].read("dev", str(tmp_path))
 
 
-def test_task_names() -> None:
+def test_find_task_names_metrics_and_labels() -> None:
     assert GLUE["mrpc"].metrics[0] == "accuracy"
     assert GLUE["mnli"].labels == ("contradiction", "entailment", "neutral")
     assert [len(find_task(name).output_names) for name in ("stsb", "cola", "mnli")] == [1, 2, 3]
@@ -206,7 +204,7 @@ def test_task_names() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_splits() -> None:
+def test_read_unknown_split_is_rejected() -> None:
     assert TASKS["mnli"].splits == (
         "train",
         "dev_matched",
@@ -218,7 +216,7 @@ def test_splits() -> None:
         TASKS["rte"].read("validation", "anywhere")
 
 
-def test_fingerprint_tells_data_apart() -> None:
+def test_fingerprint_examples_differs_for_other_data() -> None:
     one, other = TextExample("a", "b", 1, "0"), TextExample("ab", "", 1, "0")
     assert fingerprint_examples([one]) == fingerprint_examples([one])
     assert (
@@ -267,7 +265,7 @@ configs:
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
+def test_read_hub_class_names_follow_task_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"premise": f"p{i}", "hypothesis": "h", "label": i, "idx": 10 + i} for i in range(3)
     ]
@@ -279,14 +277,14 @@ def test_hub_class_names_become_our_label_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_hub_diagnostics_have_no_labels(tmp_path: Path) -> None:
+def test_read_hub_diagnostics_have_no_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"premise": "p", "hypothesis": "h", "label": i, "idx": i} for i in range(3)]
     source = hub_folder(tmp_path / "ax", ["entailment", "neutral", "contradiction"], rows)
     assert GLUE["ax"].read("test", source)[2] == TextExample("p", "h", None, "2")
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_hub_names_for_zero_and_one(tmp_path: Path) -> None:
+def test_read_hub_other_class_names_become_numbers(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"sentence": f"s{i}", "label": i, "idx": i} for i in range(2)]
     source = hub_folder(tmp_path / "cola", ["unacceptable", "acceptable"], rows)
     cola = GLUE["cola"]
@@ -314,7 +312,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_published_sizes(shared_data: Path, name: str) -> None:
+def test_read_glue_published_sizes(shared_data: Path, name: str) -> None:
     task, folder = GLUE[name], shared_data / "glue"
     read = 0
     for split, size in zip(task.splits, SIZES[name], strict=True):
@@ -326,7 +324,7 @@ def test_published_sizes(shared_data: Path, name: str) -> None:
             continue
         assert len(examples) == size
         assert len({e.id for e in examples}) == size
-        assert all((e.label is None) == (split in task.test_splits) for e in examples)
+        assert all((e.label is None) == (split in task.test_read_unknown_split_is_rejected) for e in examples)
         read += 1
     if not read:
         pytest.skip(f"{task.title} is not in {folder}")

@@ -19,7 +19,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_an_unreachable_hub_is_said_in_one_line(tmp_path: Path) -> None:
+def test_read_hub_unreachable_is_one_line(tmp_path: Path) -> None:
     code = """
 import sys
 from albert_cli.errors import InputError

@@ -17,7 +17,7 @@ def _no_warnings() -> None:
     warnings.simplefilter("error")
 
 
-def test_by_hand() -> None:
+def test_scores_equal_hand_computed_values() -> None:
     # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives
     labels = [1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
     predictions = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
@@ -27,31 +27,31 @@ def test_by_hand() -> None:
     assert got["mcc"] == pytest.approx((3 * 4 - 1 * 2) / (4 * 5 * 5 * 6) ** 0.5)
 
 
-def test_correlations_by_hand() -> None:
+def test_scores_correlations_equal_hand_computed() -> None:
     got = scores(("pearson", "spearman"), [1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
     assert got["pearson"] == pytest.approx(1 / (2 * 14 / 3) ** 0.5)
     assert got["spearman"] == pytest.approx(0.5)
 
 
-def test_f1_counts_class_one_of_several() -> None:
+def test_scores_f1_counts_class_one() -> None:
     assert scores(("f1",), [2, 1, 1, 0], [2, 1, 0, 0])["f1"] == pytest.approx(2 / 3)
     assert scores(("macro_f1",), [2, 1, 1, 0], [2, 1, 0, 0])["macro_f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.3, 1e9])
-def test_constant_predictions_score_zero(value: float) -> None:
+def test_scores_constant_predictions_are_zero(value: float) -> None:
     predictions = np.full(5, value, dtype=np.float32)
     predictions[0] = np.nextafter(predictions[0], np.float32(np.inf)) if value == 0 else predictions[0]
     got = scores(("pearson", "spearman"), predictions, [1.0, 2.0, 3.0, 4.0, 5.0])
     assert got == {"pearson": 0.0, "spearman": 0.0}
 
 
-def test_one_class_for_all_scores_zero_mcc() -> None:
+def test_scores_one_class_has_zero_mcc() -> None:
     assert scores(("mcc", "f1"), [0, 0, 0], [0, 1, 1]) == {"mcc": 0.0, "f1": 0.0}
     assert scores(("mcc", "accuracy"), [1, 1], [1, 1]) == {"mcc": 0.0, "accuracy": 1.0}
 
 
-def test_what_cannot_be_scored() -> None:
+def test_scores_bad_shapes_are_rejected() -> None:
     for predictions, labels in (([], []), ([1], [1, 0]), ([[1]], [[1]])):
         with pytest.raises(ValueError, match="labels"):
             scores(("accuracy",), predictions, labels)
@@ -65,8 +65,6 @@ def test_what_cannot_be_scored() -> None:
         ("stsb", [1.0, 4.0], [0.5, 2.0], 0.0),
     ],
 )
-def test_the_baseline_is_the_majority_of_train(
-    task: str, train: list[float], dev: list[float], expected: float
-) -> None:
+def test_baseline_is_the_majority_of_train(task: str, train: list[float], dev: list[float], expected: float) -> None:
     splits = ([TextExample("", None, label, "") for label in labels] for labels in (train, dev))
     assert GLUE[task].baseline(*splits) == pytest.approx(expected)

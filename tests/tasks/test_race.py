@@ -44,7 +44,7 @@ def write(folder: Path, level: str, name: str, *records: Any, split: str = "dev"
     return path
 
 
-def test_a_passage_is_a_file(tmp_path: Path) -> None:
+def test_read_race_reads_a_file_per_passage(tmp_path: Path) -> None:
     write(tmp_path, "middle", "1.txt", PLAIN)
     write(tmp_path, "high", "10.txt", PLAIN | {"id": "high10.txt"})
     write(tmp_path, "high", "9.txt", json.dumps(AWKWARD, ensure_ascii=False, indent=1))
@@ -65,7 +65,7 @@ def test_a_passage_is_a_file(tmp_path: Path) -> None:
         assert len(RACE_TASKS[f"race_{level}"].read("dev", str(tmp_path))) == size
 
 
-def test_all_passages_of_a_level_in_one_file(tmp_path: Path) -> None:
+def test_read_race_reads_all_txt_line_by_line(tmp_path: Path) -> None:
     for level in ("middle", "high"):
         write(tmp_path / "RACE", level, "all.txt", PLAIN | {"id": level}, "", AWKWARD)
     assert [e.id for e in RACE.read("dev", str(tmp_path))] == [
@@ -74,7 +74,7 @@ def test_all_passages_of_a_level_in_one_file(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_answers_may_be_hidden_in_test(tmp_path: Path) -> None:
+def test_read_race_test_answers_may_be_hidden(tmp_path: Path) -> None:
     record = {key: value for key, value in PLAIN.items() if key != "answers"}
     for level in ("middle", "high"):
         write(tmp_path, level, "1.txt", record, split="test")
@@ -100,7 +100,7 @@ def test_answers_may_be_hidden_in_test(tmp_path: Path) -> None:
         ("", "not valid JSON"),
     ],
 )
-def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: str) -> None:
+def test_read_race_bad_passage_names_the_file(tmp_path: Path, record: Any, message: str) -> None:
     write(tmp_path, "middle", "1.txt", record)
     write(tmp_path, "high", "1.txt", PLAIN)
     with pytest.raises(InputError, match=rf"middle/1\.txt: .*{message}") as raised:
@@ -108,7 +108,7 @@ def test_bad_passages_are_refused_by_file(tmp_path: Path, record: Any, message: 
     assert raised.value.hint
 
 
-def test_bad_folders_are_refused(tmp_path: Path) -> None:
+def test_read_race_bad_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         RACE.read("dev", str(tmp_path / "none"))
     with pytest.raises(InputError, match="dev/middle and RACE/dev/middle not found"):
@@ -129,7 +129,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_the_hub_has_the_level_in_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_race_hub_level_comes_from_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from albert_cli.tasks import race
 
     card = ["---", "configs:"]
@@ -152,9 +152,9 @@ def test_the_hub_has_the_level_in_the_name(tmp_path: Path, monkeypatch: pytest.M
     assert {e.group for e in RACE_TASKS["race_high"].read("train")} == {"high"}
 
 
-def test_a_blank_of_several_strokes_is_filled_once() -> None:
-    found = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
-    assert found == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]
+def test_answers_long_blank_is_filled_once() -> None:
+    result = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
+    assert result == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]
 
 
 # ---------------------------------------------------------------- encoding
@@ -177,7 +177,7 @@ QUESTIONS = st.lists(
 
 @settings(max_examples=40)
 @given(questions=QUESTIONS, limit=st.integers(5, 300))
-def test_encoding_is_the_written_rule(questions: list[tuple[str, str, list[str]]], limit: int) -> None:
+def test_encode_race_follows_the_documented_rule(questions: list[tuple[str, str, list[str]]], limit: int) -> None:
     examples = [ChoiceExample(str(i), p, q, tuple(o), 0) for i, (q, p, o) in enumerate(questions)]
     features = CHOICE.encode(examples, letters(), limit)
     index = np.arange(len(examples))[::-1].copy()
@@ -192,7 +192,7 @@ def test_encoding_is_the_written_rule(questions: list[tuple[str, str, list[str]]
     assert sorted(seen.tolist()) == list(range(len(examples)))
 
 
-def test_a_cut_question_is_counted_once() -> None:
+def test_encode_race_cut_question_counts_once() -> None:
     examples = [
         ChoiceExample("0", "p" * 600, "q?", ("a", "b"), 1),
         ChoiceExample("1", "p", "q" * 200, ("a", "b"), 0),

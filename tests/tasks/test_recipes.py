@@ -29,7 +29,7 @@ TABLE_14 = {
 
 
 @pytest.mark.parametrize("name", TABLE_14)
-def test_table_14(name: str) -> None:
+def test_finetune_recipes_equal_table_14(name: str) -> None:
     recipe = read_recipe(f"finetune/{name}")
     optimizer, schedule, model = recipe["optimizer"], recipe["schedule"], recipe["model"]
     here = (
@@ -46,7 +46,7 @@ def test_table_14(name: str) -> None:
     assert (optimizer["name"], optimizer["weight_decay"], optimizer["eps"]) == ("adamw", 0.01, 1e-6)
 
 
-def test_every_task_with_training_data_has_a_recipe() -> None:
+def test_finetune_recipes_cover_every_trained_task() -> None:
     assert set(TABLE_14) == {*GLUE_SCORE_TASKS, "squad1", "squad2", "race"} <= TASKS.keys()
     for name, task in TASKS.items():
         assert task.train_split is None or read_recipe(f"finetune/{name}")["task"] == name
@@ -54,7 +54,7 @@ def test_every_task_with_training_data_has_a_recipe() -> None:
         assert read_recipe(f"finetune/{name}") == read_recipe("finetune/race") | {"task": name}
 
 
-def test_small_models_have_a_protocol_for_all_of_glue() -> None:
+def test_mini_recipes_cover_glue() -> None:
     for name in GLUE_SCORE_TASKS:
         recipe = load_recipe(name, (), "mini")
         assert recipe.task == name and recipe.intermediate_task == ("stsb" if name in ("mrpc", "rte") else "pretrained")
@@ -66,7 +66,7 @@ def test_small_models_have_a_protocol_for_all_of_glue() -> None:
     assert load_recipe("ax", (), "mini") == load_recipe("ax", ())
 
 
-def test_recipes_may_be_ones_own(tmp_path: Path) -> None:
+def test_finetune_reads_custom_recipes(tmp_path: Path) -> None:
     (tmp_path / "rte.toml").write_text('extends = "mini/rte"\n[optimizer]\nlr = 0.5\n')
     assert load_recipe("rte", (), str(tmp_path)).optimizer.lr == 0.5
     with pytest.raises(ConfigError, match="there is no recipe for cola"):

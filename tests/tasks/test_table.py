@@ -32,7 +32,7 @@ def settings(**values: Any) -> TableSettings:
     return validate_recipe(TableSettings, values, "recipe")
 
 
-def test_tsv_has_no_quoting(tmp_path: Path) -> None:
+def test_open_table_tsv_has_no_quoting(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", 'text\tlabel\n"fine, he said\tpos\nx\u2028y\tneg\n')
     write(tmp_path / "dev.tsv", "label\ttext\nneg\tbad\n")  # the order of columns is each file's own
     task = open_table(settings(), str(tmp_path))
@@ -41,7 +41,7 @@ def test_tsv_has_no_quoting(tmp_path: Path) -> None:
     assert task.read("dev") == [TextExample("bad", None, 0, "0")]
 
 
-def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
+def test_open_table_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     content = 'id,Sentence1,sentence2,Label\nq1,"a, ""b""\nc",d,1\nq2,,"e\u2028f",0\n'
     write(tmp_path / "train.csv", content)
     write(tmp_path / "dev.csv", content)
@@ -49,7 +49,7 @@ def test_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     assert examples == [TextExample('a, "b"\nc', "d", 1, "q1"), TextExample("", "e\u2028f", 0, "q2")]
 
 
-def test_only_a_line_feed_ends_a_row_of_a_quoted_table(tmp_path: Path) -> None:
+def test_open_table_only_line_feed_ends_a_quoted_row(tmp_path: Path) -> None:
     rows = b'text,label\r\n"a\rb",x\r\nc,y\r\n'
     (tmp_path / "a.csv").write_bytes(rows)
     task = open_table(settings(), str(tmp_path / "a.csv"))
@@ -60,7 +60,7 @@ def test_only_a_line_feed_ends_a_row_of_a_quoted_table(tmp_path: Path) -> None:
     assert "max-line" not in str(caught.value.hint)
 
 
-def test_jsonl(tmp_path: Path) -> None:
+def test_open_table_reads_jsonl(tmp_path: Path) -> None:
     rows = [
         {"text": "a\u2028\n\t", "label": 10},
         {"label": 2, "text": None, "more": []},
@@ -72,14 +72,14 @@ def test_jsonl(tmp_path: Path) -> None:
     assert [(e.text_a, e.label) for e in task.read("train")] == [("a\u2028\n\t", 1), ("", 0), ("c", 1)]
 
 
-def test_half_a_character_becomes_one(tmp_path: Path) -> None:
+def test_open_table_lone_surrogate_is_replaced(tmp_path: Path) -> None:
     path = write(tmp_path / "my.jsonl", '{"text": "a \\ud83d", "label": "\\ud800"}\n{"text": "b", "label": "x"}\n')
     task = open_table(settings(train=path, dev=path))
     assert task.labels == ("x", "\ufffd")
     assert [e.text_a for e in task.read("train")] == ["a \ufffd", "b"]
 
 
-def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
+def test_open_table_named_columns_and_delimiter(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "stars;review;reply;text\n5;good;thanks;x\n1;bad;sorry;y\n")
     named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
     task = open_table(named)
@@ -88,7 +88,7 @@ def test_named_columns_and_another_delimiter(tmp_path: Path) -> None:
     assert pair.read("dev")[1] == TextExample("bad", "sorry", 0, "1")
 
 
-def test_quoting_can_be_turned_round(tmp_path: Path) -> None:
+def test_open_table_quoting_can_be_inverted(tmp_path: Path) -> None:
     tsv = write(tmp_path / "a.tsv", 'text\tlabel\n"a\tb"\t1\nc\t0\n')
     assert open_table(settings(train=tsv, dev=tsv, quoting="on")).read("dev")[0].text_a == "a\tb"
     csv = write(tmp_path / "a.csv", 'text,label\n"a,1\nc",0\n')
@@ -106,23 +106,25 @@ def test_quoting_can_be_turned_round(tmp_path: Path) -> None:
         (["0.5", "1.5", "0.5"], "classification", ("0.5", "1.5")),
     ],
 )
-def test_kind_and_classes(tmp_path: Path, labels: list[str], kind: str, expected: tuple[str, ...]) -> None:
+def test_open_table_infers_kind_and_classes(
+    tmp_path: Path, labels: list[str], kind: str, expected: tuple[str, ...]
+) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"t\t{label}\n" for label in labels))
     task = open_table(settings(train=path, dev=path, kind=kind))
     assert task.labels == expected
     assert isinstance(task, Classification) and task.is_regression != bool(expected)
     assert task.metrics[0] == ("accuracy" if expected else "pearson")
-    found = [e.label for e in task.read("train")]
-    assert found == ([expected.index(label) for label in labels] if expected else [float(label) for label in labels])
-    assert all(isinstance(label, int if expected else float) for label in found)
+    result = [e.label for e in task.read("train")]
+    assert result == ([expected.index(label) for label in labels] if expected else [float(label) for label in labels])
+    assert all(isinstance(label, int if expected else float) for label in result)
 
 
-def test_the_order_of_named_classes_is_kept(tmp_path: Path) -> None:
+def test_open_table_labels_setting_orders_classes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\nx\tpos\ny\tneg\n")
     assert open_table(settings(train=path, dev=path, labels=["pos", "neg"])).read("dev")[0].label == 0
 
 
-def test_a_tenth_of_train_is_held_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_table_without_dev_holds_out_a_tenth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "my.tsv", "text\tlabel\n" + "".join(f"t{i}\t{i % 2}\n" for i in range(40)))
     task = open_table(settings(), path)
     train, dev = task.read("train"), task.read("dev")
@@ -134,7 +136,7 @@ def test_a_tenth_of_train_is_held_out_and_said(tmp_path: Path, capsys: pytest.Ca
     assert len(open_table(settings(holdout=0.5), path).read("dev")) == 20
 
 
-def test_what_is_predicted_has_an_id_of_its_own(tmp_path: Path) -> None:
+def test_read_table_predicted_ids_are_unique(tmp_path: Path) -> None:
     rows = "id\ttext\tlabel\n" + "".join(f"{i % 39}\tt{i}\t{i % 2}\n" for i in range(40))
     train, dev = write(tmp_path / "my.tsv", rows), write(tmp_path / "dev.tsv", rows[: rows.index("39\t") - 2])
     for task in (open_table(settings(), train), open_table(settings(train=train, dev=train))):
@@ -143,7 +145,7 @@ def test_what_is_predicted_has_an_id_of_its_own(tmp_path: Path) -> None:
     assert len(open_table(settings(train=train, dev=dev)).read("train")) == 40
 
 
-def test_test_rows_may_lack_labels(tmp_path: Path) -> None:
+def test_read_table_test_rows_may_lack_labels(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     write(tmp_path / "validation.tsv", "text\tlabel\na\tx\n")
     write(tmp_path / "test.tsv", "text\nq\n")
@@ -154,7 +156,7 @@ def test_test_rows_may_lack_labels(tmp_path: Path) -> None:
     assert [e.label for e in task.read("test")] == [1, None]
 
 
-def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
+def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\nx\tpos\n")
     task = open_table(settings(dev=path, labels=["neg", "pos"]))
     assert (task.splits, task.read("dev")[0].label) == (("dev",), 1)
@@ -191,7 +193,7 @@ def test_classes_named_need_no_training_data(tmp_path: Path) -> None:
         ("a.xlsx", "x", "not a .tsv, .csv, .jsonl or .parquet file", ""),
     ],
 )
-def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:
+def test_open_table_bad_table_is_rejected(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
         open_table(settings(), path).read("train")
@@ -200,14 +202,14 @@ def test_tables_that_do_not_fit(tmp_path: Path, name: str, content: str, message
     assert "\n" not in caught.value.message
 
 
-def test_a_dev_label_that_train_lacks(tmp_path: Path) -> None:
+def test_read_table_dev_label_missing_in_train_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     write(tmp_path / "dev.tsv", "text\tlabel\na\tx\nb\tz\n")
     with pytest.raises(InputError, match=r"dev\.tsv:3: label 'z' is not one of x, y"):
         open_table(settings(), str(tmp_path)).read("dev")
 
 
-def test_which_file_is_meant(tmp_path: Path) -> None:
+def test_open_table_ambiguous_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no data"):
         open_table(settings())
     with pytest.raises(InputError, match="no such file"):
@@ -223,7 +225,7 @@ def test_which_file_is_meant(tmp_path: Path) -> None:
     assert open_table(settings(train=str(tmp_path / "train.csv")), str(tmp_path)).labels == ("x", "y")
 
 
-def test_settings_that_make_no_sense() -> None:
+def test_table_settings_bad_values_are_rejected() -> None:
     for values in (
         {"holdout": 0.0},
         {"holdout": 1.0},
@@ -237,7 +239,7 @@ def test_settings_that_make_no_sense() -> None:
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_a_hub_data_set_is_a_table_too(tmp_path: Path) -> None:
+def test_open_table_reads_a_hub_data_set(tmp_path: Path) -> None:
     folder = tmp_path / "reviews"
     folder.mkdir()
     write(folder / "train.csv", "text,label\na,x\nb,y\n")
@@ -251,7 +253,7 @@ def test_a_hub_data_set_is_a_table_too(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- Parquet, and multiple choice
 
 
-def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
+def test_open_table_parquet_equals_jsonl(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -274,14 +276,14 @@ def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceE
 
 
 @pytest.mark.parametrize("labels", [["A", "c"], [0, 2], [1, 3], ["red", "blue"]])
-def test_the_right_choice_is_named_in_any_habit(tmp_path: Path, labels: list[Any]) -> None:
+def test_read_choices_label_by_letter_number_or_text(tmp_path: Path, labels: list[Any]) -> None:
     options = ["red", "", "blue"]
-    found = choices(tmp_path, *({"question": "Which?", "choices": options, "answer": label} for label in labels))
-    assert [example.label for example in found] == [0, 2]
-    assert found[0] == ChoiceExample("0", "", "Which?", ("red", "", "blue"), 0)
+    result = choices(tmp_path, *({"question": "Which?", "choices": options, "answer": label} for label in labels))
+    assert [example.label for example in result] == [0, 2]
+    assert result[0] == ChoiceExample("0", "", "Which?", ("red", "", "blue"), 0)
 
 
-def test_choices_of_data_sets_that_people_have(tmp_path: Path) -> None:
+def test_read_choices_of_swag_arc_and_race(tmp_path: Path) -> None:
     swag = {"sent1": "He sits.", "sent2": "He", "label": 1} | {f"ending{i}": f"e{i}" for i in range(4)}
     (first,) = choices(tmp_path, swag)
     assert first == ChoiceExample("0", "He sits.", "He", ("e0", "e1", "e2", "e3"), 1)
@@ -291,7 +293,7 @@ def test_choices_of_data_sets_that_people_have(tmp_path: Path) -> None:
     assert choices(tmp_path, race)[0].label == 3
 
 
-def test_choices_in_named_columns(tmp_path: Path) -> None:
+def test_read_choices_named_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "story;first;second;good\nx, y;a;b;1\nz;c;d;2\n")
     named = {"choices": ("first", "second"), "text": "story", "label": "good", "delimiter": ";"}
     task = open_any_table(settings(train=path, dev=path, kind="choice", **named))
@@ -317,19 +319,19 @@ GOOD = {"question": "q", "choices": ["a", "b"], "label": 0}
         (GOOD, {"text": "x"}, "a.jsonl: no column 'x' for the text"),
     ],
 )
-def test_bad_choices_are_refused_by_line(tmp_path: Path, row: Any, named: dict[str, Any], message: str) -> None:
+def test_read_choices_bad_row_names_the_line(tmp_path: Path, row: Any, named: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as raised:
         choices(tmp_path, GOOD, row, **named)
     assert message in raised.value.message
 
 
-def test_dev_must_have_as_many_choices(tmp_path: Path) -> None:
+def test_read_choices_dev_with_other_count_is_rejected(tmp_path: Path) -> None:
     train = write(tmp_path / "a.jsonl", json.dumps(GOOD) + "\n")
     dev = write(tmp_path / "b.jsonl", json.dumps(GOOD | {"choices": ["a", "b", "c"]}) + "\n")
     with pytest.raises(InputError, match=r"b\.jsonl:1: 3 choices where train has 2"):
         open_any_table(settings(train=train, dev=dev)).read("dev")
 
 
-def test_a_column_called_answer_makes_no_choice(tmp_path: Path) -> None:
+def test_open_table_answer_column_is_no_choice(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": t, "answer": "x", "label": t}) + "\n" for t in "ab"))
     assert open_table(settings(train=path, dev=path)).labels

@@ -27,7 +27,7 @@ def file(folder: Path, *qas: object, name: str = "dev.json", context: object = C
     return path
 
 
-def test_a_question_as_it_stands_in_its_file(tmp_path: Path) -> None:
+def test_read_squad_file_returns_questions_as_written(tmp_path: Path) -> None:
     path = file(tmp_path, qa(), {"id": 7, "question": "When?", "answers": [], "is_impossible": True})
     assert read_squad_file(path, "2.0") == [
         Question("q", "Who?", CONTEXT, (Answer("Bo", 8),), "t0"),
@@ -39,11 +39,11 @@ def test_a_question_as_it_stands_in_its_file(tmp_path: Path) -> None:
     ("start", "expected"),
     [(9, 8), (0, 8), (12, 8), (14, 8), (17, 8), (10**9, 8), (-5, 8), (-1, 8), (8, 8), (18, 18)],
 )
-def test_a_stray_answer_goes_to_the_first_place(tmp_path: Path, start: int, expected: int) -> None:
+def test_read_squad_file_moves_stray_answer(tmp_path: Path, start: int, expected: int) -> None:
     assert read_squad_file(file(tmp_path, qa(start=start)))[0].answers == (Answer("Bo", expected),)
 
 
-def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_read_squad_counts_moved_and_missing_answers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = file(tmp_path, qa("a", start=9), qa("b"), qa("c", "Rome", 3), name="train.json")
     file(tmp_path, qa())
     assert [q.id for q in SQUAD["squad1"].read("train", str(tmp_path))] == ["a", "b"]
@@ -54,7 +54,7 @@ def test_strays_are_counted_and_said(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert SQUAD["squad1"].read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
 
 
-def test_a_file_to_train_on_must_hold_one_answer(tmp_path: Path) -> None:
+def test_read_squad_train_without_answers_is_rejected(tmp_path: Path) -> None:
     file(tmp_path, qa("a", "Rome", 3), name="train.json")
     file(tmp_path, qa())
     with pytest.raises(InputError, match="no training question has an answer in its context"):
@@ -86,7 +86,7 @@ AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
 
 
 @pytest.mark.parametrize(("value", "message"), AWKWARD)
-def test_a_file_in_another_layout_is_refused_by_its_path(tmp_path: Path, value: object, message: str) -> None:
+def test_read_squad_file_other_layout_names_the_path(tmp_path: Path, value: object, message: str) -> None:
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(InputError, match=message) as raised:
@@ -95,13 +95,13 @@ def test_a_file_in_another_layout_is_refused_by_its_path(tmp_path: Path, value: 
 
 
 @pytest.mark.parametrize(("qas", "message"), AWKWARD_QUESTIONS)
-def test_an_awkward_question_is_refused_by_its_path_and_id(tmp_path: Path, qas: list[object], message: str) -> None:
+def test_read_squad_bad_question_names_path_and_id(tmp_path: Path, qas: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         read_squad_file(file(tmp_path, *qas), "2.0")
     assert raised.value.hint
 
 
-def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
+def test_read_squad_file_broken_json_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     path.write_bytes(b'{"data":\n [}')
     with pytest.raises(InputError, match=r"dev\.json:2: not valid JSON"):
@@ -116,7 +116,7 @@ def test_broken_files_are_refused_by_line(tmp_path: Path) -> None:
         read_squad_file(tmp_path / "none.json")
 
 
-def test_unanswerable_questions_are_for_squad2(tmp_path: Path) -> None:
+def test_read_squad1_unanswerable_is_rejected(tmp_path: Path) -> None:
     file(tmp_path, {"id": "q", "question": "Who?", "answers": [], "is_impossible": True})
     with pytest.raises(InputError, match="has no answer") as raised:
         SQUAD["squad1"].read("dev", str(tmp_path))
@@ -124,7 +124,7 @@ def test_unanswerable_questions_are_for_squad2(tmp_path: Path) -> None:
     assert SQUAD["squad2"].read("dev", str(tmp_path))[0].answers == ()
 
 
-def test_the_published_name_goes_before_ones_own(tmp_path: Path) -> None:
+def test_read_squad_published_name_has_precedence(tmp_path: Path) -> None:
     (tmp_path / "squad").mkdir()
     file(tmp_path / "squad", qa("published"), name="dev-v1.1.json")
     file(tmp_path, qa("own"))
@@ -133,7 +133,7 @@ def test_the_published_name_goes_before_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda p: p, lambda p: p.parent])
-def test_articles_are_held_out_where_there_is_no_dev_file(tmp_path: Path, prepare: Callable[[Path], Path]) -> None:
+def test_read_squad_without_dev_holds_out_articles(tmp_path: Path, prepare: Callable[[Path], Path]) -> None:
     articles = [
         {"title": f"t{i}", "paragraphs": [{"context": CONTEXT, "qas": [qa(f"{i}-{j}") for j in range(3)]}]}
         for i in range(20)
@@ -145,7 +145,7 @@ def test_articles_are_held_out_where_there_is_no_dev_file(tmp_path: Path, prepar
     assert not {q.title for q in train} & {q.title for q in dev}
 
 
-def test_a_missing_split_is_said(tmp_path: Path) -> None:
+def test_read_squad_missing_split_is_reported(tmp_path: Path) -> None:
     file(tmp_path, qa())
     with pytest.raises(InputError, match=r"train-v1\.1\.json and train\.json not found"):
         SQUAD["squad1"].read("train", str(tmp_path))
@@ -158,14 +158,14 @@ def test_a_missing_split_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hub_cache")
 @pytest.mark.parametrize("is_list", [False, True])
-def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
+def test_read_squad_hub_columns(tmp_path: Path, is_list: bool) -> None:
     """As `squad` and `squad_v2` have them: texts beside places, or (by another reader) one object an answer."""
-    given: list[Any] = [{"text": ["Bo"], "answer_start": [8]}, {"text": [], "answer_start": []}]
+    raw: list[Any] = [{"text": ["Bo"], "answer_start": [8]}, {"text": [], "answer_start": []}]
     if is_list:
-        given = [[{"text": "Bo", "answer_start": 8}], []]
+        raw = [[{"text": "Bo", "answer_start": 8}], []]
     rows = [
         {"id": str(i), "title": "t", "context": CONTEXT, "question": "Who?", "answers": answers}
-        for i, answers in enumerate(given)
+        for i, answers in enumerate(raw)
     ]
     card = ["---", "configs:", "- config_name: default", "  data_files:"]
     for split, held in (("train", rows[:1]), ("validation", rows)):
@@ -180,9 +180,9 @@ def test_the_hub_s_columns(tmp_path: Path, is_list: bool) -> None:
         squad1.read("dev", f"hf:{tmp_path}")
 
 
-def test_the_published_files(shared_data: Path) -> None:
+def test_read_squad_published_files(shared_data: Path) -> None:
     for task, split, questions, unanswerable in (("squad1", "dev", 10_570, 0), ("squad2", "dev", 11_873, 5_945)):
-        found = SQUAD[task].read(split, str(shared_data))
-        assert len(found) == questions
-        assert sum(not q.answers for q in found) == unanswerable
-        assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)
+        result = SQUAD[task].read(split, str(shared_data))
+        assert len(result) == questions
+        assert sum(not q.answers for q in result) == unanswerable
+        assert all(q.context.startswith(a.text, a.start) for q in result for a in q.answers)

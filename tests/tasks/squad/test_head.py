@@ -49,14 +49,14 @@ def article(rng: random.Random, number: int, *, impossible: bool) -> dict[str, A
     paragraphs = []
     for p in range(4):
         words = rng.choices(WORDS, k=12)
-        place = rng.randrange(10)
-        words[place] = "zozo"
-        before = " ".join(words[: place + 1]) + " "
+        position = rng.randrange(10)
+        words[position] = "zozo"
+        before = " ".join(words[: position + 1]) + " "
         qas: list[dict[str, Any]] = [
             {
                 "id": f"{number}-{p}",
                 "question": "zozo?",
-                "answers": [{"text": words[place + 1], "answer_start": len(before)}],
+                "answers": [{"text": words[position + 1], "answer_start": len(before)}],
             }
         ]
         if impossible:
@@ -97,7 +97,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Callable[
 
 
 @pytest.mark.parametrize(("task", "architecture"), [("squad1", LINEAR_ARCHITECTURE), ("squad2", BEAM_ARCHITECTURE)])
-def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], task: str, architecture: str) -> None:
+def test_finetune_squad_writes_official_predictions(tuned: Callable[[str], Path], task: str, architecture: str) -> None:
     out = tuned(task)
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     version = SQUAD[task].version
@@ -135,7 +135,7 @@ def test_a_run_from_file_to_official_predictions(tuned: Callable[[str], Path], t
     assert SpanSettings(**made_for.settings).max_query_length == 12
 
 
-def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[str], Path]) -> None:
+def test_predict_squad_above_threshold_is_unanswered(tuned: Callable[[str], Path]) -> None:
     out = tuned("squad2")
     odds = json.loads((out / "null_odds.json").read_text(encoding="utf-8"))
     predictions = json.loads((out / "predictions_at_threshold.json").read_text(encoding="utf-8"))
@@ -147,16 +147,16 @@ def test_odds_beyond_the_threshold_leave_a_question_unanswered(tuned: Callable[[
     questions = read_squad_file(out.parent / "squad2" / "dev.json")
     raw = list(json.loads((out / "predictions.json").read_text(encoding="utf-8")).values())
     assert raw == [n_best[q.id][0]["text"] for q in questions]
-    found = evaluate_answers(
+    result = evaluate_answers(
         raw, [[a.text for a in q.answers] for q in questions], "2.0", [odds[q.id] for q in questions]
     )
-    assert found["best_f1"] == pytest.approx(scores["best_f1"])
-    assert found["best_f1"] >= found["f1"] == pytest.approx(scores["f1"])
+    assert result["best_f1"] == pytest.approx(scores["best_f1"])
+    assert result["best_f1"] >= result["f1"] == pytest.approx(scores["f1"])
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["best_threshold"] == found["best_threshold"]
+    assert results["best_threshold"] == result["best_threshold"]
 
 
-def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabulary: Vocabulary) -> None:
+def test_linear_head_equals_hugging_face(tuned: Callable[[str], Path], vocabulary: Vocabulary) -> None:
     from transformers import AutoModelForQuestionAnswering
 
     out = tuned("squad1")
@@ -175,7 +175,7 @@ def test_the_linear_head_is_hugging_faces(tuned: Callable[[str], Path], vocabula
             torch.testing.assert_close(logits[begin:end, 1], expected.end_logits[0], atol=1e-5, rtol=1e-5)
 
 
-def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Path]) -> None:
+def test_beam_head_is_not_read_by_hugging_face(tuned: Callable[[str], Path]) -> None:
     from transformers import AutoModel, AutoModelForQuestionAnswering
 
     out = tuned("squad2")
@@ -188,9 +188,7 @@ def test_no_class_of_hugging_face_takes_the_beam_head(tuned: Callable[[str], Pat
     assert isinstance(again, BeamQuestionAnswering)
 
 
-def test_a_finished_checkpoint_is_trained_again_where_that_is_asked_for(
-    tuned: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_eval_squad_retrain_trains_again(tuned: Callable[[str], Path], tmp_path: Path) -> None:
     from tests.glue import evaluate as evaluate_runs
 
     out = tuned("squad1")
@@ -202,35 +200,35 @@ def test_a_finished_checkpoint_is_trained_again_where_that_is_asked_for(
     assert done["scores_by_seed"] == {"0": results["score"], "1": results["score"]}
 
 
-def test_the_reader_of_one_version_starts_the_other(tuned: Callable[[str], Path]) -> None:
+def test_finetune_squad2_starts_from_squad1_head(tuned: Callable[[str], Path]) -> None:
     out = tuned("squad1")
     data = str(write(out.parent / "both.json", 6, impossible=True))
-    kept = [*OVERRIDES, "model.head=checkpoint"]
-    model = prepare("squad2", str(out), data, [*kept, "span.head=linear"], "cpu").new_model(0)
-    found = hub.read_checkpoint(out).tensors
-    assert all(torch.equal(tensor, found[name]) for name, tensor in model.state_dict().items())
+    retained = [*OVERRIDES, "model.head=checkpoint"]
+    model = prepare("squad2", str(out), data, [*retained, "span.head=linear"], "cpu").new_model(0)
+    result = hub.read_checkpoint(out).tensors
+    assert all(torch.equal(tensor, result[name]) for name, tensor in model.state_dict().items())
     fresh = prepare("squad2", str(out), data, [*OVERRIDES, "span.head=linear"], "cpu").new_model(0)
-    assert not torch.equal(fresh.span.weight, found["span.weight"])
-    assert torch.equal(fresh.encoder.embeddings.word.weight, found["encoder.embeddings.word.weight"])
+    assert not torch.equal(fresh.span.weight, result["span.weight"])
+    assert torch.equal(fresh.encoder.embeddings.word.weight, result["encoder.embeddings.word.weight"])
     with pytest.raises(CheckpointError, match=r"start head: start\.weight is missing"):
-        prepare("squad2", str(out), data, kept, "cpu").new_model(0)
+        prepare("squad2", str(out), data, retained, "cpu").new_model(0)
     with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.weights is random"):
-        prepare("squad1", str(out), data, [*kept, "model.weights=random"], "cpu")
+        prepare("squad1", str(out), data, [*retained, "model.weights=random"], "cpu")
 
 
-def test_what_a_checkpoint_says_of_its_making_is_checked(tuned: Callable[[str], Path]) -> None:
-    found = hub.read_checkpoint(tuned("squad1"))
-    said = found.values["albert_task"]
+def test_from_checkpoint_bad_settings_are_rejected(tuned: Callable[[str], Path]) -> None:
+    result = hub.read_checkpoint(tuned("squad1"))
+    said = result.values["albert_task"]
     damaged = said | {"settings": {"doc_stride": 0}}
     with pytest.raises(CheckpointError, match=r"config\.json: doc_stride is 0: .*greater than or equal to 1"):
-        task_from_checkpoint(replace(found, values=found.values | {"albert_task": damaged}))
+        task_from_checkpoint(replace(result, values=result.values | {"albert_task": damaged}))
     for wrong in ({"inputs": 7}, {"max_seq_length": 0}):
-        assert replace(found, values=found.values | {"albert_task": said | wrong}).finetuned_task is None
+        assert replace(result, values=result.values | {"albert_task": said | wrong}).finetuned_task is None
 
 
-def test_a_checkpoint_without_the_whole_head_is_refused(tuned: Callable[[str], Path]) -> None:
-    found = hub.read_checkpoint(tuned("squad2"))
-    cut = replace(found, tensors={n: t for n, t in found.tensors.items() if not n.startswith("answerable.output")})
+def test_load_incomplete_head_is_rejected(tuned: Callable[[str], Path]) -> None:
+    result = hub.read_checkpoint(tuned("squad2"))
+    cut = replace(result, tensors={n: t for n, t in result.tensors.items() if not n.startswith("answerable.output")})
     with pytest.raises(CheckpointError, match=r"answerable head: answerable\.output\.weight is missing"):
         SQUAD["squad1"].load(cut)
 
@@ -250,8 +248,8 @@ def encoded(questions: list[Question], vocabulary: Vocabulary, length: int = 30)
 def questions() -> list[Question]:
     rng = random.Random(3)
     contexts = [" ".join(rng.choices(WORDS, k=size)) for size in (5, 9, 14, 22)]
-    there = [question(c, rng.choice(c.split()), str(i)) for i, c in enumerate(contexts)]
-    return [*there, Question("none", "wizo ba?", contexts[2])]
+    present = [question(c, rng.choice(c.split()), str(i)) for i, c in enumerate(contexts)]
+    return [*present, Question("none", "wizo ba?", contexts[2])]
 
 
 def tiny_model(cls: type[Any], vocabulary: Vocabulary) -> Any:
@@ -272,22 +270,22 @@ def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[in
     return batch, list(range(begin, begin + int(features.length[window]))), tuple(answer[0].tolist())
 
 
-def test_the_linear_loss_is_the_mean_of_two_cross_entropies(questions: list[Question], vocabulary: Vocabulary) -> None:
+def test_span_loss_linear_is_mean_cross_entropy(questions: list[Question], vocabulary: Vocabulary) -> None:
     model, features = tiny_model(QuestionAnswering, vocabulary), encoded(questions, vocabulary)
     batch, answers = features.batch(np.arange(len(features)))
-    found = SQUAD["squad1"].loss_sum(model, batch, answers, CPU)
+    result = SQUAD["squad1"].loss_sum(model, batch, answers, CPU)
     expected = 0.0
     for window in range(len(features)):
         one, _, answer = alone(features, window)
         logits = model(pack(one, CPU))
         expected += sum(-F.log_softmax(logits[:, i], 0)[answer[i]].item() for i in (0, 1)) / 2
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert float(result) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_beam_loss_by_its_formula(questions: list[Question], vocabulary: Vocabulary) -> None:
+def test_span_loss_beam_equals_formula(questions: list[Question], vocabulary: Vocabulary) -> None:
     model, features = tiny_model(BeamQuestionAnswering, vocabulary), encoded(questions, vocabulary)
     batch, answers = features.batch(np.arange(len(features)))
-    found = SQUAD["squad2"].loss_sum(model, batch, answers, CPU)
+    result = SQUAD["squad2"].loss_sum(model, batch, answers, CPU)
     expected = 0.0
     for window in range(len(features)):
         one, context, (first, last) = alone(features, window)
@@ -300,7 +298,7 @@ def test_the_beam_loss_by_its_formula(questions: list[Question], vocabulary: Voc
         target = torch.tensor(float(first == 0))
         expected -= float(start[allowed.index(first)] + end[allowed.index(last)]) / 2
         expected += float(F.binary_cross_entropy_with_logits(null, target)) / 2
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert float(result) == pytest.approx(expected, rel=1e-5)
 
 
 def end_logit(model: Any, token: Any, start: Any) -> Any:
@@ -315,14 +313,12 @@ def null_logit(model: Any, x: Any, start: Any, allowed: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("cls", [QuestionAnswering, BeamQuestionAnswering])
-def test_decoding_finds_what_plain_loops_find(
-    cls: type[Any], questions: list[Question], vocabulary: Vocabulary
-) -> None:
+def test_window_spans_equal_plain_loops(cls: type[Any], questions: list[Question], vocabulary: Vocabulary) -> None:
     model, features = tiny_model(cls, vocabulary).eval(), encoded(questions, vocabulary)
     assert len(features) > len(questions)  # windows that overlap
     with torch.inference_mode():
         with Operations() as operations:
-            found = SQUAD["squad1"].predict(model, features, CPU)
+            result = SQUAD["squad1"].predict(model, features, CPU)
         assert torch.float64 not in operations.types  # which Apple's GPUs lack
         expected: dict[tuple[int, int, int], tuple[float, float]] = {}
         null: dict[int, list[float]] = {}
@@ -342,34 +338,34 @@ def test_decoding_finds_what_plain_loops_find(
         terms = {k[1:]: v for k, v in expected.items() if k[0] == number}
         here = {span: sum(both) for span, both in terms.items()}
         top = sorted(here, key=lambda span: -here[span])[:5]
-        begin = int(found.offsets[number])
-        got = list(zip(found.start[begin:].tolist(), found.end[begin:].tolist(), strict=True))[:5]
+        begin = int(result.offsets[number])
+        got = list(zip(result.start[begin:].tolist(), result.end[begin:].tolist(), strict=True))[:5]
         assert got == top
         total = sum(np.exp(v) for v in here.values())
-        assert found.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
+        assert result.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
         relative = 0.0 if cls is BeamQuestionAnswering else here[top[0]]
-        assert found.null[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
+        assert result.null[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("cls", [QuestionAnswering, BeamQuestionAnswering])
-def test_a_context_without_a_piece_is_answered_by_nothing_in_plain_json(cls: type[Any], vocabulary: Vocabulary) -> None:
-    asked = [Question("q", "zozo?", "\u0301"), question("bade figo")]
-    model, features = tiny_model(cls, vocabulary).eval(), encoded(asked, vocabulary)
+def test_predict_context_without_token_is_empty(cls: type[Any], vocabulary: Vocabulary) -> None:
+    questions_asked = [Question("q", "zozo?", "\u0301"), question("bade figo")]
+    model, features = tiny_model(cls, vocabulary).eval(), encoded(questions_asked, vocabulary)
     assert features.length.tolist()[0] == 0
-    found = SQUAD["squad1"].predict(model, features, CPU)
-    assert np.isfinite(found.null).all()
-    lines = [json.loads(line) for line in SQUAD["squad2"].format_predictions(asked, found, scored=False)]
+    result = SQUAD["squad1"].predict(model, features, CPU)
+    assert np.isfinite(result.null).all()
+    lines = [json.loads(line) for line in SQUAD["squad2"].format_predictions(questions_asked, result, scored=False)]
     assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
     if cls is QuestionAnswering:
         assert lines[0]["null_odds"] > 1e6
 
 
-def test_as_many_answers_as_are_asked_for(vocabulary: Vocabulary) -> None:
-    asked = [Question("q", "zozo?", " ".join(WORDS))]
-    features = encode_spans(asked, vocabulary, 48, replace(SHORT, n_best=60, max_answer_length=30))
+def test_write_predictions_has_n_best_answers(vocabulary: Vocabulary) -> None:
+    questions_asked = [Question("q", "zozo?", " ".join(WORDS))]
+    features = encode_spans(questions_asked, vocabulary, 48, replace(SHORT, n_best=60, max_answer_length=30))
     assert len(features) == 1  # of which 40 spans are kept where no more answers are asked for
-    found = SQUAD["squad1"].predict(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
-    assert len(next(iter(iter_best_answers(asked, found, 60)))) > 40  # of equal texts only one counts
+    result = SQUAD["squad1"].predict(tiny_model(QuestionAnswering, vocabulary).eval(), features, CPU)
+    assert len(next(iter(iter_best_answers(questions_asked, result, 60)))) > 40  # of equal texts only one counts
 
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
@@ -379,8 +375,8 @@ def characters(features: SpanFeatures, window: int, first: int, last: int) -> tu
 
 
 def best_here(features: SpanFeatures, window: int, context: list[int]) -> list[int]:
-    kept = features.is_best_window(np.array([window]))
-    return [token for token, is_best in zip(context, kept, strict=True) if is_best]
+    retained = features.is_best_window(np.array([window]))
+    return [token for token, is_best in zip(context, retained, strict=True) if is_best]
 
 
 Scored = dict[tuple[int, int], tuple[float, float]]

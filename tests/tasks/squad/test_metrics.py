@@ -31,7 +31,7 @@ PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
         ("", ""),
     ],
 )
-def test_normalisation(answer: str, expected: str) -> None:
+def test_normalize_answer_cases(answer: str, expected: str) -> None:
     assert normalize_answer(answer) == expected
 
 
@@ -51,26 +51,28 @@ def test_normalisation(answer: str, expected: str) -> None:
         ("", ["the"], "1.1", 1.0, 0.0),  # 1.1 has no rule for it: equal, but not a word in common
     ],
 )
-def test_scores_by_hand(prediction: str, golds: list[str], version: Version, em: float, f1: float) -> None:
+def test_score_answer_equals_hand_computed(
+    prediction: str, golds: list[str], version: Version, em: float, f1: float
+) -> None:
     assert score_answer(prediction, golds, version) == pytest.approx((em, f1))
 
 
-def test_the_threshold_by_hand() -> None:
+def test_find_best_threshold_equals_hand_computed() -> None:
     # In the order of the odds: right (+1), wrong on an unanswerable one (-1), half right (+0.5), silent (0), right.
     odds = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     scores = np.array([1.0, 0.0, 0.5, 1.0, 0.2])
-    found = find_best_threshold(scores, [True, True, True, False, True], [True, False, True, False, True], odds)
+    result = find_best_threshold(scores, [True, True, True, False, True], [True, False, True, False, True], odds)
     # None answered: 2 of 5. Then 3, 2, 2.5, 2.5, 2.7.
-    assert found == (0.1, 3 / 5)
+    assert result == (0.1, 3 / 5)
     nothing_helps = find_best_threshold(np.zeros(5), [True] * 5, [False] * 5, odds)
     assert nothing_helps == (0.0, 1.0)
 
 
-def test_a_question_beyond_the_threshold_is_unanswered() -> None:
+def test_evaluate_answers_above_threshold_is_unanswered() -> None:
     golds: list[list[str]] = [["x"], ["x"], [], []]
-    found = evaluate_answers(["x", "x", "x", "x"], golds, "2.0", [-1.0, 1.0, -1.0, 1.0], threshold=0.0)
-    assert found["f1"] == found["em"] == 0.5  # the first by its answer, the last by its silence
-    assert found["has_answer_f1"] == found["no_answer_f1"] == 0.5
+    result = evaluate_answers(["x", "x", "x", "x"], golds, "2.0", [-1.0, 1.0, -1.0, 1.0], threshold=0.0)
+    assert result["f1"] == result["em"] == 0.5  # the first by its answer, the last by its silence
+    assert result["has_answer_f1"] == result["no_answer_f1"] == 0.5
     assert evaluate_answers(["x", "x", "x", "x"], golds, "2.0", [1.0] * 4, threshold=1.0)["f1"] == 0.5  # not beyond
 
 
@@ -78,8 +80,8 @@ def test_a_question_beyond_the_threshold_is_unanswered() -> None:
 
 
 def plain_words(text: str) -> list[str]:
-    kept = "".join(c for c in text.lower() if c not in PUNCTUATION)
-    return [w for w in re.sub(r"\b(?:a|an|the)\b", " ", kept).split() if w]
+    retained = "".join(c for c in text.lower() if c not in PUNCTUATION)
+    return [w for w in re.sub(r"\b(?:a|an|the)\b", " ", retained).split() if w]
 
 
 def plain_score(prediction: str, golds: Sequence[str], version: Version) -> tuple[float, float]:
@@ -107,11 +109,11 @@ TEXTS = st.text(st.sampled_from("aanTHEthe .,-é x\tßİ“ﬁ"), max_size=12)
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from(["1.1", "2.0"]))
-def test_any_answer_scores_as_by_the_plain_rules(prediction: str, golds: list[str], version: Version) -> None:
+def test_score_answer_equals_plain_rules(prediction: str, golds: list[str], version: Version) -> None:
     assert score_answer(prediction, golds, version) == pytest.approx(plain_score(prediction, golds, version))
 
 
-def test_the_mean_is_added_up_as_published() -> None:
+def test_evaluate_answers_mean_is_summed_as_published() -> None:
     """To the last digit: one question after the other."""
     said = ["x " * (1 + n % 7) for n in range(999)]
     golds = [["x y" + " z" * (n % 5)] for n in range(999)]

@@ -32,10 +32,10 @@ def questions() -> list[Question]:
     contexts = [" ".join(rng.choices(WORDS, k=size)) for size in (1, 3, 8, 15, 30)]
     made = []
     for number in range(40):
-        context, asked = rng.choice(contexts), " ".join(rng.choices(WORDS, k=rng.randint(1, 4)))
+        context, questions_asked = rng.choice(contexts), " ".join(rng.choices(WORDS, k=rng.randint(1, 4)))
         answer = rng.choice(context.split())
         answers = (Answer(answer, context.index(answer)),) if number % 4 else ()
-        made.append(Question(str(number), asked, context, answers))
+        made.append(Question(str(number), questions_asked, context, answers))
     return made
 
 
@@ -53,20 +53,20 @@ def plain_windows(question: Question, vocabulary: Vocabulary, limit: int) -> lis
 
 
 @pytest.mark.parametrize("limit", [14, 20, 100])
-def test_windows_are_those_of_a_plain_loop(questions: list[Question], vocabulary: Vocabulary, limit: int) -> None:
+def test_encode_spans_windows_equal_plain_loop(questions: list[Question], vocabulary: Vocabulary, limit: int) -> None:
     features = encode_spans(questions, vocabulary, limit, SETTINGS)
     expected = [(number, w) for number, q in enumerate(questions) for w in plain_windows(q, vocabulary, limit)]
     batch, answers = features.batch(np.arange(len(features)))
-    found = [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
-    assert list(zip(features.question.tolist(), found, strict=True)) == expected
+    result = [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
+    assert list(zip(features.question.tolist(), result, strict=True)) == expected
     segments = np.split(batch.segment_ids, batch.offsets[1:-1])
-    for ids, segment, begin in zip(found, segments, features.context_start(np.arange(len(features))), strict=True):
+    for ids, segment, begin in zip(result, segments, features.context_start(np.arange(len(features))), strict=True):
         assert ids[begin - 1] == vocabulary.sep_id
         assert segment.tolist() == [0] * begin + [1] * (len(ids) - begin)
     assert answers.shape == (len(features), 2)
 
 
-def test_a_batch_does_not_depend_on_its_neighbours(questions: list[Question], vocabulary: Vocabulary) -> None:
+def test_batch_does_not_depend_on_its_other_windows(questions: list[Question], vocabulary: Vocabulary) -> None:
     features = encode_spans(questions, vocabulary, 16, SETTINGS)
     whole, answers = features.batch(np.arange(len(features)))
     for window in (0, 7, len(features) - 1):
@@ -76,58 +76,58 @@ def test_a_batch_does_not_depend_on_its_neighbours(questions: list[Question], vo
         assert one.position_ids.tolist() == list(range(len(one.ids)))
 
 
-def test_answers_in_windows_by_hand(vocabulary: Vocabulary) -> None:
+def test_encode_spans_answers_equal_hand_computed(vocabulary: Vocabulary) -> None:
     context = "ba ba ba de ba ba ba ba ba ba"
     pieces = len(vocabulary.encode(context))
     question = Question("q", "ba", context, (Answer("de", 9),))
     features = encode_spans([question], vocabulary, 14, SETTINGS)
     ids = vocabulary.encode(context)
-    place = len(vocabulary.encode("ba ba ba"))
-    place += vocabulary.pieces[ids[place]] == "▁"  # a piece of nothing but the space does not belong to the answer
+    position = len(vocabulary.encode("ba ba ba"))
+    position += vocabulary.pieces[ids[position]] == "▁"  # a lone space piece is not in the answer
     for window, (start, shown) in enumerate(zip(features.start.tolist(), features.length.tolist(), strict=True)):
         last = len(vocabulary.encode("ba ba ba de")) - 1
         begin = int(features.context_start(np.array([window]))[0])
-        inside = start <= place and last < start + shown
-        expected = [place - start + begin, last - start + begin] if inside else [0, 0]
+        inside = start <= position and last < start + shown
+        expected = [position - start + begin, last - start + begin] if inside else [0, 0]
         assert features.answer[window].tolist() == expected
     assert features.length.sum() >= pieces
     assert features.answer.any()
 
 
-def test_no_answer_and_an_answer_that_is_nowhere_point_to_cls(vocabulary: Vocabulary) -> None:
+def test_encode_spans_missing_answer_points_to_cls(vocabulary: Vocabulary) -> None:
     lost = Question("a", "ba", "de fi", (Answer("go", NOT_FOUND),))
     features = encode_spans([lost, Question("b", "ba", "de fi")], vocabulary, 14, SETTINGS)
     assert features.answer.tolist() == [[0, 0], [0, 0]]
 
 
-def test_an_input_without_room_is_refused(vocabulary: Vocabulary) -> None:
+def test_encode_spans_without_room_is_rejected(vocabulary: Vocabulary) -> None:
     with pytest.raises(ConfigError, match="leaves no room"):
         encode_spans([Question("a", "ba", "de")], vocabulary, 9, SETTINGS)
 
 
-def test_a_threshold_is_a_number() -> None:
+def test_span_settings_threshold_must_be_a_number() -> None:
     with pytest.raises(ConfigError, match=r"recipe: threshold: .*got nan"):
         config.validate_recipe(SpanSettings, {"threshold": float("nan")}, "recipe")
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5, 50])
 @pytest.mark.parametrize("limit", [10, 14, 20])
-def test_the_window_with_most_context(
+def test_is_best_window_has_most_context(
     questions: list[Question], vocabulary: Vocabulary, limit: int, stride: int
 ) -> None:
     features = encode_spans(questions, vocabulary, limit, replace(SETTINGS, doc_stride=stride))
     scored: dict[tuple[int, int], list[tuple[float, int]]] = {}
-    for window, (of, start, shown) in enumerate(
+    for window, (owner, start, shown) in enumerate(
         zip(features.question.tolist(), features.start.tolist(), features.length.tolist(), strict=True)
     ):
         for token in range(shown):
             context = min(token, shown - 1 - token) + 0.01 * shown
-            scored.setdefault((of, start + token), []).append((context, -window))
+            scored.setdefault((owner, start + token), []).append((context, -window))
     index = np.arange(len(features))[::-1].copy()
-    kept = np.split(features.is_best_window(index), np.cumsum(features.length[index])[:-1])
-    for window, best in zip(index.tolist(), kept, strict=True):
-        of, start = int(features.question[window]), int(features.start[window])
-        assert best.tolist() == [max(scored[of, start + i])[1] == -window for i in range(len(best))]
+    retained = np.split(features.is_best_window(index), np.cumsum(features.length[index])[:-1])
+    for window, best in zip(index.tolist(), retained, strict=True):
+        owner, start = int(features.question[window]), int(features.start[window])
+        assert best.tolist() == [max(scored[owner, start + i])[1] == -window for i in range(len(best))]
 
 
 # ---------------------------------------------------------------- the way back
@@ -145,7 +145,9 @@ def answer_spans(questions: list[Question], features: SpanFeatures) -> list[tupl
 
 
 @pytest.mark.parametrize(("name", "version"), [("dev-v1.1.json", "1.1"), ("dev-v2.0.json", "2.0")])
-def test_every_dev_answer_maps_back(shared_data: Path, vocabulary: Vocabulary, name: str, version: Version) -> None:
+def test_encode_spans_dev_answers_map_back(
+    shared_data: Path, vocabulary: Vocabulary, name: str, version: Version
+) -> None:
     """Through cleaning all of them; through pieces all but those that begin or end inside a piece."""
     questions = read_squad_file(shared_data / "squad" / name, version)
     features = encode_spans(questions, vocabulary, 384, SpanSettings())
@@ -160,7 +162,7 @@ def test_every_dev_answer_maps_back(shared_data: Path, vocabulary: Vocabulary, n
     assert inside < 0.1 * sum(len(q.answers) for q in questions)
 
 
-def test_the_real_windows_hold_the_answers_they_say(shared_data: Path, vocabulary: Vocabulary) -> None:
+def test_encode_spans_real_windows_hold_answers(shared_data: Path, vocabulary: Vocabulary) -> None:
     questions = read_squad_file(shared_data / "squad" / "dev-v1.1.json", "1.1")[::50]
     features = encode_spans(questions, vocabulary, 384, SpanSettings())
     _, answers = features.batch(np.arange(len(features)))
@@ -179,7 +181,7 @@ def test_the_real_windows_hold_the_answers_they_say(shared_data: Path, vocabular
     assert len(held) >= 0.95 * len(questions)
 
 
-def test_contexts_are_tokenised_once(vocabulary: Vocabulary) -> None:
+def test_encode_spans_tokenizes_contexts_once(vocabulary: Vocabulary) -> None:
     questions = [Question(str(i), "ba", json.dumps({"x": i % 2})) for i in range(10)]
     features = encode_spans(questions, vocabulary, 30, SETTINGS)
     assert len(features.contexts.lengths) == 2
