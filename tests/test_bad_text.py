@@ -39,28 +39,28 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_text_is_refused_with_its_place(name: str, tiny_vocabulary: Path) -> None:
+def test_data_rejects_bad_text_with_its_location(name: str, tiny_vocabulary: Path) -> None:
     content, message = BAD_FILES[name]
     Path(name).write_bytes(content)
     call = ["data", name, "--vocab", tiny_vocabulary, "--out", "out", "--max-line", "4096"]
-    said = refused(INPUT, *([*call[:-1], "1MiB"] if name == "deep.jsonl" else call))
-    assert f"error: {message}" in said.err
+    result = refused(INPUT, *([*call[:-1], "1MiB"] if name == "deep.jsonl" else call))
+    assert f"error: {message}" in result.err
 
 
-def test_a_pipe_or_a_folder_without_text(work: Path, tiny_vocabulary: Path) -> None:
+def test_data_rejects_a_pipe_and_a_folder_without_text(work: Path, tiny_vocabulary: Path) -> None:
     os.mkfifo(work / "pipe.txt")
     (work / "empty").mkdir()
     for source, message in (("pipe.txt", "not a regular file"), ("empty", "no file with a known ending")):
         call = ["data", source, "--vocab", tiny_vocabulary, "--out", "out"]
-        said = albert(*call, expect=INPUT)
-        assert f"error: {source}: {message}" in said.err
+        result = albert(*call, expect=INPUT)
+        assert f"error: {source}: {message}" in result.err
         assert not Path("out").exists()
 
 
-def test_text_in_a_script_that_the_vocabulary_does_not_know_is_said(work: Path, tiny_vocabulary: Path) -> None:
+def test_data_reports_unknown_tokens_of_another_script(work: Path, tiny_vocabulary: Path) -> None:
     (work / "a.txt").write_text("これは 日本語 です。\n\nもう 一つ です。\n")
-    said = albert("data", "a.txt", "--vocab", tiny_vocabulary, "--out", "out")
-    assert "of the tokens are unknown" in said.out
+    result = albert("data", "a.txt", "--vocab", tiny_vocabulary, "--out", "out")
+    assert "of the tokens are unknown" in result.out
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_text_in_a_script_that_the_vocabulary_does_not_know_is_said(work: Path, 
         (["--holdout", "1"], "--holdout 1"),
     ],
 )
-def test_options_of_data_that_cannot_be(
+def test_data_rejects_impossible_options(
     option: list[str], message: str, documents_file: Path, tiny_vocabulary: Path
 ) -> None:
     call = ["data", documents_file, "--vocab", tiny_vocabulary, "--out", "out", *option]
@@ -80,7 +80,7 @@ def test_options_of_data_that_cannot_be(
     assert not Path("out").exists()
 
 
-def test_vocab_leaves_long_lines_out_on_request(work: Path) -> None:
+def test_vocab_skips_long_lines_on_request(work: Path) -> None:
     lines = [f"This is line {i} of {i * 7 % 60} with a few words." for i in range(200)]
     Path("a.txt").write_text("\n".join([*lines, "x" * 5000, *lines]) + "\n")
     call = ["vocab", "a.txt", "--size", "40", "--out", "out", "--max-line", "4096"]

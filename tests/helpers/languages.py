@@ -73,6 +73,6 @@ LANGUAGES = list(_PHRASES)
 
 
 def sentences(language: str) -> list[str]:
-    """Every sentence that the phrases of a language make."""
+    """Return every sentence that the phrases of a language make."""
     space, *parts = _PHRASES[language]
     return [space.join(chosen) for chosen in product(*(part.split("|") for part in parts))]
