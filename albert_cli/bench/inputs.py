@@ -19,6 +19,7 @@ from albert_cli.data.verification import verify_data
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.words import WordBoundaries
 from albert_cli.training.objectives import PretrainingCorpora
 
 DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, used if a recipe takes it from the data
@@ -48,7 +49,8 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     """Sample sentences and documents whose lengths resemble those of text, so that the work is the same."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
-    is_word_start[:_SPECIAL_PIECES] = True
+    is_never = np.zeros(vocab_size, bool)
+    boundaries = WordBoundaries(is_word_start, separates=is_never, continues=is_never)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
     documents = np.cumsum([0, *document_lengths])
     sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
@@ -59,7 +61,7 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     # The sampler reads only these attributes.
     vocabulary = SimpleNamespace(
         size=vocab_size,
-        is_word_start=is_word_start,
+        word_boundaries=lambda rule: boundaries,
         cls_id=2,
         sep_id=3,
         mask_id=4,

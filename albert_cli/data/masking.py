@@ -76,7 +76,7 @@ def select_spans(
     offsets = sequences.offsets
     starts_word = np.ones(sequences.ids.size, bool)
     if settings.whole_word:
-        starts_word = vocabulary.is_word_start[sequences.ids]
+        starts_word = vocabulary.word_boundaries(settings.word_rule).find_starts(sequences.ids)
     words = _split_into_words(starts_word, sequences.is_special, offsets)
     budget = np.rint(np.diff(offsets) * settings.masked_lm_probability).astype(np.int64)
     budget = np.maximum(1, budget)

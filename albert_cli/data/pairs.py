@@ -29,6 +29,7 @@ from albert_cli.config import NonNegativeInt, PositiveFraction, PositiveInt
 from albert_cli.data.arrays import Flags, Ids, offsets_from_lengths, truncated_lengths
 from albert_cli.data.shards import Shard, TokenCorpus, locate
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, permute, uniform
+from albert_cli.text.words import WordRule
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 Codes: TypeAlias = NDArray[np.int8]
@@ -48,6 +49,7 @@ class PairSettings:
     max_predictions: cap on the masked positions of a sequence; 0 means no cap, the released generator's default is 20.
     sentence_loss: "sop" predicts the order of two segments, "nsp" whether they are of the same document, "three-way"
     both in one question, "none" nothing.
+    word_rule: where words begin, see `text.words`; "reference" reproduces the released generator.
     """
 
     max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
@@ -58,6 +60,7 @@ class PairSettings:
     ngram: PositiveInt = 3
     favor_shorter_ngram: bool = True
     whole_word: bool = True
+    word_rule: WordRule = "script"
 
 
 @dataclass(frozen=True)

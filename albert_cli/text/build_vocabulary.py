@@ -202,7 +202,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
     facts: dict[str, object] = {
         "size": vocabulary.size,
         "ordinary_tokens": len(ordinary),
-        "word_starts": int(vocabulary.is_word_start[vocabulary.first_ordinary_id :].sum()),
+        "word_starts": int(vocabulary.word_boundaries().starts.sum()),
         "mean_length": round(sum(lengths) / max(len(lengths), 1), 2),
         "longest": sorted(printable, key=lambda piece: (-len(piece), piece))[:5],
         "first": printable[:20],

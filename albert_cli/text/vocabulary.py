@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import string
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
 from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json
 from albert_cli.text.unigram import SPECIAL_TOKENS, penalize_digit_comma, read_model
+from albert_cli.text.words import WordBoundaries, WordRule, find_word_boundaries
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,7 +27,6 @@ Int32 = NDArray[np.int32]
 MODEL_FILE = "spiece.model"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
-_ASCII_WORD_CHARACTERS = frozenset(string.ascii_letters + string.punctuation)
 _OFFSET_BATCH = 256  # texts; an encoding takes some 100 bytes a token
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -75,6 +74,7 @@ class Vocabulary:
         self.cls_id = ids[SPECIAL_TOKENS["cls"]]
         self.sep_id = ids[SPECIAL_TOKENS["sep"]]
         self.mask_id = ids[SPECIAL_TOKENS["mask"]]
+        self._word_boundaries: dict[WordRule, WordBoundaries] = {}
 
     @classmethod
     def load(cls, directory: Path | str) -> Vocabulary:
@@ -161,22 +161,11 @@ class Vocabulary:
                 return index
         return self.size
 
-    @cached_property
-    def is_word_start(self) -> NDArray[np.bool_]:
-        """True for tokens that begin a word, for whole-word and n-gram masking; bool [V].
-
-        The rule of the reference: a piece with the word mark or of the form "<…>", a single ASCII punctuation
-        character, or a piece with any character other than ASCII letters and punctuation (digits and letters of other
-        scripts are words by themselves). Special pieces never continue a word.
-        """
-        starts = [
-            index < self.first_ordinary_id
-            or piece.startswith(("▁", "<"))
-            or (len(piece) == 1 and piece in string.punctuation)
-            or not _ASCII_WORD_CHARACTERS.issuperset(piece)
-            for index, piece in enumerate(self.pieces)
-        ]
-        return np.array(starts, dtype=np.bool_)
+    def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
+        """Return the tokens that begin a word, for whole-word and n-gram masking."""
+        if rule not in self._word_boundaries:
+            self._word_boundaries[rule] = find_word_boundaries(self.pieces, self.first_ordinary_id, rule)
+        return self._word_boundaries[rule]
 
     @cached_property
     def _tokenizer_json(self) -> str:

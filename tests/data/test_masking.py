@@ -14,6 +14,7 @@ from albert_cli.data.batches import original_ids, sample_batch
 from albert_cli.data.masking import MaskedSpans, mask_spans, ngram_probabilities, select_spans
 from albert_cli.data.pairs import PackedSequences, PairSettings, pack_sequences, sample_pairs
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.words import WordRule, find_word_boundaries
 from tests.helpers.corpora import FIRST_ORDINARY, FakeVocabulary, numbered_corpus, text_like_corpus, word_starts
 
 VOCABULARY = FakeVocabulary()
@@ -39,7 +40,7 @@ def words_of(
     for position in range(int(packed.offsets[row]), int(packed.offsets[row + 1])):
         if packed.is_special[position]:
             words.append([])
-        elif words[-1] and settings.whole_word and not vocabulary.is_word_start[packed.ids[position]]:
+        elif words[-1] and settings.whole_word and not vocabulary.word_boundaries().starts[packed.ids[position]]:
             words[-1].append(position)
         else:
             words.append([position])
@@ -229,3 +230,19 @@ def test_sample_batch_changes_only_masked_positions(seed: int, length: int, cap:
     assert not sequences.is_special[packed.masked_index].any()
     assert not np.isin(packed.masked_labels, [2, 3]).any()
     assert np.array_equal(packed.offsets, sequences.offsets)
+
+
+@pytest.mark.parametrize("rule", ["script", "reference"])
+def test_select_spans_cuts_words_only_by_the_reference_rule(rule: WordRule) -> None:
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁прав", "ительств", "о", "▁народ", "ный", "."]
+    boundaries = find_word_boundaries(pieces, FIRST_ORDINARY, rule)
+    vocabulary = FakeVocabulary(size=len(pieces), boundaries={rule: boundaries})
+    corpus = text_like_corpus(50, size=len(pieces))
+    settings = PairSettings(128, word_rule=rule)
+    packed = pack_sequences(corpus, sample_pairs(corpus, np.arange(50), settings, 0), 2, 3)
+    spans = select(packed, settings, vocabulary=vocabulary)
+    follows_special = np.append(True, packed.is_special[:-1])
+    is_boundary = np.isin(packed.ids, [5, 8]) | packed.is_special | follows_special
+    is_cut = ~is_boundary[spans.start] | ~is_boundary[spans.stop]
+    assert is_cut.any() == (rule == "reference")
+    assert spans.start.size > 200

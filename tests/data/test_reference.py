@@ -152,7 +152,7 @@ def both(
         ids = packed.ids[row]
         theirs.append(
             reference_generator.mask(
-                ids.tolist(), VOCABULARY.is_word_start[ids].tolist(), packed.is_special[row].tolist(),
+                ids.tolist(), VOCABULARY.word_boundaries().starts[ids].tolist(), packed.is_special[row].tolist(),
                 size=VOCABULARY.size, mask_id=4, rng=rng, most=most or length,
             )
         )  # fmt: skip

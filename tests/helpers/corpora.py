@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import cast
 
@@ -13,6 +13,7 @@ from albert_cli.data.arrays import Ids
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.shards import Shard, TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.words import WordBoundaries, WordRule
 
 FIRST_ORDINARY = 5
 
@@ -31,6 +32,12 @@ class _Facts:
     mask_id: int = 4
     first_ordinary_id: int = FIRST_ORDINARY
     is_word_start: NDArray[np.bool_] = field(default_factory=lambda: word_starts(30_000))
+    boundaries: Mapping[WordRule, WordBoundaries] = field(default_factory=dict)
+
+    def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
+        """Return the boundaries of this rule, by default words that begin at `is_word_start` alone."""
+        nothing = np.zeros_like(self.is_word_start)
+        return self.boundaries.get(rule, WordBoundaries(self.is_word_start, nothing, nothing))
 
 
 def word_starts(size: int, share: float = 0.7) -> NDArray[np.bool_]:

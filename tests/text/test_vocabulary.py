@@ -6,7 +6,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -145,21 +144,6 @@ def test_load_of_other_directories_is_rejected(tmp_path: Path) -> None:
 def test_load_from_a_data_directory(tmp_path: Path, vocabulary_dir: Path) -> None:
     shutil.copytree(vocabulary_dir, tmp_path / "vocabulary")
     assert Vocabulary.load(tmp_path).pieces == Vocabulary.load(vocabulary_dir).pieces
-
-
-def test_word_starts_follow_the_reference(small_vocabulary: Vocabulary) -> None:
-    v = small_vocabulary
-    starts = v.is_word_start
-    assert starts.dtype == np.bool_
-    assert starts.shape == (v.size,)
-    for index, piece in enumerate(v.pieces):
-        if index < v.first_ordinary_id or piece.startswith("▁") or any(c.isdigit() for c in piece):
-            assert starts[index], piece
-        elif re.fullmatch("[a-z]+", piece):
-            assert not starts[index], piece
-    assert starts[[v.pieces.index(symbol) for symbol in (*USER_DEFINED_SYMBOLS, ",")]].all()
-    words = [v.pieces[i] for i in v.encode("unquestionably")]
-    assert [starts[v.pieces.index(w)] for w in words] == [True] + [False] * (len(words) - 1)
 
 
 def test_encode_literal_special_token_is_ordinary_text(small_vocabulary: Vocabulary) -> None:
