@@ -25,8 +25,9 @@ from typing import Any
 
 from albert_cli import console, machine, store
 from albert_cli.errors import BusyError
+from albert_cli.formatting import join_words
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.results import CONTROLS, join_words
+from albert_cli.results import CONTROLS
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary

@@ -1,219 +1,378 @@
-"""What `results.json` holds, as frozen records: written by evaluations, read by tables, reports and experiments.
+"""The records in `results.json`: one class per kind of result, told apart by the key `kind` and read strictly.
 
-Files may come from anywhere. A value of the wrong type counts as absent and is never an error.
+Evaluations write them; tables, reports and experiments read them. A file with an unknown key, a missing key or a value
+of the wrong type raises `CheckpointError` with the file's name and the key.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
-from pydantic_core import PydanticUseDefault
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from albert_cli import store
 
 RESULTS = "results.json"
-CONTROLS = {"init": "same init", "random": "random weights"}  # `model.weights`, and what it is called
-
-
-def finite_number(value: object) -> float | None:
-    """A finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def finite_numbers(value: object) -> dict[str, float]:
-    """The finite numbers of an object; none of anything else."""
-    items = value.items() if isinstance(value, Mapping) else ()
-    return {str(key): found for key, item in items if (found := finite_number(item)) is not None}
-
-
-def format_percent(value: float | None) -> str:
-    """A score of 0..1 as the field writes it, times 100; nothing for None."""
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Words after each other: "a, b and c"."""
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+CONTROLS = {"init": "same init", "random": "random weights"}  # initial weights of a control, and its title
+Verdict = Literal["reached", "not reached", "diverged", "skipped"]
 
 
 def standard_error(scores: Iterable[float]) -> float | None:
-    """The standard error of the mean; None for fewer than two scores."""
-    found = list(scores)
-    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
-
-
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Numbers = Annotated[dict[str, float], BeforeValidator(finite_numbers)]
-StrictText = Annotated[str, Field(strict=True)]
+    """Return the standard error of the scores' mean; None for fewer than two scores."""
+    values = list(scores)
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 class Record(BaseModel):
-    """A JSON object; keys that it does not name are left alone."""
+    """A JSON object with exactly these keys; a key whose value is None is left out of the file."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _absent_where_wrong(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return check(value)
-        except ValidationError:
-            raise PydanticUseDefault from None
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The record in a file, empty where there is none; raises `CheckpointError` for a damaged one."""
-        return cls.model_validate(store.read_json(path) if path.is_file() else {})
-
-    def as_json(self) -> dict[str, Any]:
-        """What was set, as the file has it."""
-        return self.model_dump(exclude_unset=True)
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        return self.model_dump(mode="json", exclude_none=True)
 
     def write(self, path: Path) -> None:
-        """Write the file, in one rename."""
-        store.write_json(path, self.as_json())
+        """Write the file atomically."""
+        store.write_json(path, self.to_json())
 
 
-class Result(Record):
-    """One task: a single run, the median of several seeds, or an ensemble (`kind`)."""
+class Protocol(Record):
+    """The training settings behind a score: a score is only meaningful together with them.
 
-    kind: StrictText = ""
-    task: StrictText = ""
-    title: StrictText = ""
-    metric: StrictText = "score"
-    # of one run
-    score: Number | None = None
-    scores: Numbers = {}
-    seed: int | None = None
-    best_step: int | None = None
-    best_threshold: Number | None = None
-    labels: list[str] = []
-    predictions: StrictText = ""  # the file that has them
-    # of several seeds, each by its name
-    median: Number | None = None
-    spread: Number | None = None
-    mean: Number | None = None
-    stdev: Number | None = None
-    standard_error: Number | None = None
-    scores_by_seed: Numbers = {}
-    all_scores: dict[str, list[Number]] = {}
-    seeds: list[int] = []
-    diverged: dict[str, str] | StrictText = {}  # by seed why; of a single run why
-    collapsed: dict[str, str] | StrictText | None = None
-    median_without_collapsed: Number | None = None
-    # what they stand beside
-    majority: Number | None = None
-    baselines: dict[str, Numbers] = {}  # of each linear model every metric
-    controls: dict[str, Result] = {}
-    every_seed_above: bool | None = None
-    # of an ensemble
-    members: list[EnsembleMember] = []
-    chosen: list[str] = []
-    of_all: Numbers = {}
-    gain: Numbers = {}
-    # how they came about
-    checkpoint: StrictText = ""
-    intermediate: StrictText = ""  # the model of another task that it began with
-    recipe: StrictText = ""
-    data: StrictText = ""
-    weights: StrictText = ""
-    head: StrictText = ""
-    intermediate_task: StrictText = ""
-    intermediate_note: StrictText = ""
-    versions: dict[str, str] = {}
-    examples: dict[str, int] = {}
+    `weights` are the initial weights ("pretrained", or the name of a control). `intermediate_task` is the task that the
+    encoder was fine-tuned on first, if any; `intermediate_note` explains why the recipe's intermediate task was left
+    out. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
+    """
+
+    steps: int
+    epochs: float
+    batch_size: int
+    lr: float
+    warmup_steps: int
+    max_seq_length: int
+    dropout: float
+    eval_every: int
+    weights: str
+    head: str
+    intermediate_task: str | None = None
+    intermediate_note: str | None = None
     train_examples: int = 0
     both_orders: bool = False
-    steps: int | None = None
-    epochs: Number | None = None
-    batch_size: int | None = None
-    lr: Number | None = None
-    warmup_steps: int | None = None
-    max_seq_length: int | None = None
-    dropout: Number | None = None
     overlap_heads: int = 0
     overlap_context_heads: int = 0
-    eval_every: int | None = None
-    device: StrictText = ""
-    precision: StrictText = ""
-    seconds: Number | None = None
+
+
+class TaskResult(Record):
+    """Facts that every result of one task has.
+
+    `data` is the fingerprint of all examples, `examples` their number in each split, `majority` the main metric of a
+    predictor that knows only the training labels.
+    """
+
+    task: str
+    title: str
+    metric: str
+    labels: list[str] = []
+    majority: float | None = None
+    data: str
+    examples: dict[str, int]
+    versions: dict[str, str] = {}
+    seconds: float
 
     @property
-    def by_seed(self) -> dict[str, float]:
-        """Every seed's score, of a single run its own."""
-        if self.scores_by_seed or self.score is None:
-            return self.scores_by_seed
-        return {str(self.seed or 0): self.score}
-
-    @property
-    def medians(self) -> dict[str, float]:
-        """Every metric: the median of the runs, or the score of a model that was not trained."""
-        return {name: statistics.median(found) for name, found in self.all_scores.items() if found} or self.scores
+    def training(self) -> Protocol | None:
+        """The protocol of training; None if nothing was trained."""
+        return None
 
     @property
     def divergence_reasons(self) -> dict[str, str]:
-        """Why each seed without a score has none."""
-        return self.diverged if isinstance(self.diverged, dict) else {}
+        """Why each diverged seed has no score."""
+        return {}
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """What shows that a seed learnt nothing, for each that did not; they count in the median all the same."""
-        if isinstance(self.collapsed, str):
-            return dict.fromkeys(self.by_seed, self.collapsed) if self.collapsed else {}
-        return self.collapsed or {}
+        """Why each collapsed seed counts as collapsed."""
+        return {}
 
     @property
-    def classical(self) -> tuple[str, float] | None:
-        """The best of the linear models by the main metric, and its score."""
-        found = {name: of[self.metric] for name, of in self.baselines.items() if self.metric in of}
-        return max(found.items(), key=lambda item: item[1], default=None)
+    def best_baseline(self) -> tuple[str, float] | None:
+        """The name and the score of the linear model that is best by the main metric."""
+        return None
+
+
+class CheckpointResult(TaskResult):
+    """Facts of every result that comes from one checkpoint.
+
+    `checkpoint` and `intermediate` are fingerprints of directories; `intermediate` is the run on another task whose
+    encoder was used. `recipe` is a hash of the resolved recipe without its seed.
+    """
+
+    checkpoint: str
+    intermediate: str | None = None
+    recipe: str
+    device: str
+    precision: str
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The fingerprints of what the result was computed from, by name."""
+        parents = {"checkpoint": self.checkpoint, "intermediate": self.intermediate, "data": self.data}
+        return {name: fingerprint for name, fingerprint in parents.items() if fingerprint is not None}
+
+
+class RunResult(CheckpointResult):
+    """One fine-tuning run with one seed; `collapsed` says why the run counts as collapsed, if it does."""
+
+    kind: Literal["run"] = "run"
+    score: float
+    scores: dict[str, float]
+    best_threshold: float | None = None
+    seed: int
+    best_step: int
+    collapsed: str | None = None
+    protocol: Protocol
+
+    @property
+    def scores_by_seed(self) -> dict[str, float]:
+        """The main metric of the run's seed."""
+        return {str(self.seed): self.score}
+
+    @property
+    def training(self) -> Protocol:
+        """The protocol of training."""
+        return self.protocol
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric."""
+        return self.scores
+
+    @property
+    def collapse_reasons(self) -> dict[str, str]:
+        """Why the seed collapsed, if it did."""
+        return {} if self.collapsed is None else {str(self.seed): self.collapsed}
+
+
+class ScoredResult(CheckpointResult):
+    """A task checkpoint scored without training."""
+
+    kind: Literal["scored"] = "scored"
+    score: float
+    scores: dict[str, float]
+    best_threshold: float | None = None
+    max_seq_length: int
+
+    @property
+    def scores_by_seed(self) -> dict[str, float]:
+        """The main metric; a checkpoint without a known seed counts as seed 0."""
+        return {"0": self.score}
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric."""
+        return self.scores
+
+
+class SeedSummary(Record):
+    """The main metric over several seeds; `median` is None if every seed diverged.
+
+    `diverged` and `collapsed` give the reason for each such seed. A diverged seed has no score; a collapsed one has.
+    """
+
+    median: float | None = None
+    spread: float | None = None
+    stdev: float | None = None
+    standard_error: float | None = None
+    scores_by_seed: dict[str, float] = {}
+    diverged: dict[str, str] = {}
+    collapsed: dict[str, str] = {}
+
+
+class ControlResult(SeedSummary):
+    """A control: the same seeds fine-tuned from other initial weights.
+
+    `every_seed_above` tells whether every pretrained seed scores above every seed of the control; None without scores.
+    """
+
+    every_seed_above: bool | None = None
+
+
+class EvaluationResult(CheckpointResult):
+    """The median over several fine-tuning runs that differ only in their seed.
+
+    `baselines` has every metric of each linear model, `all_scores` every metric of each seed that finished.
+    """
+
+    kind: Literal["eval"] = "eval"
+    median: float
+    spread: float
+    mean: float
+    stdev: float
+    standard_error: float | None = None
+    median_without_collapsed: float | None = None
+    scores_by_seed: dict[str, float]
+    all_scores: dict[str, list[float]]
+    seeds: list[int]
+    diverged: dict[str, str] = {}
+    collapsed: dict[str, str] = {}
+    protocol: Protocol
+    baselines: dict[str, dict[str, float]] = {}
+    controls: dict[str, ControlResult] = {}
+
+    @property
+    def training(self) -> Protocol:
+        """The protocol of training, which all seeds share."""
+        return self.protocol
+
+    @property
+    def divergence_reasons(self) -> dict[str, str]:
+        """Why each diverged seed has no score."""
+        return self.diverged
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric's median over the seeds."""
+        return {name: statistics.median(scores) for name, scores in self.all_scores.items()}
+
+    @property
+    def collapse_reasons(self) -> dict[str, str]:
+        """Why each collapsed seed counts as collapsed."""
+        return self.collapsed
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """The name and the score of the linear model that is best by the main metric."""
+        scores = {name: metrics[self.metric] for name, metrics in self.baselines.items() if self.metric in metrics}
+        return max(scores.items(), key=lambda item: item[1], default=None)
 
 
 class EnsembleMember(Record):
-    """A checkpoint of an ensemble."""
+    """A checkpoint of an ensemble with its own score."""
 
-    directory: StrictText = ""
-    score: Number | None = None
-
-
-class SearchPoint(Result):
-    """A combination of a search."""
-
-    values: dict[str, str] = {}
-    directory: StrictText = ""
+    directory: str
+    score: float
 
 
-class SearchResult(Result):
-    """Every combination of some lists of hyper-parameters, and the best by dev."""
+class EnsembleGain(Record):
+    """Differences in score between ensembles and single members."""
 
-    points: list[SearchPoint] = []
-    best: SearchPoint = SearchPoint()
-    caveat: StrictText = ""
-    budget: dict[str, int] = {}
+    all_over_median: float
+    all_over_best: float
+    chosen_over_best: float
+
+
+class EnsembleResult(TaskResult):
+    """Several task checkpoints that answer together.
+
+    `scores` are those of the members in `chosen`, which the dev set selected; `scores_of_all` those of all members.
+    """
+
+    kind: Literal["ensemble"] = "ensemble"
+    score: float
+    scores: dict[str, float]
+    scores_of_all: dict[str, float]
+    members: list[EnsembleMember]
+    chosen: list[str]
+    gain: EnsembleGain
+
+    @property
+    def scores_by_seed(self) -> dict[str, float]:
+        """The main metric; an ensemble counts as seed 0."""
+        return {"0": self.score}
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric."""
+        return self.scores
+
+
+class SearchPoint(SeedSummary):
+    """One combination of hyperparameters and its scores; `directory` is relative to the search's output."""
+
+    values: dict[str, str]
+    directory: str
+    seconds: float = 0.0
+
+
+class SearchBudget(Record):
+    """The amount of training in a search, finished runs included."""
+
+    combinations: int
+    runs: int
+    steps: int
+
+
+class SearchResult(TaskResult):
+    """Every combination of a hyperparameter search; `best` is the one with the highest median on dev."""
+
+    kind: Literal["search"] = "search"
+    checkpoint: str
+    points: list[SearchPoint]
+    best: SearchPoint
+    caveat: str
+    budget: SearchBudget
 
 
 class SuiteResult(Record):
-    """All tasks of GLUE whose data were there, and one number for them."""
+    """All GLUE tasks whose data are available, and their mean.
 
-    kind: StrictText = ""
-    tasks_scored: int = 0
-    tasks: dict[str, Result] = {}
+    The mean is `glue_score` if no task was left out, else `mean_of_tasks`. `left_out` gives the reason for each task.
+    """
+
+    kind: Literal["suite"] = "suite"
+    tasks: dict[str, Annotated[ScoredResult | EvaluationResult, Field(discriminator="kind")]]
+    tasks_scored: int
     left_out: dict[str, str] = {}
-    glue_score: Number | None = None
-    mean_of_tasks: Number | None = None
-    diagnostics: Result | None = None
+    glue_score: float | None = None
+    mean_of_tasks: float | None = None
+    diagnostics: Annotated[ScoredResult | EvaluationResult, Field(discriminator="kind")] | None = None
+
+
+class TaskVerdict(Record):
+    """A task's scores compared with published ones, times 100; `reason` says why there are no scores."""
+
+    verdict: Verdict
+    published: dict[str, float]
+    tolerance: float
+    scores: dict[str, float] = {}
+    runs: int | None = None
+    reason: str | None = None
+
+
+class VerifyResult(Record):
+    """A published checkpoint, evaluated and compared with its published scores.
+
+    `average` has the mean over the evaluated tasks: `published`, and `measured` here.
+    """
+
+    kind: Literal["verify"] = "verify"
+    recipe: str
+    checkpoint: str
+    source: str
+    tasks: dict[str, TaskVerdict]
+    average: dict[str, float]
+    reached: bool
+
+
+# The score of one task, whatever produced it.
+TaskScore = Annotated[RunResult | ScoredResult | EvaluationResult | EnsembleResult, Field(discriminator="kind")]
+AnyResult = RunResult | ScoredResult | EvaluationResult | EnsembleResult | SearchResult | SuiteResult | VerifyResult
+KINDS = ("run", "scored", "eval", "ensemble", "search", "suite", "verify")
+
+
+class TaskScoreRecord(RootModel[TaskScore]):
+    """The score of one task as a part of another record."""
+
+
+class _ResultFile(RootModel[Annotated[AnyResult, Field(discriminator="kind")]]):
+    """A `results.json` of any kind."""
+
+
+def read_result(path: Path) -> AnyResult:
+    """Read a `results.json`; raises `CheckpointError` that names the file and the key that is wrong."""
+    return store.read_record(path, _ResultFile).root

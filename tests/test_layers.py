@@ -18,7 +18,7 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "os_errors"),
-    ("randomness", "ranks"),
+    ("formatting", "randomness", "ranks"),
     ("console", "store", "config", "hub_access", "machine"),
     ("journal", "launch", "pool", "results"),
     ("text",),

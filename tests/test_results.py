@@ -1,47 +1,87 @@
-"""Records of results are read from files of any kind: what is wrong counts as absent."""
+"""Results are written and read as records of one kind each; anything else names the file and the key."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from albert_cli.results import Result, SearchResult, SuiteResult, standard_error
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
+from albert_cli.errors import CheckpointError
+from albert_cli.results import (
+    AnyResult,
+    SearchBudget,
+    SearchPoint,
+    SearchResult,
+    SuiteResult,
+    TaskVerdict,
+    VerifyResult,
+    read_result,
+    standard_error,
 )
+from tests.helpers.results import ensemble_result, evaluation_result, run_result, scored_result
+
+POINT = SearchPoint(values={"lr": "1e-5"}, directory="lr=1e-5", median=0.5)
+SEARCH = SearchResult(
+    task="rte", title="RTE", metric="accuracy", data="d", examples={}, seconds=1.0, checkpoint="c", caveat="",
+    points=[POINT], best=POINT, budget=SearchBudget(combinations=1, runs=1, steps=8),
+)  # fmt: skip
+VERIFY = VerifyResult(
+    recipe="r", checkpoint="c", source="s", reached=True, average={},
+    tasks={"rte": TaskVerdict(verdict="skipped", published={"accuracy": 90.0}, tolerance=1.0, reason="no data")},
+)  # fmt: skip
+ALL_KINDS = [
+    run_result(collapsed="one class for all inputs"),
+    scored_result(best_threshold=-1.5),
+    evaluation_result([0.5, 0.75], majority=0.5, diverged={"2": "step 3"}),
+    ensemble_result(),
+    SEARCH,
+    SuiteResult(tasks={"rte": evaluation_result(), "cola": scored_result()}, tasks_scored=2, mean_of_tasks=0.5),
+    VERIFY,
+]
 
 
-@given(st.dictionaries(st.sampled_from([*Result.model_fields, *SearchResult.model_fields, "tasks", "else"]), VALUES))
-def test_any_object_is_read(values: dict[str, Any]) -> None:
-    SearchResult.model_validate(values)
-    SuiteResult.model_validate(values)
-    result = Result.model_validate(values)
-    error = standard_error(result.by_seed.values())
-    assert error is None or error >= 0
-    for found in (result.by_seed, result.medians):
-        assert all(isinstance(value, float) for value in found.values())
-    for why in (result.collapse_reasons, result.divergence_reasons):
-        assert all(isinstance(text, str) for text in why.values())
-    assert result.classical is None or isinstance(result.classical[1], float)
-    assert result.title == (values["title"] if isinstance(values.get("title"), str) else "")
+@pytest.mark.parametrize("result", ALL_KINDS, ids=lambda result: str(result.kind))
+def test_read_result_returns_the_written_record(result: AnyResult, tmp_path: Path) -> None:
+    result.write(tmp_path / "results.json")
+    assert read_result(tmp_path / "results.json") == result
 
 
-def test_numbers_that_are_none_are_left_out_and_the_others_kept() -> None:
-    scores = {"0": 0.5, "1": None, "2": float("nan"), "3": True, "4": 1}
-    result = Result.model_validate(
-        {"scores_by_seed": scores, "majority": "high", "baselines": {"a": {"m": 0.2}, "b": 3}}
-    )
-    assert (result.by_seed, result.majority) == ({"0": 0.5, "4": 1.0}, None)
-    assert result.baselines == {"a": {"m": 0.2}, "b": {}}
-    assert Result(score=0.25, seed=7).by_seed == {"7": 0.25}
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"score": "0.9"}, r"results\.json: run\.score: Input should be a valid number, not '0\.9'"),
+        ({"score": True}, r"run\.score: "),
+        ({"seed": 1.5}, r"run\.seed: "),
+        ({"scores": {"accuracy": None}}, r"run\.scores\.accuracy: "),
+        ({"task": None}, r"run\.task: "),
+        ({"protocol": {"steps": 8}}, r"run\.protocol\.epochs: Field required"),
+        ({"scroe": 0.5}, r"run\.scroe: Extra inputs are not permitted"),
+        ({"kind": "runs"}, r"results\.json: .*'kind'"),
+        ({"labels": "ab"}, r"run\.labels: "),
+    ],
+)
+def test_read_result_wrong_value_names_file_and_key(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(run_result().to_json() | changes))
+    with pytest.raises(CheckpointError, match=message):
+        read_result(path)
 
 
-def test_the_standard_error_of_the_mean_needs_two_scores() -> None:
+def test_read_result_not_a_number_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(run_result().to_json() | {"score": float("nan")}))
+    with pytest.raises(CheckpointError, match=r"run\.score: "):
+        read_result(path)
+
+
+def test_evaluation_medians_are_over_the_seeds() -> None:
+    scores = {"accuracy": [0.5, 0.9, 0.6], "f1": [0.1, 0.2, 0.3]}
+    result = evaluation_result([0.5, 0.9, 0.6], all_scores=scores)
+    assert result.medians == {"accuracy": 0.6, "f1": 0.2}
+
+
+def test_standard_error_of_fewer_than_two_scores_is_none() -> None:
     assert standard_error([0.5, 0.6, 0.7]) == pytest.approx(0.1 / 3**0.5)
     assert standard_error([0.5]) is None and standard_error([]) is None

@@ -12,12 +12,13 @@ from albert_cli.cli.app import app, verb
 from albert_cli.cli.options import AsJson, CheckpointName, Debug, Device, Out, Overrides, Quiet, TaskData
 from albert_cli.errors import ConfigError
 
-RECIPES = "finetune"  # the paper's
-RUNS = 5  # of which the paper takes the median (§4.2)
-Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or a folder of one's own.")]
-Runs = Annotated[int | None, typer.Option(min=1, help=f"Seeds to fine-tune; the median is reported. Default: {RUNS}.")]
-Processes = Annotated[
-    int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many sharing the CPU's cores.")
+PAPER_RECIPES = "finetune"  # the folder of the paper's recipes
+RUNS = 5  # the paper reports the median of five runs (§4.2)
+TaskName = Annotated[str, typer.Argument(help="A task, as for `albert finetune`.")]
+Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or your own folder.")]
+Runs = Annotated[int | None, typer.Option(min=1, help=f"Seeds to fine-tune; the median counts. Default: {RUNS}.")]
+ParallelRuns = Annotated[
+    int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many that share the CPU's cores.")
 ]
 
 
@@ -25,7 +26,7 @@ Processes = Annotated[
 def evaluate(
     task: Annotated[
         str,
-        typer.Argument(help="A task as for finetune, glue for all of its tasks, or verify/NAME for published scores."),
+        typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores."),
     ],
     out: Out,
     checkpoint: Annotated[
@@ -33,21 +34,21 @@ def evaluate(
     ] = None,
     data: TaskData = None,
     runs: Runs = None,
-    nproc: Processes = 1,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Fine-tune a checkpoint of this very task too, instead of scoring it as it is."),
+    nproc: ParallelRuns = 1,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this very task again, instead of scoring it.")
     ] = False,
     controls: Annotated[
         str | None,
         typer.Option(
-            metavar="init,random", help="For comparison, the same from the weights at step 0 (init) or random ones."
+            metavar="init,random",
+            help="Also fine-tune from step-0 (init) or random weights, for comparison.",
         ),
     ] = None,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes = PAPER_RECIPES,
     baselines: Annotated[
         bool,
-        typer.Option("--baselines/--no-baselines", help="Linear models beside the scores; minutes on large tasks."),
+        typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks."),
     ] = True,
     submission: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
@@ -58,51 +59,69 @@ def evaluate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Score a checkpoint: the median of k seeded fine-tunings, or a task checkpoint as it is.
+    """Score a checkpoint: the median of k fine-tuning runs, or a task checkpoint without training.
 
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.evaluation import suite, tables, verify
+    from albert_cli.results import AnyResult
     from albert_cli.training.task_setup import TaskRequest
 
+    settings = tuple(overrides or ())
     if verify.is_verify_recipe(task):
-        if submission or again or controls or recipes != RECIPES:
-            hint = "it says what to compare"
-            raise ConfigError(f"{task} takes no --submission, --again, --controls or --recipes", hint)
-        asked = TaskRequest(
-            checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc
-        )  # else the recipe's
-        found = verify.verify_checkpoint(task, asked, out)
-        console.print_result(found, verify.format_verdicts(found))
-        verify.require_reached(found)
+        if submission or retrain or controls or recipes != PAPER_RECIPES:
+            raise ConfigError(
+                f"{task} takes no --submission, --retrain, --controls or --recipes",
+                "the recipe decides what to compare",
+            )
+        # An empty checkpoint and zero runs leave both to the recipe.
+        request = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
+        verified = verify.verify_checkpoint(task, request, out)
+        console.print_result(verified.to_json(), tables.format_result(verified))
+        verify.require_reached(verified)
         return
     if not checkpoint:
-        raise ConfigError("eval needs a --checkpoint", "a pretrained one, or one of the task")
+        raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
     request = TaskRequest(
-        checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, again,
-        suite.parse_controls(controls), recipes, baselines,
-    )  # fmt: skip
-    result = suite.evaluate(request, task, out, submission)
-    console.print_result(result.as_json(), tables.format_result(result))
+        checkpoint=checkpoint,
+        data=data,
+        runs=runs or RUNS,
+        overrides=settings,
+        device=device,
+        nproc=nproc,
+        retrain=retrain,
+        controls=suite.parse_controls(controls),
+        recipes=recipes,
+        baselines=baselines,
+    )
+    if task == suite.GLUE_SUITE:
+        result: AnyResult = suite.evaluate_suite(request, out, submission)
+    elif submission is not None:
+        raise ConfigError("--submission needs all of GLUE", "use `albert eval glue … --submission FILE.zip`")
+    else:
+        result = suite.evaluate(task, request, out)
+    console.print_result(result.to_json(), tables.format_result(result))
 
 
 @verb(app)
 def search(
-    task: Annotated[str, typer.Argument(help="A task as for finetune.")],
-    lists: Annotated[list[str], typer.Argument(metavar="KEY=VALUE,…...", help="lr=1e-5,2e-5 batch=16,32 and so on.")],
+    task: TaskName,
+    lists: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE,…...", help="Values to try: lr=1e-5,2e-5 batch=16,32")
+    ],
     checkpoint: CheckpointName,
     out: Out,
     data: TaskData = None,
     runs: Runs = None,
-    nproc: Processes = 1,
-    recipes: Recipes = RECIPES,
+    nproc: ParallelRuns = 1,
+    recipes: Recipes = PAPER_RECIPES,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Fine-tune with every combination of some lists of hyper-parameters, and name the best by its dev score.
+    """Fine-tune with every combination of hyperparameters and report the best on dev.
 
     Example: albert search rte lr=1e-5,2e-5 batch=16,32 --checkpoint run --data glue --out searched
     """
@@ -111,15 +130,15 @@ def search(
     from albert_cli.training.task_setup import TaskRequest
 
     request = TaskRequest(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
-    result = verb_module.search_grid(request, task, lists, out)
-    console.print_result(result.as_json(), tables.format_result(result))
+    result = verb_module.search_grid(task, request, lists, out)
+    console.print_result(result.to_json(), tables.format_result(result))
 
 
 @verb(app)
 def ensemble(
-    task: Annotated[str, typer.Argument(help="A task as for finetune.")],
+    task: TaskName,
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Task checkpoints, or evaluations, whose runs all count.")
+        list[str], typer.Argument(metavar="DIR...", help="Task checkpoints, or evaluations with all their runs.")
     ],
     out: Out,
     data: TaskData = None,
@@ -129,7 +148,7 @@ def ensemble(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Score task checkpoints with the mean of their probabilities: all together, and the best few.
+    """Score task checkpoints by their mean probabilities: all together, and the best few.
 
     Example: albert ensemble rte scores searched/lr=1e-5,batch=16 --data glue --out together
     """
@@ -138,5 +157,5 @@ def ensemble(
     from albert_cli.training.task_setup import TaskRequest
 
     request = TaskRequest("", data, 1, tuple(overrides or ()), device)
-    result = verb_module.evaluate_ensemble(request, task, directories, out)
-    console.print_result(result.as_json(), tables.format_result(result))
+    result = verb_module.evaluate_ensemble(task, request, directories, out)
+    console.print_result(result.to_json(), tables.format_result(result))

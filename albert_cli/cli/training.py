@@ -103,14 +103,19 @@ def finetune(
     """
     from albert_cli.evaluation import tables
     from albert_cli.training import finetune as verb_module
-    from albert_cli.training import intermediate, run
+    from albert_cli.training import run
+    from albert_cli.training.intermediate import add_intermediate
+    from albert_cli.training.task_model import resolve_schedule
     from albert_cli.training.task_recipe import FinetuneRecipe
     from albert_cli.training.task_setup import TaskRequest, prepare_task
 
     prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
-    run.load_saved_recipe(out, resume, FinetuneRecipe)  # raises an error before an intermediate task is trained
-    named = out if out.name.strip(".") else out.resolve()
-    beside = named.with_name(f"{named.name}-{prepared.recipe.intermediate_task}")
-    prepared = intermediate.with_intermediate(prepared, beside)
-    result = verb_module.finetune(prepared, out, seed, resume)
-    console.print_result(result.as_json(), tables.format_run(result, out))
+    # Errors in the options and the data are raised before an intermediate task trains for hours.
+    run.load_saved_recipe(out, resume, FinetuneRecipe)
+    inputs = prepared.load_inputs(seed)
+    resolve_schedule(prepared, inputs).check()
+    directory = out if out.name.strip(".") else out.resolve()
+    sibling = directory.with_name(f"{directory.name}-{prepared.recipe.intermediate_task}")
+    prepared = add_intermediate(prepared, sibling)
+    result = verb_module.finetune(prepared, inputs, out, seed, resume)
+    console.print_result(result.to_json(), tables.format_run(result, out))

@@ -1,69 +1,90 @@
-"""`albert ensemble`: task checkpoints answer together, and what that gains (§4.9)."""
+"""`albert ensemble`: average the outputs of several task checkpoints and measure the gain (§4.9)."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.single import SCORING_FILES, prepare_evaluation, require_own_output
+from albert_cli.evaluation.output import require_own_output
+from albert_cli.evaluation.scoring import SCORING_FILES, load_model, prepare_evaluation
 from albert_cli.evaluation.suite import GLUE_SUITE
-from albert_cli.results import RESULTS, EnsembleMember, Result, format_percent
-from albert_cli.tasks.base import PREDICTIONS
+from albert_cli.formatting import format_percent
+from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
 from albert_cli.training import run
+from albert_cli.training.task_inputs import Inputs, encode_examples
+from albert_cli.training.task_model import score_majority
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
-def evaluate_ensemble(request: TaskRequest, task: str, names: Sequence[str], out: Path) -> Result:
-    """Score task checkpoints on dev alone, all together, and the best few, which dev chose (as in the paper, §4.9).
+@dataclass(frozen=True)
+class _ScoredMembers:
+    """The first member's task and inputs, and the outputs and the score of each member on the same dev examples."""
 
-    A name is a task checkpoint, or an evaluation, whose runs all count. Probabilities are averaged (or values).
+    prepared: PreparedTask
+    inputs: Inputs
+    outputs: list[Any]
+    scores: list[float]
+
+    def metrics(self, outputs: Any) -> dict[str, float]:
+        """Compute the task's metrics of some outputs."""
+        task = self.prepared.task
+        metrics = task.evaluation(outputs, self.inputs.dev, self.inputs.dev_examples)
+        return {name: metrics[name] for name in task.metrics}
+
+
+def evaluate_ensemble(name: str, request: TaskRequest, paths: Sequence[str], out: Path) -> EnsembleResult:
+    """Score task checkpoints on dev: each alone, all together, and the best few as selected on dev (§4.9).
+
+    A path is a task checkpoint or an evaluation, all of whose runs are members. Probabilities (or values) are averaged.
     """
     started = time.monotonic()
-    if task == GLUE_SUITE:
-        raise ConfigError("an ensemble is for one task", "for example albert ensemble rte …")
+    if name == GLUE_SUITE:
+        raise ConfigError("an ensemble needs one task", "for example `albert ensemble rte …`")
     require_own_output(out, *SCORING_FILES)
-    directories = list(dict.fromkeys(directory for name in names for directory in _find_checkpoints(Path(name), task)))
+    directories = list(dict.fromkeys(d for path in paths for d in _find_checkpoints(Path(path), name)))
     if len(directories) < 2:
-        raise ConfigError("one checkpoint is no ensemble", "name several task checkpoints or evaluations")
+        raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
     with store.lock(out):
-        first, outputs, alone = _score_members(request, task, directories)
-        model, metric = first.task, first.task.metrics[0]
+        members = _score_members(name, request, directories)
+        task = members.prepared.task
+        metric = task.metrics[0]
 
-        def together(members: Sequence[int]) -> Any:
-            return model.average([outputs[i] for i in members])
+        def average_outputs(indices: Sequence[int]) -> Any:
+            return task.average([members.outputs[i] for i in indices])
 
-        chosen = select_greedily(alone, lambda members: _task_metrics(first, together(members))[metric])
-        answers = together(chosen)
-        scores, of_all = _task_metrics(first, answers), _task_metrics(first, together(range(len(outputs))))
-        model.write_predictions(out, first.inputs.dev_examples, answers)
-        result = Result(
-            kind="ensemble",
-            task=model.name,
-            title=model.title,
+        chosen = select_greedily(members.scores, lambda indices: members.metrics(average_outputs(indices))[metric])
+        outputs = average_outputs(chosen)
+        scores = members.metrics(outputs)
+        scores_of_all = members.metrics(average_outputs(range(len(directories))))
+        best = max(members.scores)
+        task.write_predictions(out, members.inputs.dev_examples, outputs)
+        result = EnsembleResult(
+            task=task.name,
+            title=task.title,
             metric=metric,
+            labels=list(task.labels),
+            majority=score_majority(members.prepared, members.inputs),
             score=scores[metric],
             scores=scores,
-            majority=first.majority,
+            scores_of_all=scores_of_all,
             members=[
-                EnsembleMember(directory=str(d), score=score) for d, score in zip(directories, alone, strict=True)
+                EnsembleMember(directory=str(directory), score=score)
+                for directory, score in zip(directories, members.scores, strict=True)
             ],
-            of_all=of_all,
             chosen=[str(directories[i]) for i in chosen],
-            gain={
-                "all_over_median": of_all[metric] - statistics.median(alone),
-                "all_over_best": of_all[metric] - max(alone),
-                "chosen_over_best": scores[metric] - max(alone),
-            },
-            labels=list(model.labels),
-            predictions=PREDICTIONS,
-            data=first.provenance["data"],
-            examples=first.provenance["examples"],
+            gain=EnsembleGain(
+                all_over_median=scores_of_all[metric] - statistics.median(members.scores),
+                all_over_best=scores_of_all[metric] - best,
+                chosen_over_best=scores[metric] - best,
+            ),
+            data=members.inputs.fingerprint,
+            examples={split: len(examples) for split, examples in members.inputs.examples.items()},
             versions=run.library_versions(),
             seconds=round(time.monotonic() - started, 2),
         )
@@ -72,7 +93,7 @@ def evaluate_ensemble(request: TaskRequest, task: str, names: Sequence[str], out
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
-    """The task checkpoint at a path, or those of the runs below it; of a suite those of the task."""
+    """Return the task checkpoint at a path, or the runs of the evaluation (or of the suite's task) there."""
     if (path / "config.json").is_file():
         return [path]
     for folder in (path, path / task):
@@ -82,54 +103,55 @@ def _find_checkpoints(path: Path, task: str) -> list[Path]:
     return [path]
 
 
-def _score_members(
-    request: TaskRequest, task: str, directories: Sequence[Path]
-) -> tuple[PreparedTask, list[Any], list[float]]:
-    """The first checkpoint made ready, what each says of the first one's dev examples, and its score."""
-    first: PreparedTask | None = None
-    outputs: list[Any] = []
-    scores: list[float] = []
+def _score_members(name: str, request: TaskRequest, directories: Sequence[Path]) -> _ScoredMembers:
+    """Score each checkpoint on the dev examples of the first."""
+    members: _ScoredMembers | None = None
     for directory in directories:
-        prepared = prepare_evaluation(replace(request, checkpoint=str(directory)), task)
+        prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
+        title = prepared.task.title
         if not prepared.for_scoring:
-            what = f"{directory}: is no model of {prepared.task.title}"
-            raise CheckpointError(what, "an ensemble is of task checkpoints")
-        first = first or prepared
-        outputs.append(predict_dev(prepared, first))
-        scores.append(_task_metrics(first, outputs[-1])[first.task.metrics[0]])
-        console.info(f"{directory}: {first.task.title} {first.task.metrics[0]} {format_percent(scores[-1])}")
-    assert first is not None, "several, as the caller saw to"
-    return first, outputs, scores
+            raise CheckpointError(
+                f"{directory}: is not a model of {title}", "an ensemble needs checkpoints fine-tuned for its task"
+            )
+        if members is None:
+            members = _ScoredMembers(prepared, prepared.load_inputs(), [], [])
+        outputs = predict_dev(prepared, members.prepared, members.inputs)
+        metric = members.prepared.task.metrics[0]
+        score = members.metrics(outputs)[metric]
+        members.outputs.append(outputs)
+        members.scores.append(score)
+        console.info(f"{directory}: {title} {metric} {format_percent(score)}")
+    assert members is not None, "the caller names two or more"
+    return members
 
 
-def predict_dev(prepared: PreparedTask, first: PreparedTask) -> Any:
-    """What a checkpoint says of the first one's dev examples, in the order of the first one's classes."""
+def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> Any:
+    """Return a checkpoint's outputs for the first member's dev examples, in the order of the first member's classes."""
     task = first.task
     if not task.has_head(prepared.checkpoint):
-        theirs, ours = (", ".join(p.checkpoint.labels) for p in (prepared, first))
         raise CheckpointError(
-            f"{prepared.checkpoint.directory}: has other classes ({theirs}) than {first.checkpoint.directory} ({ours})",
-            "an ensemble is of models of the same task",
+            f"{prepared.checkpoint.directory}: its classes ({', '.join(prepared.checkpoint.labels)}) are not those of "
+            f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
+            "an ensemble needs models of the same task",
         )
-    model = task.load(prepared.checkpoint).to(first.device).eval()
-    dev = first.inputs.dev if prepared is first else prepared.inputs.encode(first.inputs.dev_examples)
-    return task.predict(model, dev, first.device)
+    model = load_model(replace(prepared, task=task, device=first.device))
+    if prepared is first:
+        features = inputs.dev
+    else:
+        length = prepared.recipe.data.max_seq_length
+        features = encode_examples(prepared.task, inputs.dev_examples, prepared.vocabulary, length)
+    return task.predict(model, features, first.device)
 
 
-def _task_metrics(first: PreparedTask, outputs: Any) -> dict[str, float]:
-    found = first.task.evaluation(outputs, first.inputs.dev, first.inputs.dev_examples)
-    return {name: found[name] for name in first.task.metrics}
-
-
-def select_greedily(alone: Sequence[float], together: Callable[[Sequence[int]], float]) -> list[int]:
-    """The members that raise the score, as they are taken: from the best one on the one that raises it most."""
-    chosen = [max(range(len(alone)), key=alone.__getitem__)]
-    best = alone[chosen[0]]
-    while left := [i for i in range(len(alone)) if i not in chosen]:
-        tried = {i: together([*chosen, i]) for i in left}
-        candidate = max(left, key=tried.__getitem__)
-        if tried[candidate] <= best:
+def select_greedily(scores: Sequence[float], score_together: Callable[[Sequence[int]], float]) -> list[int]:
+    """Select members: the best one, then again and again the one that raises the common score most, if any does."""
+    chosen = [max(range(len(scores)), key=scores.__getitem__)]
+    best = scores[chosen[0]]
+    while remaining := [i for i in range(len(scores)) if i not in chosen]:
+        scores_with = {i: score_together([*chosen, i]) for i in remaining}
+        candidate = max(remaining, key=scores_with.__getitem__)
+        if scores_with[candidate] <= best:
             break
         chosen.append(candidate)
-        best = tried[candidate]
+        best = scores_with[candidate]
     return chosen

@@ -1,29 +1,27 @@
-"""`albert search`: every combination of lists of hyper-parameters, the budget printed first, the best by dev last."""
+"""`albert search`: evaluate every combination of lists of hyperparameters and report the best on dev."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sklearn.model_selection import ParameterGrid
+
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation.single import (
-    AllSeedsDiverged,
-    TaskRuns,
-    evaluate_task,
-    prepare_evaluation,
-    require_own_output,
-    train_in_parallel,
-)
+from albert_cli.evaluation.output import require_own_output
+from albert_cli.evaluation.parallel import TaskRuns, train_in_parallel
+from albert_cli.evaluation.scoring import prepare_evaluation
+from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
 from albert_cli.evaluation.suite import GLUE_SUITE
-from albert_cli.model import hub
-from albert_cli.results import RESULTS, SearchPoint, SearchResult
-from albert_cli.training.intermediate import with_intermediate
-from albert_cli.training.task_setup import TaskRequest
+from albert_cli.model.hub import Checkpoint
+from albert_cli.results import RESULTS, EvaluationResult, SearchBudget, SearchPoint, SearchResult, SeedSummary
+from albert_cli.training.intermediate import add_intermediate
+from albert_cli.training.task_inputs import Inputs
+from albert_cli.training.task_model import resolve_schedule
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
 
-# What people search, by the names that they use.
 SHORT_KEYS = {
     "lr": "optimizer.lr",
     "batch": "train.batch_size",
@@ -36,106 +34,163 @@ SHORT_KEYS = {
     "length": "data.max_seq_length",
     "intermediate": "intermediate_task",
 }
-_KEPT = {"median", "spread", "scores_by_seed", "diverged", "collapsed", "seconds"}
-_OF_ALL = {"task", "title", "metric", "majority", "checkpoint", "data", "versions", "examples"}
-CAVEAT = "The best was chosen on dev, so that its dev score flatters it: compare it on other data, or run new seeds."
+CAVEAT = "The best combination was selected on dev, so its dev score is optimistic: use other data or new seeds."
 
-Combination = tuple[tuple[str, str], ...]  # (short name, value), …
+Combination = Mapping[str, str]  # key as on the command line -> value
 
 
 def parse_grid(lists: Sequence[str]) -> list[Combination]:
-    """Every combination of `key=value,value,…`, the last list changing fastest.
+    """Parse arguments `key=value,value,…` and return every combination; the last list changes fastest.
 
-    Raises `ConfigError` for what is no list, an empty value, or a key that is given twice.
+    Raises `ConfigError` for an argument that is no list, an empty value, or a setting that is listed twice.
     """
-    found: dict[str, list[str]] = {}
-    settings: dict[str, str] = {}  # by the key that was given
-    instead = {f"schedule.{key}": f"schedule.{of}" for key, of in config.EXCLUSIVE_KEYS.items()}
+    values_by_key: dict[str, list[str]] = {}
+    settings: dict[str, str] = {}  # setting by the key on the command line
+    alternatives = {f"schedule.{key}": f"schedule.{other}" for key, other in config.EXCLUSIVE_KEYS.items()}
     for text in lists:
-        key, equals, values = text.partition("=")
-        listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
-        if not equals or not key or not all(listed):
+        key, equals, value_list = text.partition("=")
+        values = list(dict.fromkeys(value.strip() for value in value_list.split(",")))
+        if not equals or not key or not all(values):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT_KEYS and "." not in key:
             hint = config.suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
-            raise ConfigError(f"{text}: no key is called {key!r}", hint)
+            raise ConfigError(f"{text}: unknown key {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
         setting = SHORT_KEYS.get(key, key)
-        for other, its in settings.items():
-            if setting in (its, instead.get(its)) or its == instead.get(setting):  # only one of them would count
-                raise ConfigError(f"{key} is given twice" if other == key else f"{other} and {key} set the same thing")
-        settings[key], found[key] = setting, listed
-    return list(itertools.product(*([(key, value) for value in values] for key, values in found.items())))
+        for earlier_key, earlier in settings.items():
+            if earlier in (setting, alternatives.get(setting)) or alternatives.get(earlier) == setting:
+                same_key = f"{key} is listed twice"
+                raise ConfigError(same_key if earlier_key == key else f"{earlier_key} and {key} set the same thing")
+        settings[key] = setting
+        values_by_key[key] = values
+    # ParameterGrid sorts by name: numbered names keep the order of the command line.
+    numbered = {f"{number:04d} {key}": values for number, (key, values) in enumerate(values_by_key.items())}
+    return [
+        {name.partition(" ")[2]: value for name, value in sorted(point.items())} for point in ParameterGrid(numbered)
+    ]
 
 
-def search_grid(request: TaskRequest, task: str, lists: Sequence[str], out: Path) -> SearchResult:
-    """Evaluate every combination below `out`, each resumable; all of them, and the best.
+def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
+    """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
-    A task that combinations start from by name is trained once for all, without the searched values. Raises
-    `NoneEnded` where every seed of every combination diverged.
+    Prints the amount of training first. The same command resumes. An intermediate task is fine-tuned once for all
+    combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
     """
-    if task == GLUE_SUITE:
-        raise ConfigError("a search is for one task", "for example albert search rte …")
-    points = parse_grid(lists)
-    require_own_output(out, RESULTS, *map(_folder_name, points), "intermediate-*")
-    found = []
-    for point in points:
-        overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in point)
-        prepared = prepare_evaluation(replace(request, overrides=request.overrides + overrides), task)
-        if prepared.for_scoring:
-            hint = "search from a pretrained checkpoint"
-            raise ConfigError(f"{request.checkpoint}: is fine-tuned for {prepared.task.title} already", hint)
-        _ = prepared.inputs.examples  # what is wrong with them is found out before anything is trained
-        found.append(TaskRuns(task, prepared, out / _folder_name(point)))
-    runs = len(found) * request.runs
-    steps = sum(job.prepared.schedule.total_steps for job in found) * request.runs
+    if name == GLUE_SUITE:
+        raise ConfigError("a search needs one task", "for example `albert search rte …`")
+    combinations = parse_grid(lists)
+    require_own_output(out, RESULTS, *map(_folder_name, combinations), "intermediate-*")
+    opened: OpenCheckpoints = {}
+    runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
+    inputs = _load_distinct_inputs([point.prepared for point in runs])
+    steps_of_one_seed = 0
+    for point, point_inputs in zip(runs, inputs, strict=True):
+        schedule = resolve_schedule(point.prepared, point_inputs)
+        schedule.check()
+        steps_of_one_seed += schedule.total_steps
+    budget = SearchBudget(combinations=len(runs), runs=len(runs) * request.runs, steps=steps_of_one_seed * request.runs)
     console.info(
-        f"{len(found)} combinations, {request.runs} seed{'s' if request.runs != 1 else ''} each: {runs} runs, "
-        f"{steps:,} steps, finished runs included"  # and without those of a task to start from
+        f"{budget.combinations} combinations, {request.runs} seed{'' if request.runs == 1 else 's'} each: "
+        f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
-    intermediates: dict[str, hub.Checkpoint] = {}  # by the task that was fine-tuned for it, for all combinations alike
-    for i, job in enumerate(found):
-        name, prepared = job.prepared.recipe.intermediate_task, job.prepared
-        if name not in intermediates:
-            prepared = with_intermediate(prepared, out / f"intermediate-{name}", request.overrides)
-        if checkpoint := intermediates.get(name, prepared.intermediate):
-            intermediates[name] = checkpoint
-            prepared = replace(prepared, intermediate=checkpoint)
-        found[i] = replace(job, prepared=prepared)
-    train_in_parallel(found, request.nproc)
-    result = _collect_results(points, found, {"combinations": len(found), "runs": runs, "steps": steps})
+    runs = _add_intermediates(runs, request, out, opened)
+    train_in_parallel(runs, request.nproc)
+    result = _evaluate_combinations(combinations, runs, inputs, budget)
     result.write(out / RESULTS)
     return result
 
 
-def _folder_name(point: Combination) -> str:
-    return ",".join(f"{key}={value}" for key, value in point)
+def _folder_name(combination: Combination) -> str:
+    return ",".join(f"{key}={value}" for key, value in combination.items())
 
 
-def _collect_results(search: Sequence[Combination], found: Sequence[TaskRuns], budget: dict[str, int]) -> SearchResult:
-    """Every combination, and the best of those with a score; that every seed of one diverges is a result too."""
-    points, ended, failed = [], [], []
-    for combination, job in zip(search, found, strict=True):
-        values, directory = dict(combination), _folder_name(combination)
+def _prepare_combination(
+    name: str, request: TaskRequest, combination: Combination, out: Path, opened: OpenCheckpoints
+) -> TaskRuns:
+    overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in combination.items())
+    prepared = prepare_evaluation(name, replace(request, overrides=request.overrides + overrides), opened)
+    if prepared.for_scoring:
+        raise ConfigError(
+            f"{request.checkpoint}: is already fine-tuned for {prepared.task.title}", "use a pretrained checkpoint"
+        )
+    return TaskRuns(name, prepared, out / _folder_name(combination))
+
+
+def _load_distinct_inputs(prepared_tasks: Sequence[PreparedTask]) -> list[Inputs]:
+    """Load the inputs of each combination; combinations with the same input settings share them."""
+    loaded: list[tuple[PreparedTask, Inputs]] = []
+    inputs = []
+    for prepared in prepared_tasks:
+        same = [
+            other_inputs
+            for other, other_inputs in loaded
+            if other.task == prepared.task and other.input_settings() == prepared.input_settings()
+        ]
+        inputs.append(same[0] if same else prepared.load_inputs())
+        if not same:
+            loaded.append((prepared, inputs[-1]))
+    return inputs
+
+
+def _add_intermediates(
+    runs: Sequence[TaskRuns], request: TaskRequest, out: Path, opened: OpenCheckpoints
+) -> list[TaskRuns]:
+    """Fine-tune each intermediate task once and let every combination that names it start from the model."""
+    models: dict[str, Checkpoint] = {}  # by intermediate task
+    result = []
+    for point in runs:
+        prepared = point.prepared
+        name = prepared.recipe.intermediate_task
+        if name in models:
+            prepared = replace(prepared, intermediate=models[name])
+        else:
+            prepared = add_intermediate(prepared, out / f"intermediate-{name}", request.overrides, opened)
+        if prepared.intermediate is not None:
+            models[name] = prepared.intermediate
+        result.append(replace(point, prepared=prepared))
+    return result
+
+
+def _evaluate_combinations(
+    combinations: Sequence[Combination], runs: Sequence[TaskRuns], inputs: Sequence[Inputs], budget: SearchBudget
+) -> SearchResult:
+    """Evaluate every combination; one of which every seed diverged is recorded without a score."""
+    points: list[SearchPoint] = []
+    results: list[EvaluationResult] = []
+    errors: list[AllSeedsDiverged] = []
+    known_baselines: KnownBaselines = {}
+    for combination, point, point_inputs in zip(combinations, runs, inputs, strict=True):
+        values = dict(combination)
+        directory = _folder_name(combination)
         try:
-            result = evaluate_task(job.prepared, job.out)
+            result = evaluate_task(point.prepared, point_inputs, point.out, known_baselines)
         except AllSeedsDiverged as error:
             console.warn(error.message)
-            failed.append(error)
-            points.append(SearchPoint(values=values, directory=directory, median=None, diverged=error.seeds))
-        else:
-            ended.append(result)
-            points.append(SearchPoint(values=values, directory=directory, **result.model_dump(include=_KEPT)))
-    if not ended:
-        raise failed[0]
-    best = max((p for p in points if p.median is not None), key=lambda p: p.median or 0.0)  # of equals the first
+            errors.append(error)
+            points.append(SearchPoint(values=values, directory=directory, diverged=error.reasons))
+            continue
+        assert isinstance(result, EvaluationResult), "a search never scores without training"
+        results.append(result)
+        summary = result.model_dump(include=set(SeedSummary.model_fields))
+        points.append(SearchPoint(values=values, directory=directory, seconds=result.seconds, **summary))
+    if not results:
+        raise errors[0]
+    first = results[0]
+    scored_points = [point for point in points if point.median is not None]
     return SearchResult(
-        kind="search",
-        **ended[0].model_dump(include=_OF_ALL),
+        task=first.task,
+        title=first.title,
+        metric=first.metric,
+        labels=first.labels,
+        majority=first.majority,
+        data=first.data,
+        examples=first.examples,
+        versions=first.versions,
+        checkpoint=first.checkpoint,
         points=points,
-        best=SearchPoint(**best.model_dump(include={"values", "directory", "median"})),
+        best=max(scored_points, key=lambda point: point.median or 0.0),  # the first of equal ones
         caveat=CAVEAT,
         budget=budget,
-        seconds=round(sum(point.seconds or 0.0 for point in points), 2),
+        seconds=round(sum(point.seconds for point in points), 2),
     )

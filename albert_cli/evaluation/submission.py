@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingDataError
-from albert_cli.evaluation.single import checkpoint_for_test_set, predict_examples, prepare_evaluation, scoring_request
-from albert_cli.results import Result
+from albert_cli.evaluation.scoring import (
+    checkpoint_for_test_set,
+    predict_examples,
+    prepare_evaluation,
+    scoring_request,
+)
+from albert_cli.results import EvaluationResult, ScoredResult
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
@@ -59,7 +64,9 @@ def check_submission(data: str | None, path: Path) -> None:
         _read_test_set(file, data)
 
 
-def write_submission(path: Path, request: TaskRequest, out: Path, tasks: Mapping[str, Result]) -> None:
+def write_submission(
+    path: Path, request: TaskRequest, out: Path, tasks: Mapping[str, ScoredResult | EvaluationResult]
+) -> None:
     """Predict every test set by the task's best seed on dev, and write the zip.
 
     `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
@@ -75,7 +82,7 @@ def write_submission(path: Path, request: TaskRequest, out: Path, tasks: Mapping
             labels = [file.placeholder] * file.rows
             placeholders.append(f"{file.name} ({file.placeholder}: {lacks})")
         else:
-            outputs = predict_examples(prepare_evaluation(scoring_request(request, model), file.task), examples)
+            outputs = predict_examples(prepare_evaluation(file.task, scoring_request(request, model)), examples)
             ids, labels = [e.id for e in examples], format_labels(GLUE[file.task], outputs)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {model}")
         contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))

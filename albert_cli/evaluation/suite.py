@@ -1,154 +1,198 @@
-"""`albert eval`: scores one task, or all of GLUE (MNLI before the tasks that start from it) with their mean.
+"""`albert eval`: evaluate one task, or every GLUE task and their mean, with controls if requested.
 
-`--controls`: the same seeds from the weights at step 0 of pretraining, and from random ones, beside every score. Score
-minus init is what pretraining brought; init minus random is what was known beforehand.
+A control fine-tunes the same seeds from other initial weights: those at step 0 of pretraining, or random ones. The
+score minus that of step 0 is what pretraining brought.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.single import (
-    CONTROLS_FOLDER,
-    AllSeedsDiverged,
-    TaskRuns,
-    best_run,
-    checkpoint_for_test_set,
-    evaluate_task,
-    prepare_evaluation,
-    require_own_output,
-    scoring_request,
-    train_in_parallel,
+from albert_cli.evaluation.output import CONTROLS_FOLDER, best_run, require_own_output
+from albert_cli.evaluation.parallel import TaskRuns, train_in_parallel
+from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
+from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
+from albert_cli.results import (
+    CONTROLS,
+    RESULTS,
+    ControlResult,
+    EvaluationResult,
+    ScoredResult,
+    SeedSummary,
+    SuiteResult,
 )
-from albert_cli.results import CONTROLS, RESULTS, Result, SuiteResult
-from albert_cli.tasks.glue import GLUE_ON_HUB
-from albert_cli.tasks.registry import GLUE_SCORE_TASKS, TASKS, average_score
+from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS
+from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
-    from_intermediate,
-    intermediate_task,
-    with_intermediate,
-    without_intermediate,
+    add_intermediate,
+    missing_intermediate,
+    skip_intermediate,
+    use_intermediate,
 )
-from albert_cli.training.task_setup import PreparedTask, TaskRequest
+from albert_cli.training.task_inputs import Inputs
+from albert_cli.training.task_model import resolve_schedule
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
 
 GLUE_SUITE = "glue"
-_OF_CONTROLS = {"median", "spread", "stdev", "standard_error", "scores_by_seed", "diverged", "collapsed"}
+TaskEvaluation = ScoredResult | EvaluationResult
 
 
-def evaluate(request: TaskRequest, task: str, out: Path, submission_file: Path | None = None) -> Result | SuiteResult:
-    """Score a checkpoint on a task, or on every GLUE task whose data are there.
+def evaluate(name: str, request: TaskRequest, out: Path) -> TaskEvaluation:
+    """Evaluate a checkpoint on one task.
 
-    A checkpoint of this very task is scored as it is, or fine-tuned again. Any other, one of another task included, is
-    where the seeded fine-tunings start from. `submission_file` becomes the suite's zip for GLUE's server.
+    A checkpoint of this very task is scored, or with `retrain` fine-tuned again. Any other checkpoint, one of another
+    task included, is what the seeded fine-tuning runs start from.
     """
-    if task == GLUE_SUITE:
-        if submission_file is not None:
-            submission.check_submission(request.data, submission_file)
-        suite = evaluate_suite(request, out)
-        if submission_file is not None:
-            submission.write_submission(submission_file, request, out, suite.tasks)
-        return suite
-    if submission_file is not None:
-        raise ConfigError("--submission is for all of GLUE", "albert eval glue … --submission FILE.zip")
-    prepared = prepare_evaluation(request, task)
+    opened: OpenCheckpoints = {}
+    prepared = prepare_evaluation(name, request, opened)
+    if not prepared.for_scoring:  # checked before an intermediate task trains for hours
+        require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task)
+    inputs = prepared.load_inputs()
     if not prepared.for_scoring:
-        require_own_output(
-            out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task
-        )  # before hours of MNLI
-    beside = _control_jobs(task, prepared, out, out)
-    prepared = with_intermediate(prepared, out / prepared.recipe.intermediate_task)
-    train_in_parallel([TaskRuns(task, prepared, out), *beside], request.nproc)
-    return _evaluate_with_controls(prepared, out, beside)
+        resolve_schedule(prepared, inputs).check()
+    controls = _prepare_controls(name, prepared, out, out, opened)
+    prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
+    runs = TaskRuns(name, prepared, out)
+    train_in_parallel([runs, *controls.values()], request.nproc)
+    known_baselines: KnownBaselines = {}
+    result = evaluate_task(prepared, inputs, out, known_baselines)
+    return add_controls(result, controls, inputs, out, known_baselines)
 
 
-def evaluate_suite(request: TaskRequest, out: Path) -> SuiteResult:
-    """Every GLUE task that has its data there; those without are named and left out.
+@dataclass
+class _SuiteState:
+    """The results of a suite so far, and the tasks of which every seed diverged."""
 
-    A task of which every seed diverges does not keep the others from being trained: its `NoneEnded` comes last. Raises
-    `InputError` for damaged data before anything is trained: a mean without the task would be another number than the
-    one that was asked for.
+    results: dict[str, TaskEvaluation]
+    diverged: dict[str, AllSeedsDiverged]
+
+
+def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None = None) -> SuiteResult:
+    """Evaluate every GLUE task whose data are available; the others are listed and left out.
+
+    MNLI comes before the tasks that start from its model. If every seed of a task diverges, the other tasks are still
+    trained, and `AllSeedsDiverged` is raised at the end. Raises `InputError` for damaged data before anything is
+    trained, because a mean without the task would be another number than the requested one.
+
+    submission_file: write test-set predictions for GLUE's server as this zip.
     """
+    if submission_file is not None:
+        submission.check_submission(request.data, submission_file)
     require_own_output(out, RESULTS, *TASKS)
-    ready, left_out = _prepare_available_tasks(request)
-    if not ready:
-        raise InputError(
-            f"{request.data or GLUE_ON_HUB}: no GLUE task has its data there", next(iter(left_out.values()), None)
-        )
-    starts = {name: start for name, prepared in ready.items() if (start := intermediate_task(prepared))}
-    failed: dict[str, AllSeedsDiverged] = {}
-    results = _evaluate_tasks(request, {name: ready[name] for name in ready if name not in starts}, out, failed)
-    others = {}
-    for name, start in starts.items():
-        if start in failed:
-            raise failed[start]
-        if start in results:
-            others[name] = from_intermediate(ready[name], best_run(out / start, results[start]))
+    opened: OpenCheckpoints = {}
+    prepared_tasks, left_out = _prepare_available_tasks(request, opened)
+    if not prepared_tasks:
+        reason = next(iter(left_out.values()), None)
+        raise InputError(f"{request.data or GLUE_ON_HUB}: found the data of no GLUE task", reason)
+    intermediate_tasks = {
+        name: intermediate
+        for name, prepared in prepared_tasks.items()
+        if (intermediate := missing_intermediate(prepared)) is not None
+    }
+    state = _SuiteState({}, {})
+    first = {name: prepared for name, prepared in prepared_tasks.items() if name not in intermediate_tasks}
+    _evaluate_tasks(request, first, out, opened, state)
+    second = {}
+    for name, intermediate in intermediate_tasks.items():
+        if intermediate in state.diverged:
+            raise state.diverged[intermediate]
+        result = state.results.get(intermediate)
+        if isinstance(result, EvaluationResult):
+            second[name] = use_intermediate(prepared_tasks[name], best_run(out / intermediate, result))
         else:
-            others[name] = without_intermediate(ready[name], left_out.get(start, "it has a start of its own"))
-    results |= _evaluate_tasks(request, others, out, failed)
-    for error in failed.values():
+            reason = left_out.get(intermediate, "it has an intermediate task itself")
+            second[name] = skip_intermediate(prepared_tasks[name], reason)
+    _evaluate_tasks(request, second, out, opened, state)
+    for error in state.diverged.values():
         raise error
-    tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
+    tasks = {name: state.results[name] for name in GLUE_SCORE_TASKS if name in state.results}
     mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
-    further: dict[str, Any] = {"mean_of_tasks": mean} if left_out else {"glue_score": mean}
-    if (mnli := checkpoint_for_test_set("mnli", request, out, tasks)) is not None:  # whose best model answers AX
-        try:
-            further["diagnostics"] = evaluate_task(prepare_evaluation(scoring_request(request, mnli), "ax"), out / "ax")
-        except MissingDataError as error:
-            console.info(f"{TASKS['ax'].title} is left out: {error.message}")
-    suite = SuiteResult(kind="suite", tasks=tasks, left_out=left_out, tasks_scored=len(tasks), **further)
+    suite = SuiteResult(
+        tasks=tasks,
+        tasks_scored=len(tasks),
+        left_out=left_out,
+        glue_score=None if left_out else mean,
+        mean_of_tasks=mean if left_out else None,
+        diagnostics=_score_diagnostics(request, out, tasks),
+    )
     suite.write(out / RESULTS)
+    if submission_file is not None:
+        submission.write_submission(submission_file, request, out, suite.tasks)
     return suite
 
 
-def _prepare_available_tasks(request: TaskRequest) -> tuple[dict[str, PreparedTask], dict[str, str]]:
-    """The tasks whose data are there, all of them read, and why the others are left out."""
-    ready: dict[str, PreparedTask] = {}
+def _prepare_available_tasks(
+    request: TaskRequest, opened: OpenCheckpoints
+) -> tuple[dict[str, PreparedTask], dict[str, str]]:
+    """Return the tasks whose data are available and intact, and the reason for each task that is left out."""
+    prepared_tasks: dict[str, PreparedTask] = {}
     left_out: dict[str, str] = {}
     for name in GLUE_SCORE_TASKS:
         try:
-            prepared = prepare_evaluation(request, name)
-            _ = prepared.inputs.examples
+            prepared = prepare_evaluation(name, request, opened)
+            prepared.check_inputs()
         except MissingDataError as error:
             left_out[name] = error.message
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
             continue
-        ready[name] = prepared
-    if "mnli" in ready:
+        prepared_tasks[name] = prepared
+    if "mnli" in prepared_tasks:
         for split in ("dev", "test"):
             with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
-    return ready, left_out
+    return prepared_tasks, left_out
 
 
 def _evaluate_tasks(
-    request: TaskRequest, tasks: Mapping[str, PreparedTask], out: Path, failed: dict[str, AllSeedsDiverged]
-) -> dict[str, Result]:
-    """The results of those tasks of which a seed ended; the others' errors go into `failed`."""
-    beside = {name: _control_jobs(name, prepared, out / name, out) for name, prepared in tasks.items()}
-    jobs = [job for name, p in tasks.items() for job in (TaskRuns(name, p, out / name), *beside[name])]
-    train_in_parallel(jobs, request.nproc)
-    results = {}
-    for name, prepared in tasks.items():
+    request: TaskRequest,
+    prepared_tasks: Mapping[str, PreparedTask],
+    out: Path,
+    opened: OpenCheckpoints,
+    state: _SuiteState,
+) -> None:
+    """Evaluate tasks with their controls and add the results, or the errors, to `state`."""
+    controls = {
+        name: _prepare_controls(name, prepared, out / name, out, opened) for name, prepared in prepared_tasks.items()
+    }
+    runs = []
+    for name, prepared in prepared_tasks.items():
+        runs += [TaskRuns(name, prepared, out / name), *controls[name].values()]
+    train_in_parallel(runs, request.nproc)
+    for name, prepared in prepared_tasks.items():
+        inputs = prepared.load_inputs()
+        known_baselines: KnownBaselines = {}
         try:
-            results[name] = _evaluate_with_controls(prepared, out / name, beside[name])
+            result = evaluate_task(prepared, inputs, out / name, known_baselines)
         except AllSeedsDiverged as error:
             console.warn(error.message)
-            failed[name] = error
-    return results
+            state.diverged[name] = error
+            continue
+        state.results[name] = add_controls(result, controls[name], inputs, out / name, known_baselines)
 
 
-def glue_metrics(result: Result) -> dict[str, float]:
-    """What GLUE counts of a task: all of its metrics and dev splits, each the median of its runs.
+def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, TaskEvaluation]) -> TaskEvaluation | None:
+    """Score the best model of MNLI on GLUE's diagnostics; None without such a model or without labels."""
+    checkpoint = checkpoint_for_test_set("mnli", request, out, tasks)
+    if checkpoint is None:
+        return None
+    try:
+        prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
+        return evaluate_task(prepared, prepared.load_inputs(), out / "ax")
+    except MissingDataError as error:
+        console.info(f"{TASKS['ax'].title} is left out: {error.message}")
+        return None
 
-    CoLA alone counts by one, Matthews' correlation (arXiv 1804.07461, §3).
+
+def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
+    """Return what the GLUE score counts: every metric of every dev split, each the median of the runs.
+
+    CoLA alone counts by one metric, Matthews correlation (arXiv 1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
 
@@ -157,48 +201,60 @@ def glue_metrics(result: Result) -> dict[str, float]:
 
 
 def parse_controls(text: str | None) -> tuple[str, ...]:
-    """The names in `init,random`; raises `ConfigError` for any other."""
+    """Parse a list like `init,random`; raises `ConfigError` for an unknown name."""
     names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if unknown := [name for name in names if name not in CONTROLS]:
-        raise ConfigError(f"--controls: no control is called {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
+        raise ConfigError(f"--controls: unknown control {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
     return names
 
 
-def _control_jobs(task: str, prepared: PreparedTask, out: Path, others: Path) -> list[TaskRuns]:
-    """Each control as runs of its own below `out`.
+def _prepare_controls(
+    name: str, prepared: PreparedTask, out: Path, shared: Path, opened: OpenCheckpoints
+) -> dict[str, TaskRuns]:
+    """Return the runs of each control, below `out`.
 
-    Where the recipe starts from another task's model, a control starts from its own, which stands (or is fine-tuned)
-    beside the models of that task below `others`. Raises `ConfigError` where nothing is trained, and where there are no
-    weights of step 0.
+    Under an intermediate task a control starts from its own model of that task, which is fine-tuned below `shared`
+    unless it is there. Raises `ConfigError` if nothing is trained, or if there are no weights of step 0.
     """
     request = prepared.request
     if request.controls and prepared.for_scoring:
-        hint = "give --checkpoint a pretrained model"
-        raise ConfigError(f"--controls: {prepared.task.title} is only scored here, so nothing is compared", hint)
-    found = []
-    for name in request.controls:
-        asked = replace(request, overrides=(*request.overrides, f"model.weights={name}"), controls=())
-        of_control = prepare_evaluation(asked, task)
-        folder = others / of_control.recipe.intermediate_task / CONTROLS_FOLDER / name
-        found.append(TaskRuns(task, with_intermediate(of_control, folder), out / CONTROLS_FOLDER / name))
-    return found
+        raise ConfigError(
+            f"--controls: {prepared.task.title} is only scored, so there is nothing to compare",
+            "use a pretrained model as --checkpoint",
+        )
+    controls = {}
+    for control in request.controls:
+        overrides = (*request.overrides, f"model.weights={control}")
+        control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
+        folder = shared / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control
+        control_task = add_intermediate(control_task, folder, opened=opened)
+        controls[control] = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
+    return controls
 
 
-def _evaluate_with_controls(prepared: PreparedTask, out: Path, controls: Sequence[TaskRuns]) -> Result:
-    """The task's result with those of its controls in it; `every_seed_above` says whether all seeds are apart."""
-    result = evaluate_task(prepared, out)
-    if controls:
-        beside, lowest = {}, min(result.scores_by_seed.values())
-        for job in controls:
-            try:
-                found = evaluate_task(job.prepared, job.out)
-            except AllSeedsDiverged as error:  # a result too
-                console.warn(f"{CONTROLS[job.out.name]}: {error.message}")
-                kept = Result(median=None, scores_by_seed={}, diverged=error.seeds, every_seed_above=None)
-            else:
-                clear = lowest > max(found.scores_by_seed.values())
-                kept = Result(**found.model_dump(include=_OF_CONTROLS), every_seed_above=clear)
-            beside[job.out.name] = kept
-        result = result.model_copy(update={"controls": beside})
-        result.write(out / RESULTS)
+def add_controls(
+    result: TaskEvaluation,
+    controls: Mapping[str, TaskRuns],
+    inputs: Inputs,
+    out: Path,
+    known_baselines: KnownBaselines,
+) -> TaskEvaluation:
+    """Evaluate the controls and write the task's result again, with theirs in it."""
+    if not controls or not isinstance(result, EvaluationResult):
+        return result
+    lowest = min(result.scores_by_seed.values())
+    control_results = {}
+    for name, control in controls.items():
+        try:
+            evaluation = evaluate_task(control.prepared, inputs, control.out, known_baselines)
+        except AllSeedsDiverged as error:
+            console.warn(f"{CONTROLS[name]}: {error.message}")
+            control_results[name] = ControlResult(diverged=error.reasons)
+            continue
+        assert isinstance(evaluation, EvaluationResult), "a control is never scored without training"
+        highest = max(evaluation.scores_by_seed.values())
+        summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
+        control_results[name] = ControlResult(**summary, every_seed_above=lowest > highest)
+    result = result.model_copy(update={"controls": control_results})
+    result.write(out / RESULTS)
     return result

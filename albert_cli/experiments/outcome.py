@@ -32,7 +32,7 @@ from albert_cli.experiments.uncertainty import (
     value_without_error,
 )
 from albert_cli.report.collect import Curve, read_curves
-from albert_cli.results import Result, standard_error
+from albert_cli.results import TaskScore, TaskScoreRecord, standard_error
 
 Metrics = Mapping[str, JackknifeEstimate]
 
@@ -85,6 +85,7 @@ class Outcome:
     def to_json(self) -> dict[str, object]:
         """Return everything for `results.json` and `--json`."""
         return {
+            "kind": "experiment",
             "experiment": self.plan.experiment.name,
             "scale": self.plan.request.scale,
             "values": {
@@ -212,12 +213,13 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     """Return the measurements of the finished tasks of a run."""
     measurements = {}
     for task, stage in run.tasks.items():
-        result = read_result(plan, stage, StageRecord[Result])
+        result = read_result(plan, stage, StageRecord[TaskScoreRecord])
         if result is not None:
-            extra_names = [name for name in _extra_metric_names(plan, task) if name in result.medians]
-            metrics = jackknife_task(task_metric_names(task, result), result, plan.directory(stage))
-            extra = jackknife_task(extra_names, result, plan.directory(stage))
-            measurements[task] = _measure_task(task, result, metrics, extra)
+            score = result.root
+            extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
+            metrics = jackknife_task(task_metric_names(task, score), score, plan.directory(stage))
+            extra = jackknife_task(extra_names, score, plan.directory(stage))
+            measurements[task] = _measure_task(score, metrics, extra)
     return measurements
 
 
@@ -228,10 +230,10 @@ def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
     return [name.removeprefix(prefix) for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 
-def _measure_task(task: str, result: Result, metrics: Metrics, extra: Metrics) -> _TaskMeasurement:
+def _measure_task(result: TaskScore, metrics: Metrics, extra: Metrics) -> _TaskMeasurement:
     mean = np.mean(list(metrics.values()), axis=0)
     above_majority = mean - result.majority if result.majority is not None else None
-    return _TaskMeasurement(result.title or task, metrics, extra, mean, above_majority)
+    return _TaskMeasurement(result.title, metrics, extra, mean, above_majority)
 
 
 def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:

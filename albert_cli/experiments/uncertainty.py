@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from albert_cli.report.collect import read_curves
 from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
-from albert_cli.results import Result
+from albert_cli.results import TaskScore
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.registry import TASKS, paper_metric_names
 
@@ -80,12 +80,12 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     return np.asarray(seconds * pace / pace[0])
 
 
-def task_metric_names(task: str, result: Result) -> Sequence[str]:
+def task_metric_names(task: str, result: TaskScore) -> Sequence[str]:
     """Return the metrics of a task in the paper's tables, or the main metric of a custom table."""
     return paper_metric_names(task) if task in TASKS else [result.metric]
 
 
-def jackknife_task(metrics: Sequence[str], result: Result, directory: Path) -> dict[str, JackknifeEstimate]:
+def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:
     """Return the estimates of metrics from the predictions of a task's runs."""
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}

@@ -24,6 +24,7 @@ from albert_cli.report.mistakes import ModelMistakes, list_mistakes
 from albert_cli.report.pretraining import PretrainingSection, make_pretraining_section, summarize_run
 from albert_cli.report.render import Table, render_html, render_markdown
 from albert_cli.report.scores import Colors, Fact, LabelCurve, ScoresSection
+from albert_cli.results import CheckpointResult
 from albert_cli.text.vocabulary import Vocabulary
 
 _MAX_FACTS = 6
@@ -196,8 +197,9 @@ def _tabulate_provenance(inputs: ReportInputs) -> Table:
         name = f"{run.name}, {step}" if step else run.name
         rows.append(["pretraining", name, _short_fingerprint(newest), "", _short_fingerprint(run.data)])
     for e in inputs.evaluations:
-        fingerprints = (e.record.checkpoint, e.record.recipe, e.record.data)
-        rows.append([e.title, e.model, *map(_short_fingerprint, fingerprints)])
+        checkpoint = e.record.checkpoint if isinstance(e.record, CheckpointResult) else ""
+        recipe = e.record.recipe if isinstance(e.record, CheckpointResult) else ""
+        rows.append([e.title, e.model, *map(_short_fingerprint, (checkpoint, recipe, e.record.data))])
     return Table(["kind", "name", "checkpoint", "recipe", "data"], rows)
 
 

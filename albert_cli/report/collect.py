@@ -1,10 +1,11 @@
 """Find and read the runs, results, data directories and example tables below some directories.
 
-Files may come from anywhere, so the report skips a value of the wrong type instead of failing.
+A damaged file raises `CheckpointError` that names the file and the key.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections import Counter
@@ -15,7 +16,18 @@ from typing import Any
 
 from albert_cli import console, journal, store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.results import CONTROLS, RESULTS, Record, Result, StrictText, finite_number, finite_numbers
+from albert_cli.results import (
+    CONTROLS,
+    KINDS,
+    RESULTS,
+    EnsembleResult,
+    EvaluationResult,
+    Record,
+    RunResult,
+    ScoredResult,
+    TaskScore,
+    read_result,
+)
 from albert_cli.tasks.registry import TASKS
 
 MAJORITY = "majority class"
@@ -48,7 +60,7 @@ class PretrainingRun:
     def setting(self, section: str, key: str) -> float | None:
         """Return a number of the recipe, or None."""
         values = self.recipe.get(section)
-        return finite_number(values.get(key)) if isinstance(values, dict) else None
+        return _finite_number(values.get(key)) if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Evaluation:
     """A model's scores on a task by seed, with the learning curves of its runs."""
 
     model: str
-    record: Result
+    record: TaskScore
     curves: Sequence[Curve]  # (step, score on dev) by seed
     path: Path
     folders: Sequence[Path]  # of its runs, by seed
@@ -64,13 +76,12 @@ class Evaluation:
     @property
     def task(self) -> str:
         """The task's name."""
-        return self.record.task or self.path.name
+        return self.record.task
 
     @property
     def title(self) -> str:
-        """The task's title: the result's own, or that of a task known by name."""
-        known_task = TASKS.get(self.task)
-        return self.record.title or (known_task.title if known_task else self.task)
+        """The task's title."""
+        return self.record.title
 
     @property
     def task_identity(self) -> tuple[str, ...]:
@@ -81,7 +92,7 @@ class Evaluation:
     @property
     def scores(self) -> Mapping[str, float]:
         """The score of each seed, 0 to 1."""
-        return self.record.by_seed
+        return self.record.scores_by_seed
 
     @property
     def median(self) -> float:
@@ -94,14 +105,14 @@ class Evaluation:
         baselines = {}
         if self.record.majority is not None:
             baselines[MAJORITY] = self.record.majority
-        if self.record.classical:
-            baselines[CLASSICAL] = self.record.classical[1]
+        if self.record.best_baseline:
+            baselines[CLASSICAL] = self.record.best_baseline[1]
         return baselines
 
     @property
     def sample_size(self) -> int:
         """The number of training examples sampled for each seed; 0 if all of them were used."""
-        requested = self.record.train_examples
+        requested = self.record.training.train_examples if self.record.training else 0
         return requested if requested <= self.record.examples.get("train", requested) else 0
 
     @property
@@ -112,19 +123,19 @@ class Evaluation:
     @property
     def is_ensemble(self) -> bool:
         """True if several models, selected on this dev set, predict together."""
-        return self.record.kind == "ensemble"
+        return isinstance(self.record, EnsembleResult)
 
     @property
     def control(self) -> int:
         """0 for a model, 1 for a control from its initial weights, 2 for one from random weights."""
-        names = {self.record.weights, self.record.checkpoint}
-        return next((rank for rank, name in enumerate(CONTROLS, start=1) if name in names), 0)
+        weights = self.record.training.weights if self.record.training else ""
+        return next((rank for rank, name in enumerate(CONTROLS, start=1) if name == weights), 0)
 
 
 class ExampleTable(Record):
     """A table of texts with a title (`examples.json`), such as predictions for masked words."""
 
-    title: StrictText = "Examples"
+    title: str = "Examples"
     rows: Sequence[dict[str, str]] = ()
 
 
@@ -165,7 +176,7 @@ def collect(directories: Sequence[Path]) -> ReportInputs:
         data=[DataDirectory(names[path], path, store.fingerprint(path)) for path in data_paths],
         pretraining=runs,
         evaluations=_read_evaluations(paths, checkpoint_names),
-        examples=[ExampleTable.read(path / EXAMPLES) for path in paths if (path / EXAMPLES).is_file()],
+        examples=[store.read_record(path / EXAMPLES, ExampleTable) for path in paths if (path / EXAMPLES).is_file()],
     )
     if not any(vars(inputs).values()):
         raise InputError(
@@ -194,7 +205,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     for row in journal.read_journal(file) if file.is_file() else []:
         is_evaluation = "eval" in row
         curves = heldout if is_evaluation else training
-        for metric, value in finite_numbers(row["eval"] if is_evaluation else row).items():
+        for metric, value in _finite_numbers(row["eval"] if is_evaluation else row).items():
             curves.setdefault(metric, []).append((float(row["step"]), value))
     return training, heldout
 
@@ -248,32 +259,60 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
     """Read every `eval` result, every ensemble, and every task run that is not part of an evaluation."""
-    records = {path: Result.read(path / RESULTS) for path in paths}
-    evals = {path: record for path, record in records.items() if record.kind == "eval"}
-    ensembles = {path: record for path, record in records.items() if record.kind == "ensemble"}
-    runs = {
+    records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
+    evals = {path: record for path, record in records.items() if isinstance(record, EvaluationResult)}
+    ensembles = {path: record for path, record in records.items() if isinstance(record, EnsembleResult)}
+    single = {
         path: record
         for path, record in records.items()
-        if record.kind == "run" and not any(parent in evals for parent in path.parents)
+        if isinstance(record, RunResult | ScoredResult) and not any(parent in evals for parent in path.parents)
     }
     evaluations = []
-    for path, record in (evals | ensembles | runs).items():
-        if not record.by_seed:
-            continue
-        below = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))] if record.scores_by_seed else [path]
-        by_seed = {str(Result.read(folder / RESULTS).seed or 0): folder for folder in below}
-        folders = [folder for seed, folder in by_seed.items() if seed in record.by_seed]
+    for path, record in (evals | ensembles | single).items():
+        folders = _run_folders(path, record)
         curves = [read_curves(folder)[1].get(record.metric, []) for folder in folders]
         name = _model_name(record, checkpoints)
         evaluations.append(Evaluation(name, record, [curve for curve in curves if len(curve) > 1], path, folders))
     return evaluations
 
 
-def _model_name(record: Result, checkpoints: Mapping[str, str]) -> str:
-    if record.kind == "ensemble":
-        return f"ensemble of {len(record.chosen)}" if record.chosen else "ensemble"
+def _read_task_score(directory: Path) -> TaskScore | None:
+    """Read a directory's score of one task; None if it has no result, or one of an experiment, a suite or a search."""
+    path = directory / RESULTS
+    if not path.is_file() or store.read_json(path).get("kind") not in KINDS:
+        return None
+    result = read_result(path)
+    if isinstance(result, RunResult | ScoredResult | EvaluationResult | EnsembleResult):
+        return result
+    return None
+
+
+def _run_folders(path: Path, record: TaskScore) -> list[Path]:
+    """Return the folder of each run that has a score."""
+    if not isinstance(record, EvaluationResult):
+        return [path]
+    folders = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))]
+    return [folder for folder in folders if folder.name.removeprefix("run-") in record.scores_by_seed]
+
+
+def _model_name(record: TaskScore, checkpoints: Mapping[str, str]) -> str:
+    if isinstance(record, EnsembleResult):
+        return f"ensemble of {len(record.chosen)}"
+    if record.training is not None and record.training.weights in CONTROLS:
+        return CONTROLS[record.training.weights]
     fingerprint = record.checkpoint
-    for name, control in CONTROLS.items():
-        if name in (record.weights, fingerprint):
-            return control
-    return checkpoints.get(fingerprint) or (f"checkpoint {fingerprint[-16:][:8]}" if fingerprint else "model")
+    return checkpoints.get(fingerprint) or f"checkpoint {fingerprint[-16:][:8]}"
+
+
+def _finite_number(value: object) -> float | None:
+    """Return a finite number as a float, and None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _finite_numbers(values: object) -> dict[str, float]:
+    """Return the finite numbers of a journal's line."""
+    items = values.items() if isinstance(values, Mapping) else ()
+    numbers = {str(key): _finite_number(value) for key, value in items}
+    return {key: number for key, number in numbers.items() if number is not None}

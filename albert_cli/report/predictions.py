@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Required
+from typing import Annotated, Any, Literal, Required
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from albert_cli import journal, store
-from albert_cli.results import Number
 from albert_cli.tasks.base import PREDICTIONS
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 PredictionKind = Literal["span", "class", "value", "other"]
 

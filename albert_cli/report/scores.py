@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from albert_cli.evaluation import tables
+from albert_cli.formatting import format_percent, join_words
 from albert_cli.report import figures
 from albert_cli.report.collect import CLASSICAL, Evaluation
 from albert_cli.report.figures import DotRow, Figure, LegendEntry, LineSeries, TrendSeries
 from albert_cli.report.render import Cell, Table
-from albert_cli.results import format_percent, join_words, standard_error
+from albert_cli.results import EvaluationResult, RunResult, ScoredResult, standard_error
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.tasks.registry import paper_metric_names
 
@@ -139,7 +140,7 @@ def _merge_baselines(group: TaskGroup) -> dict[str, float]:
 def _describe_single(evaluation: Evaluation) -> str:
     if evaluation.is_ensemble:
         return "selected on dev"
-    return "not trained" if evaluation.record.weights == "task checkpoint" else "1 seed"
+    return "not trained" if isinstance(evaluation.record, ScoredResult) else "1 seed"
 
 
 # ---------------------------------------------------------------- scores
@@ -179,7 +180,7 @@ def _baseline_cell(group: TaskGroup, name: str) -> str | Cell:
     score = _merge_baselines(group).get(name)
     if score is None:
         return "–"
-    model = next((e.record.classical[0] for e in group if e.record.classical), "")
+    model = next((e.record.best_baseline[0] for e in group if e.record.best_baseline), "")
     return Cell(format_percent(score), [model] if name == CLASSICAL and model else [])
 
 
@@ -201,10 +202,10 @@ def _list_protocols(evaluations: TaskGroup, groups: Sequence[TaskGroup]) -> list
     titles_by_protocol: dict[tuple[str, str], list[str]] = {}
     notes: dict[str, None] = {}
     for e in sorted(evaluations, key=lambda e: (order.index(e.task_identity), -(e.sample_size or math.inf), e.control)):
-        if protocol := tables.protocol(e.record):
-            titles_by_protocol.setdefault((e.model, protocol), []).append(e.title)
-        if e.record.intermediate_note:
-            notes[f"{e.title}: {e.record.intermediate_note}."] = None
+        if isinstance(e.record, EvaluationResult | RunResult):
+            titles_by_protocol.setdefault((e.model, tables.format_protocol(e.record)), []).append(e.title)
+            if e.record.protocol.intermediate_note:
+                notes[f"{e.title}: {e.record.protocol.intermediate_note}."] = None
     sentences = [f"{model} on {join_words(titles)}: {text}." for (model, text), titles in titles_by_protocol.items()]
     return [*sentences, *notes]
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from albert_cli.config import suggest
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
-from albert_cli.results import Result
 from albert_cli.tasks.base import AnyTask, as_any_tasks
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
@@ -46,9 +45,8 @@ def paper_metric_names(task: str) -> Sequence[str]:
     return definition.published or definition.metrics[:1]
 
 
-def paper_metrics(task: str, result: Result) -> dict[str, float]:
-    """Return the metrics of a task's result that the paper's tables report."""
-    medians = result.medians
+def paper_metrics(task: str, medians: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that the paper's tables report, from the medians of all metrics."""
     return {name: medians[name] for name in paper_metric_names(task)}
 
 

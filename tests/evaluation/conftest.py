@@ -1,67 +1,7 @@
-"""A pretraining checkpoint, GLUE in miniature, and models fine-tuned on it, each made once."""
+"""Fixtures of small tasks and of models fine-tuned on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from tests.helpers.task_fixtures import encoder, glue, inference, tuned
 
-import pytest
-
-from albert_cli.tasks.registry import find_task
-from tests.checkpoints import untrained
-from tests.glue import PAIR, QUICK, SHAPE, finetune, mnli, pairs, prepare, sentence, write
-
-
-@pytest.fixture(scope="session")
-def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CoLA, SST-2 and MNLI with a dozen rows each."""
-    rows = range(12)
-    single = "sentence\tlabel\n" + "".join(f"{sentence(i)}\t{i % 2}\n" for i in rows)
-    files = {
-        "CoLA/train": "".join(f"x\t{i % 2}\t\t{sentence(i)}\n" for i in rows),
-        "CoLA/dev": "".join(f"x\t{(i + 1) % 2}\t\t{sentence(i)}\n" for i in rows),
-        "SST-2/train": single,
-        "SST-2/dev": single,
-        "MNLI/train": mnli(range(24)),
-        "MNLI/dev_matched": mnli(range(9)),
-        "MNLI/dev_mismatched": mnli(range(9, 24)),
-    }
-    return write(tmp_path_factory.mktemp("glue"), files)
-
-
-@pytest.fixture(scope="session")
-def inference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MNLI, RTE and WNLI with few rows; test sets of WNLI and AX with as many as GLUE's own."""
-    entailment = pairs(find_task("rte").labels, range(12))
-    coreference = pairs(("0", "1"), range(12))
-    files = {
-        "MNLI/train": mnli(range(24)),
-        "MNLI/dev_matched": mnli(range(9)),
-        "MNLI/dev_mismatched": mnli(range(9, 24)),
-        "RTE/train": f"{PAIR}\tlabel\n{entailment}",
-        "RTE/dev": f"{PAIR}\tlabel\n{entailment}",
-        "WNLI/train": f"{PAIR}\tlabel\n{coreference}",
-        "WNLI/dev": f"{PAIR}\tlabel\n{coreference}",
-        "WNLI/test": f"{PAIR}\n{pairs((), range(146))}",
-        "diagnostic/diagnostic": f"{PAIR}\n{pairs((), range(1104))}",
-    }
-    return write(tmp_path_factory.mktemp("inference"), files)
-
-
-@pytest.fixture(scope="session")
-def encoder(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
-    """A pretraining checkpoint that nothing pretrained; enough to start from."""
-    return untrained(tmp_path_factory.mktemp("encoder") / "it", SHAPE, tiny_vocabulary)
-
-
-@pytest.fixture(scope="session")
-def tuned(tmp_path_factory: pytest.TempPathFactory, encoder: Path, glue: Path) -> Callable[[str], Path]:
-    """Task checkpoints by the name of their task, each made once."""
-    folder = tmp_path_factory.mktemp("tuned")
-
-    def of(task: str) -> Path:
-        if not (folder / task).exists():
-            finetune(prepare(task, str(encoder), str(glue), QUICK, "cpu"), folder / task, 0)
-        return folder / task
-
-    return of
+__all__ = ["encoder", "glue", "inference", "tuned"]

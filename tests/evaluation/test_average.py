@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from albert_cli.experiments import recipe
-from albert_cli.results import Result
 from albert_cli.tasks.published import PublishedScores, load_published_scores
 from albert_cli.tasks.registry import average_score, paper_metric_names, paper_metrics
+from tests.helpers.results import evaluation_result
 
 
 def row(tasks: Sequence[str], cells: Sequence[str]) -> PublishedScores:
@@ -69,7 +69,8 @@ def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
 
 def test_our_results_count_as_the_paper_s() -> None:
     spans = {"f1": [0.5, 0.9, 0.6], "em": [0.4, 0.1, 0.3], "best_f1": [0.7, 0.8, 0.9], "best_em": [0.6, 0.6, 0.5]}
-    assert paper_metrics("squad1", Result(all_scores=spans)) == {"f1": 0.6, "em": 0.3}
-    assert paper_metrics("squad2", Result(all_scores=spans)) == {"best_f1": 0.8, "best_em": 0.6}
+    medians = evaluation_result(all_scores=spans).medians
+    assert paper_metrics("squad1", medians) == {"f1": 0.6, "em": 0.3}
+    assert paper_metrics("squad2", medians) == {"best_f1": 0.8, "best_em": 0.6}
     matched = {"accuracy": 0.7, "dev_mismatched_accuracy": 0.1}
-    assert paper_metrics("mnli", Result(scores=matched)) == {"accuracy": 0.7}
+    assert paper_metrics("mnli", matched) == {"accuracy": 0.7}

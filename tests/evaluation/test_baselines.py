@@ -11,11 +11,11 @@ from albert_cli import store
 from albert_cli.evaluation.baselines import OVERLAP, WORDS, score_baselines
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import CLASSICAL, collect
-from albert_cli.results import Result
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
 from tests.command import albert
-from tests.glue import QUICK, as_text, evaluate
+from tests.helpers.results import evaluation_result
+from tests.helpers.task_runs import QUICK, as_text, evaluate
 
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
 
@@ -40,7 +40,7 @@ def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
     assert found[OVERLAP]["accuracy"] > 0.95 > 0.7 > found[WORDS]["accuracy"]
     values = score_baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
     assert values[OVERLAP]["pearson"] > 0.95
-    assert Result(metric="pearson", baselines=values).classical == (OVERLAP, values[OVERLAP]["pearson"])
+    assert evaluation_result(metric="pearson", baselines=values).best_baseline == (OVERLAP, values[OVERLAP]["pearson"])
 
 
 def test_words_and_their_order_tell_classes_apart() -> None:
@@ -62,7 +62,7 @@ def test_what_cannot_be_learnt_from_is_no_error() -> None:
     blank = [TextExample(" ", None, i % 2, str(i)) for i in range(4)]
     assert score_baselines(task, blank, blank) == {}
     assert score_baselines(find_task("race"), [], []) == score_baselines(find_task("squad1"), [], []) == {}
-    assert Result(metric="accuracy").classical is None
+    assert evaluation_result(metric="accuracy").best_baseline is None
 
 
 def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     task = find_task("rte")
     expected = score_baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
-    name, score = Result(metric="accuracy", baselines=expected).classical or ("", 0.0)
+    name, score = evaluation_result(baselines=expected).best_baseline or ("", 0.0)
     shown = as_text(result)
     assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
     assert "trained on the same examples" in shown
     (evaluation,) = collect([out]).evaluations
-    assert (evaluation.baselines[CLASSICAL], (evaluation.record.classical or (None,))[0]) == (score, name)
+    assert (evaluation.baselines[CLASSICAL], (evaluation.record.best_baseline or (None,))[0]) == (score, name)
     build_report([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 
@@ -85,7 +85,7 @@ def test_they_can_be_left_out(encoder: Path, inference: Path, tmp_path: Path) ->
     settings = [word for setting in (*QUICK, "intermediate_task=pretrained") for word in ("-s", setting)]
     words = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *settings]
     albert("eval", "rte", *words, "--no-baselines", "--out", str(tmp_path / "scores"))
-    assert "baselines" not in store.read_json(tmp_path / "scores/results.json")
+    assert store.read_json(tmp_path / "scores/results.json")["baselines"] == {}
 
 
 def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
@@ -105,5 +105,5 @@ def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
 def test_on_glue_they_are_as_good_as_others_found_them(name: str, least: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
     each = score_baselines(task, task.read("train", data), task.read("dev", data))
-    found = Result(metric=task.metrics[0], baselines=each).classical
+    found = evaluation_result(metric=task.metrics[0], baselines=each).best_baseline
     assert found is not None and least < found[1] < least + 0.06

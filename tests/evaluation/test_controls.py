@@ -16,10 +16,13 @@ from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.report.build import build_report
+from albert_cli.results import ControlResult
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.task_setup import PreparedTask
 from tests.command import albert
 from tests.evaluation.test_parallel import without_times
-from tests.glue import QUICK, SHAPE, as_text, evaluate, prepare
+from tests.helpers.results import evaluation_result
+from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, prepare
 
 ONCE = (*QUICK, "train.eval_every=0")
 
@@ -39,8 +42,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
 @pytest.mark.parametrize("name", ["", "step-00000010", "init"])
 def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
     prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.weights=init"), "cpu")
-    assert prepared.checkpoint.directory == run / "init" and prepared.provenance["weights"] == "init"
-    model, expected = prepared.new_model(0), hub.read_checkpoint(run / "init").tensors
+    assert prepared.checkpoint.directory == run / "init" and prepared.recipe.model.weights == "init"
+    model, expected = build_model(prepared, 0), hub.read_checkpoint(run / "init").tensors
     own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
     assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
 
@@ -65,7 +68,7 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
         found: dict[str, Any] = results[0]["controls"][name]
         alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.weights={name}"), "cpu")
         below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
-        assert without_times(below) == without_times(alone) and alone["weights"] == name
+        assert without_times(below) == without_times(alone) and alone["protocol"]["weights"] == name
         assert found["scores_by_seed"] == alone["scores_by_seed"] and found["median"] == alone["median"]
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "1").rglob("model.safetensors")}
     assert len(before) == 6
@@ -81,23 +84,23 @@ def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Pa
     said = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
-    assert {name: task["epochs"] for name, task in result["tasks"].items()} == {
+    assert {name: task["protocol"]["epochs"] for name, task in result["tasks"].items()} == {
         "cola": 5.33,
         "sst2": 2.67,
         "mnli": 1.33,
     }
     words = " ".join(said.out.split())
-    assert "scored once, after the last step" in words and "at most 48 tokens" in words
+    assert "scored after the last step" in words and "length up to 48 tokens" in words
     assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
 
 
 def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
     def task(title: str, **above: bool | None) -> dict[str, Any]:
-        beside: dict[str, Any] = {name: {"every_seed_above": is_} for name, is_ in above.items()}
-        return {"kind": "eval", "title": title, "controls": beside}
+        controls = {name: ControlResult(every_seed_above=is_above) for name, is_above in above.items()}
+        return evaluation_result(title=title, controls=controls).to_json()
 
     tasks = {"a": task("A", init=True, random=False), "b": task("B", init=False, random=None)}
-    words = " ".join(as_text({"kind": "suite", "tasks": tasks}).split())
+    words = " ".join(as_text({"kind": "suite", "tasks": tasks, "tasks_scored": 2, "glue_score": 0.5}).split())
     assert "Every pretrained seed is above every seed of the same init on A, but not on B." in words
     assert "On A not every pretrained seed is above every seed of the random weights." in words
 
@@ -107,23 +110,23 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
 ) -> None:
     from albert_cli.evaluation.single import AllSeedsDiverged, evaluate_task
 
-    def failing(prepared: Any, out: Path) -> Any:
+    def failing(prepared: PreparedTask, *arguments: Any) -> Any:
         if prepared.recipe.model.weights == "random":
             raise AllSeedsDiverged("CoLA", {"0": "step 3"})
-        return evaluate_task(prepared, out)
+        return evaluate_task(prepared, *arguments)
 
     monkeypatch.setattr(suite, "evaluate_task", failing)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
     found = result["controls"]["random"]
-    assert (found["median"], found["diverged"], found["every_seed_above"]) == (None, {"0": "step 3"}, None)
+    assert found == {"scores_by_seed": {}, "diverged": {"0": "step 3"}, "collapsed": {}}
     assert "random weights" in (shown := as_text(result)) and "1 of 1" in shown
 
 
 def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no control is called 'randon'"):
+    with pytest.raises(ConfigError, match="unknown control 'randon'"):
         suite.parse_controls("init,randon")
     assert suite.parse_controls("random, init,random") == ("random", "init") and suite.parse_controls(None) == ()
     evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
     tuned = str(tmp_path / "out" / "run-0")
-    with pytest.raises(ConfigError, match="CoLA is only scored here"):
+    with pytest.raises(ConfigError, match="CoLA is only scored"):
         evaluate("cola", tuned, str(glue), tmp_path / "scored", 1, ONCE, "cpu", controlled=["random"])

@@ -13,12 +13,12 @@ import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
-from albert_cli.evaluation.single import prepare_evaluation
+from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.tasks.classification import softmax as softmax
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 from tests.command import albert
-from tests.glue import QUICK, evaluate, finetune, prepare, sentence
+from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence
 
 
 def test_members_are_taken_as_long_as_they_raise_the_score() -> None:
@@ -50,20 +50,20 @@ def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
     assert probabilities(out) == pytest.approx(np.mean(chosen, axis=0), abs=2e-5)
     everything = np.mean([probabilities(tmp_path / "runs" / f"run-{seed}") for seed in range(3)], axis=0)
     labels = [i + 1 for i in range(12)]
-    assert result["of_all"]["accuracy"] == pytest.approx(np.mean(everything.argmax(1) == np.array(labels) % 2))
+    assert result["scores_of_all"]["accuracy"] == pytest.approx(np.mean(everything.argmax(1) == np.array(labels) % 2))
     assert result["gain"]["chosen_over_best"] >= 0
-    assert "all 3" in said.out and "which flatters it" in said.out
+    assert "all 3" in said.out and "so their score is optimistic" in " ".join(said.out.split())
 
 
 def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
     both = [str(tuned("cola")), str(tuned("sst2"))]
     request = TaskRequest("", str(glue), 1, (), "cpu")
-    with pytest.raises(CheckpointError, match="is no model of CoLA"):
-        evaluate_ensemble(request, "cola", both, tmp_path / "out")
-    with pytest.raises(ConfigError, match="one checkpoint is no ensemble"):
-        evaluate_ensemble(request, "cola", both[:1], tmp_path / "one")
-    with pytest.raises(ConfigError, match="an ensemble is for one task"):
-        evaluate_ensemble(request, "glue", both, tmp_path / "glue")
+    with pytest.raises(CheckpointError, match="is not a model of CoLA"):
+        evaluate_ensemble("cola", request, both, tmp_path / "out")
+    with pytest.raises(ConfigError, match="an ensemble needs two or more checkpoints"):
+        evaluate_ensemble("cola", request, both[:1], tmp_path / "one")
+    with pytest.raises(ConfigError, match="an ensemble needs one task"):
+        evaluate_ensemble("glue", request, both, tmp_path / "glue")
 
 
 def test_runs_are_found_below_an_evaluation_or_a_suite(tuned: Any, glue: Path, tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tm
         finetune(prepare("table", str(encoder), data, overrides, "cpu"), tmp_path / name, 0)
     of_dev = str(table(tmp_path / "dev", ("no", "yes"), "dev"))
     request = TaskRequest("", of_dev, 1, (), "cpu")
-    first, second = (prepare_evaluation(replace(request, checkpoint=str(tmp_path / name)), "table") for name in "ab")
+    first, second = (prepare_evaluation("table", replace(request, checkpoint=str(tmp_path / name))) for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
-    said = softmax(predict_dev(second, first))
+    said = softmax(predict_dev(second, first, first.load_inputs()))
     assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
     assert not np.allclose(said, said[:, ::-1])
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))
     finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
-    with pytest.raises(CheckpointError, match=r"c: has other classes \(bad, good\) than .*a \(no, yes\)"):
-        evaluate_ensemble(request, "table", [str(tmp_path / name) for name in "ac"], tmp_path / "no")
+    with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) are not those of .*a \(no, yes\)"):
+        evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")

@@ -19,17 +19,20 @@ import torch
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.single import best_run, predict_examples, prepare_evaluation, scoring_request
+from albert_cli.evaluation.output import best_run
+from albert_cli.evaluation.scoring import predict_examples, prepare_evaluation, scoring_request
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
-from albert_cli.results import Result
+from albert_cli.results import EvaluationResult
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import find_task
-from albert_cli.training.intermediate import from_intermediate, prepare_intermediate
+from albert_cli.training import intermediate
+from albert_cli.training.intermediate import add_intermediate, use_intermediate
 from albert_cli.training.task_recipe import load_recipe
-from albert_cli.training.task_setup import TaskRequest, prepare_task
+from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
 from tests.command import albert
-from tests.glue import QUICK, as_text, evaluate, write
+from tests.helpers.results import evaluation_result
+from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, write
 
 
 class Suite:
@@ -71,11 +74,13 @@ def suite(tmp_path_factory: pytest.TempPathFactory, encoder: Path, inference: Pa
 def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
     tasks = suite.result["tasks"]
     assert list(tasks) == ["mnli", "rte", "wnli"]
-    best = best_run(suite.out / "mnli", Result.model_validate(tasks["mnli"]))
-    assert tasks["rte"]["intermediate_task"] == "mnli" and tasks["rte"]["intermediate"] == store.fingerprint(best)
-    assert tasks["wnli"]["intermediate_task"] == "pretrained" and "intermediate" not in tasks["wnli"]
+    best = best_run(suite.out / "mnli", EvaluationResult.model_validate(tasks["mnli"]))
+    assert tasks["rte"]["protocol"]["intermediate_task"] == "mnli" and tasks["rte"][
+        "intermediate"
+    ] == store.fingerprint(best)
+    assert "intermediate_task" not in tasks["wnli"]["protocol"] and "intermediate" not in tasks["wnli"]
     assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
-    assert "from a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
+    assert "initial weights a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
 
 
 def test_the_suite_holds_one_model_at_a_time(suite: Suite) -> None:
@@ -84,13 +89,13 @@ def test_the_suite_holds_one_model_at_a_time(suite: Suite) -> None:
 
 
 def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:
-    assert best_run(Path("out"), Result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
+    assert best_run(Path("out"), evaluation_result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
 
 
 def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
-    model = from_intermediate(prepare_evaluation(request, "rte"), start).new_model(0)
+    model = build_model(use_intermediate(prepare_evaluation("rte", request), start), 0)
     known = hub.read_checkpoint(start).tensors
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
@@ -109,7 +114,7 @@ def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd
 def test_a_model_of_mnli_is_its_own_start(suite: Suite, tmp_path: Path) -> None:
     given = suite.out / "mnli" / "run-1"
     result = evaluate("rte", str(given), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
-    assert result["checkpoint"] == store.fingerprint(given) and result["intermediate_task"] == "mnli"
+    assert result["checkpoint"] == store.fingerprint(given) and result["protocol"]["intermediate_task"] == "mnli"
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
@@ -119,13 +124,14 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
     rte = (suite.data / "RTE" / "train.tsv").read_text()
     data = write(tmp_path / "data", {"RTE/train": rte, "RTE/dev": rte})
     result = evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")["tasks"]["rte"]
-    assert result["intermediate_task"] == "pretrained" and "MNLI/train.tsv" in result["intermediate_note"]
+    protocol = result["protocol"]
+    assert "intermediate_task" not in protocol and "MNLI/train.tsv" in protocol["intermediate_note"]
     assert "warning: RTE starts from the checkpoint itself: the recipe starts from MNLI" in capfd.readouterr().err
     explicit = (*QUICK, "intermediate_task=mnli")
     for task in ("rte", "glue"):
         with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*MNLI/train") as refused:
             evaluate(task, str(suite.encoder), str(data), tmp_path / f"no-{task}", 1, explicit, "cpu")
-        assert refused.value.hint == "put MNLI into --data, or leave it out by -s intermediate_task=pretrained"
+        assert refused.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
 
 
 def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp_path: Path) -> None:
@@ -135,14 +141,20 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
     pretrained, control = (store.read_json(tmp_path / of / "run-7" / "results.json") for of in ("", "controls/random"))
     first, other = (tmp_path / "mnli" / of / "run-7" for of in ("", "controls/random"))
     assert pretrained["intermediate"] == store.fingerprint(first) != control["intermediate"] == store.fingerprint(other)
-    assert store.read_json(other / "results.json")["weights"] == control["weights"] == "random"
+    weights = [result["protocol"]["weights"] for result in (store.read_json(other / "results.json"), control)]
+    assert weights == ["random", "random"]
 
 
-def test_the_other_task_s_recipe_is_of_the_same_folder(suite: Suite) -> None:
+def test_the_other_task_s_recipe_is_of_the_same_folder(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[PreparedTask] = []
+    monkeypatch.setattr(intermediate, "finetune", lambda prepared, *_, **__: trained.append(prepared))
+    monkeypatch.setattr(intermediate, "use_intermediate", lambda prepared, _: prepared)
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("intermediate_task=mnli",), "cpu")
     for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
-        other = prepare_intermediate(prepare_task(name, request), request.overrides)
-        assert other.recipe.optimizer == load_recipe("mnli", (), folder).optimizer
+        add_intermediate(prepare_task(name, request), tmp_path)
+        assert trained[-1].recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
 
 def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
@@ -216,14 +228,14 @@ def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path:
     assert "diagnostics" not in suite.result and re.search("AX is left out: .*diagnostic-full", suite.said)
     with pytest.raises(InputError, match="diagnostic-full"):
         evaluate("ax", str(suite.out / "mnli" / "run-0"), str(suite.data), tmp_path / "out", 1, (), "cpu")
-    with pytest.raises(InputError, match="AX is not trained on: a model fine-tuned on MNLI answers it"):
+    with pytest.raises(InputError, match="AX has no training data; models fine-tuned on MNLI answer it"):
         evaluate("ax", str(suite.encoder), str(suite.data), tmp_path / "out", 1, (), "cpu")
 
 
 @pytest.mark.parametrize("override", ["model.head=new", "model.weights=random"])
 def test_the_model_of_mnli_answers_as_it_is_however_it_was_made(suite: Suite, override: str) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
-    assert prepare_evaluation(scoring_request(request, str(suite.out / "mnli" / "run-0")), "ax").for_scoring
+    assert prepare_evaluation("ax", scoring_request(request, str(suite.out / "mnli" / "run-0"))).for_scoring
 
 
 def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
@@ -232,7 +244,7 @@ def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
     data = write(tmp_path / "data", {"diagnostic/diagnostic-full": f"{header}\n{''.join(rows)}"})
     model = suite.out / "mnli" / "run-0"
     result = evaluate("ax", str(model), str(data), tmp_path / "out", 1, (), "cpu")
-    assert (result["kind"], result["metric"], result["examples"]) == ("run", "mcc", {"dev": 12})
+    assert (result["kind"], result["metric"], result["examples"]) == ("scored", "mcc", {"dev": 12})
     assert -1 <= result["score"] <= 1
 
 
@@ -259,14 +271,14 @@ def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
 
 def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     best = {
-        task: best_run(suite.out / task, Result.model_validate(suite.result["tasks"][task]))
+        task: best_run(suite.out / task, EvaluationResult.model_validate(suite.result["tasks"][task]))
         for task in ("mnli", "wnli")
     }
     answered = dict(re.findall(r"^(\S+\.tsv): [\d,]+ rows predicted by (.*)$", suite.said, re.MULTILINE))
     assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
     assert "9 of 11 files hold one answer for all rows" in suite.said
     assert "CoLA.tsv (1: no test set)" in suite.said and "RTE.tsv (entailment: no test set)" in suite.said
-    prepared = prepare_evaluation(TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"), "ax")
+    prepared = prepare_evaluation("ax", TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"))
     examples = prepared.task.read("test", str(suite.data))
     outputs = predict_examples(prepared, examples)
     lines = prepared.task.format_predictions(examples, outputs, scored=False)
@@ -299,6 +311,6 @@ def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite:
         evaluate(*call, submission_file=tmp_path / "it.zip")
     with pytest.raises(ConfigError, match="is not the name of a zip"):
         evaluate(*call, submission_file=tmp_path / "it.tsv")
-    with pytest.raises(ConfigError, match="for all of GLUE"):
-        evaluate("rte", *call[1:], submission_file=tmp_path / "it.zip")
+    words = ["--checkpoint", suite.encoder, "--data", data, "--out", tmp_path / "out", "--submission", "it.zip"]
+    assert "--submission needs all of GLUE" in albert("eval", "rte", *words, expect=2).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.glue import QUICK, evaluate
+from tests.helpers.task_runs import QUICK, evaluate
 
 
 def without_times(value: Any) -> Any:
@@ -25,7 +25,7 @@ def test_processes_side_by_side_make_the_same_runs(
         results.append(evaluate("rte", str(encoder), str(inference), out, 2, QUICK, "cpu", nproc=nproc))
     assert f"{tmp_path / '2' / 'run-1'}: rte seed 1" in capfd.readouterr().err
     assert without_times(results[0]) == without_times(results[1])
-    assert results[1]["intermediate_task"] == "mnli"
+    assert results[1]["protocol"]["intermediate_task"] == "mnli"
     for seed in (0, 1):
         for name in ("model.safetensors", "predictions.dev.jsonl"):
             one, two = ((tmp_path / number / f"run-{seed}" / name).read_bytes() for number in "12")

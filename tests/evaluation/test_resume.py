@@ -16,7 +16,7 @@ from albert_cli.store import files
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
-from tests.glue import QUICK, finetune, prepare
+from tests.helpers.task_runs import QUICK, build_model, finetune, prepare
 
 
 class Killed(BaseException):
@@ -132,7 +132,8 @@ def test_what_was_best_after_the_last_state_is_found_again(
 
 
 def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: PreparedTask) -> None:
-    job, state = FinetuneJob(rising, rising.recipe, rising.new_model(0)), TrainState()
+    job = FinetuneJob(rising, rising.load_inputs(), rising.recipe, build_model(rising, 0))
+    state = TrainState()
     kept = []
     for step, score in enumerate([0.5, 0.4, 0.7, 0.7, 0.6, 0.8], start=1):
         state.step = step

@@ -7,7 +7,6 @@ import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,10 @@ from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
-from albert_cli.results import Result
 from albert_cli.tasks.registry import average_score, find_task
 from tests.command import albert
-from tests.glue import QUICK, SHAPE, as_text, evaluate, finetune, prepare, sentence, summarise
+from tests.helpers.results import evaluation_result, run_result, scored_result
+from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, prepare, sentence, summarize
 
 Tuned = Callable[[str], Path]
 
@@ -43,7 +42,7 @@ def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = evaluate("sst2", str(tuned("cola")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
-    assert (result["kind"], result["seeds"], result["steps"]) == ("eval", [0, 1], 6)
+    assert (result["kind"], result["seeds"], result["protocol"]["steps"]) == ("eval", [0, 1], 6)
     assert result["checkpoint"] == store.fingerprint(tuned("cola"))
     assert "was fine-tuned for cola (0, 1); SST-2 is trained from its encoder" in capfd.readouterr().err
 
@@ -53,7 +52,7 @@ def test_random_weights_can_be_asked_for_with_a_checkpoint_of_the_task(
 ) -> None:
     overrides = (*QUICK, "model.weights=random")
     result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")
-    assert (result["kind"], result["weights"]) == ("eval", "random")
+    assert (result["kind"], result["protocol"]["weights"]) == ("eval", "random")
 
 
 def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     lines = [(tmp_path / name / "predictions.dev.jsonl").read_text() for name in ("ours", "theirs")]
     assert lines[0] == lines[1]
     # And where training goes on with that head.
-    trained = prepare("mnli", str(other), str(glue), (*QUICK, "model.head=checkpoint"), "cpu").new_model(0)
+    trained = build_model(prepare("mnli", str(other), str(glue), (*QUICK, "model.head=checkpoint"), "cpu"), 0)
     assert torch.equal(trained.classifier.weight, hub.read_checkpoint(tuned("mnli")).tensors["classifier.weight"])
 
 
@@ -85,7 +84,7 @@ def test_a_classifier_with_default_names_is_asked_for(
     """Two classes without names may be those of any task with two."""
     other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
     for task in ("cola", "sst2"):
-        with pytest.raises(ConfigError, match=r"its classes have no names \(LABEL_0, LABEL_1\)") as asked:
+        with pytest.raises(ConfigError, match=r"the classes have no names \(LABEL_0, LABEL_1\)") as asked:
             evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
         assert "model.head=checkpoint" in str(asked.value.hint)
     trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
@@ -110,7 +109,7 @@ def test_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path
     (tmp_path / "CoLA").mkdir()
     shutil.copy(glue / "CoLA" / "dev.tsv", tmp_path / "CoLA")
     result = evaluate("cola", str(tuned("cola")), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
-    assert result["majority"] is None and result["examples"] == {"dev": 12}
+    assert "majority" not in result and result["examples"] == {"dev": 12}
     assert "majority" not in as_text(result)
     with pytest.raises(InputError, match=r"SST-2/train\.tsv"):
         evaluate("sst2", str(tuned("cola")), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
@@ -157,7 +156,7 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
     result = evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
     assert list(result["tasks"]) == ["cola", "sst2", "mnli"] and len(result["left_out"]) == 6
     kinds = {name: task["kind"] for name, task in result["tasks"].items()}
-    assert kinds == {"cola": "eval", "sst2": "eval", "mnli": "run"}
+    assert kinds == {"cola": "eval", "sst2": "eval", "mnli": "scored"}
     mnli = statistics.fmean(result["tasks"]["mnli"]["scores"].values())
     trained = {"cola": "mcc", "sst2": "accuracy"}
     others = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
@@ -173,13 +172,14 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
 
 def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
-    counted = {name: suite.glue_metrics(Result(task=name, all_scores=all_scores)) for name, all_scores in of.items()}
+    counted = {
+        name: suite.glue_metrics(evaluation_result(task=name, all_scores=all_scores)) for name, all_scores in of.items()
+    }
     assert average_score(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
 def test_all_nine_tasks_are_the_glue_score() -> None:
-    task: dict[str, Any] = {"kind": "run", "title": "T", "metric": "m", "score": 0.5, "majority": None}
-    suite = {"kind": "suite", "tasks": {"a": task}, "glue_score": 0.715, "tasks_scored": 9}
+    suite = {"kind": "suite", "tasks": {"a": scored_result().to_json()}, "glue_score": 0.715, "tasks_scored": 9}
     assert as_text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
 
 
@@ -231,9 +231,10 @@ def test_questions_are_asked_as_in_training_and_may_be_asked_again(
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
-    run = {"kind": "run", "title": "T", "metric": "m", "majority": 0.5, "seconds": 1.0}
-    runs = [{**run, "seed": seed, "score": score, "scores": {"m": score}} for seed, score in enumerate((0.5, 0.6, 0.7))]
-    result = summarise(runs)
-    assert result["standard_error"] == pytest.approx(0.1 / 3**0.5) and result["stdev"] == pytest.approx(0.1)
-    assert "s.e." in (shown := as_text(result)) and " 60.0   5.8 " in shown
-    assert (one := summarise(runs[:1]))["standard_error"] is None and "s.e." not in as_text(one)
+    runs = [run_result(score, seed).to_json() for seed, score in enumerate((0.5, 0.6, 0.7))]
+    result = summarize(runs)
+    assert result.standard_error == pytest.approx(0.1 / 3**0.5) and result.stdev == pytest.approx(0.1)
+    shown = as_text(result.to_json())
+    assert "s.e." in shown and " 60.0   5.8 " in shown
+    one = summarize(runs[:1])
+    assert one.standard_error is None and "s.e." not in as_text(one.to_json())

@@ -11,14 +11,14 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.search import parse_grid
 from tests.command import albert
-from tests.glue import QUICK
+from tests.helpers.task_runs import QUICK
 
 
 def test_every_combination_the_last_list_fastest() -> None:
     assert parse_grid(["lr=1e-5,2e-5", "batch=16,32"]) == [
-        (("lr", lr), ("batch", batch)) for lr in ("1e-5", "2e-5") for batch in ("16", "32")
+        {"lr": lr, "batch": batch} for lr in ("1e-5", "2e-5") for batch in ("16", "32")
     ]
-    assert parse_grid(["optimizer.eps=1e-6"]) == [(("optimizer.eps", "1e-6"),)]
+    assert parse_grid(["optimizer.eps=1e-6"]) == [{"optimizer.eps": "1e-6"}]
     assert len(parse_grid(["lr=1,1,2"])) == 2
 
 
@@ -28,8 +28,8 @@ def test_every_combination_the_last_list_fastest() -> None:
         (["lr"], "expected KEY=VALUE"),
         (["lr="], "expected KEY=VALUE"),
         (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
-        (["rl=1"], "no key is called 'rl'"),
-        (["lr=1", "lr=2"], "lr is given twice"),
+        (["rl=1"], "unknown key 'rl'"),
+        (["lr=1", "lr=2"], "lr is listed twice"),
         (["lr=1", "optimizer.lr=2"], "lr and optimizer.lr set the same thing"),
         (["steps=10", "epochs=1"], "steps and epochs set the same thing"),
         (["schedule.warmup_ratio=0.1", "warmup=5"], "schedule.warmup_ratio and warmup set the same thing"),
@@ -46,9 +46,9 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
-    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, finished")
+    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, finished runs included")
     assert first < said.err.index("CoLA seed 0 step")
-    assert "The best was chosen on dev" in said.out
+    assert "The best combination was selected on dev" in said.out
     result = json.loads((out / "results.json").read_text())
     assert [p["values"] for p in result["points"]][1] == {"lr": "1e-3", "batch": "4"}
     assert result["best"]["median"] == max(p["median"] for p in result["points"])
@@ -81,9 +81,9 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cola", "x=1"), "no key is called 'x'"),
+        (("cola", "x=1"), "unknown key 'x'"),
         (("cola", "lr=1", "--nproc", 0), "greater than or equal to 1"),
-        (("glue", "lr=1,2"), "a search is for one task"),
+        (("glue", "lr=1,2"), "a search needs one task"),
     ],
 )
 def test_what_does_not_go_together(
@@ -91,11 +91,11 @@ def test_what_does_not_go_together(
 ) -> None:
     call = ["search", *arguments, "--checkpoint", encoder, "--data", glue, "--out", tmp_path / "out"]
     assert message in albert(*call, expect=2).err
-    assert "eval needs a --checkpoint" in albert("eval", "cola", "--out", tmp_path / "out", expect=2).err
+    assert "--checkpoint is missing" in albert("eval", "cola", "--out", tmp_path / "out", expect=2).err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_of_the_task_is_no_start_for_a_search(tuned: object, glue: Path, tmp_path: Path) -> None:
     model = tuned("cola")  # type: ignore[operator]
     call = ["search", "cola", "lr=1,2", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out"]
-    assert "is fine-tuned for CoLA already" in albert(*call, expect=2).err
+    assert "is already fine-tuned for CoLA" in albert(*call, expect=2).err

@@ -7,21 +7,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from albert_cli import config, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError, ScoreNotReachedError, Skipped
 from albert_cli.evaluation import verify
+from albert_cli.evaluation.tables import format_result
 from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
-from albert_cli.results import Result
+from albert_cli.results import VerifyResult
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import TaskRequest
 from tests.checkpoints import untrained
 from tests.command import albert
+from tests.helpers.results import evaluation_result
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -57,7 +58,7 @@ def recipe(path: Path, checkpoint: Path | str, tolerance: float = 1.0, **scores:
     return str(path)
 
 
-def verified(file: str, data: Path | None, out: Path, checkpoint: str = "") -> dict[str, Any]:
+def verified(file: str, data: Path | None, out: Path, checkpoint: str = "") -> VerifyResult:
     return verify.verify_checkpoint(file, TaskRequest(checkpoint, str(data) if data else None, 0, device="cpu"), out)
 
 
@@ -72,15 +73,15 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
         and not verify.is_verify_recipe("sst2")
     )
     result = verified(file, data, tmp_path / "out")
-    assert result["tasks"]["sst2"] == {
+    assert result.to_json()["tasks"]["sst2"] == {
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip
-    assert result["tasks"]["race"]["verdict"] == "skipped" and "not found" in result["tasks"]["race"]["reason"]
-    assert result["average"] == {"published": 99.5, "here": 100.0} and "Avg of 1" in verify.format_verdicts(result)
-    assert result["reached"] and result == store.read_json(tmp_path / "out" / "results.json")
+    assert result.tasks["race"].verdict == "skipped" and "not found" in str(result.tasks["race"].reason)
+    assert result.average == {"published": 99.5, "measured": 100.0} and "Avg of 1" in format_result(result)
+    assert result.reached and result.to_json() == store.read_json(tmp_path / "out" / "results.json")
     verify.require_reached(result)
-    said = verify.format_verdicts(result)
+    said = format_result(result)
     assert "sst2" in said and "reached" in said and "skipped: " in said
 
 
@@ -94,14 +95,14 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     (other / "train.tsv").write_text(dev.read_text())
     (other / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
     result = verified(file, tmp_path, tmp_path / "out")
-    found = result["tasks"]["sst2"]
-    assert found["tolerance"] == 0.5 and found["scores"]["accuracy"] < 99 and found["verdict"] == "not reached"
-    with pytest.raises(ScoreNotReachedError, match="sst2: below the published score") as raised:
+    found = result.tasks["sst2"]
+    assert found.tolerance == 0.5 and found.scores["accuracy"] < 99 and found.verdict == "not reached"
+    with pytest.raises(ScoreNotReachedError, match="sst2: diverged, or below the published score") as raised:
         verify.require_reached(result)
     assert raised.value.exit_code == 7
     file = recipe(tmp_path / "r.toml", checkpoint, 99.0, sst2=99.5)
     wider = verified(file, tmp_path, tmp_path / "out")
-    assert wider["reached"]  # and nothing is trained again
+    assert wider.reached  # and nothing is trained again
     assert store.read_json(tmp_path / "out" / "sst2" / "results.json")["seeds"] == [0]
 
 
@@ -112,8 +113,8 @@ def test_a_task_of_which_every_seed_diverges_is_not_reached(
     monkeypatch.setattr(FinetuneJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in plain(*a).items()})
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
     result = verified(file, data, tmp_path / "out")
-    assert (result["tasks"]["sst2"]["verdict"], result["reached"]) == ("diverged", False)
-    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in verify.format_verdicts(result)
+    assert (result.tasks["sst2"].verdict, result.reached) == ("diverged", False)
+    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in format_result(result)
     with pytest.raises(ScoreNotReachedError, match="sst2"):
         verify.require_reached(result)
 
@@ -126,14 +127,14 @@ def test_squad_is_compared_as_it_was_published(
     with Path(file).open("a") as stream:
         stream.write("squad2 = { best_f1 = 82.1, best_em = 79.3 }\n")
     scores = {"f1": [0.10], "em": [0.09], "best_f1": [0.821], "best_em": [0.79]}
-    monkeypatch.setattr(verify, "evaluate", lambda *_: Result(median=0.10, metric="f1", all_scores=scores))
+    monkeypatch.setattr(verify, "evaluate", lambda *_: evaluation_result(task="squad2", metric="f1", all_scores=scores))
     (tmp_path / "out").mkdir()  # what the evaluation would make
     result = verified(file, data, tmp_path / "out")
-    assert result["tasks"]["squad2"]["scores"] == pytest.approx({"best_f1": 82.1, "best_em": 79.0})
-    assert result["reached"] and "82.1/79.3" in verify.format_verdicts(result)
+    assert result.tasks["squad2"].scores == pytest.approx({"best_f1": 82.1, "best_em": 79.0})
+    assert result.reached and "82.1/79.3" in format_result(result)
     with Path(file).open("a") as stream:
         stream.write("[tolerance_of]\nsquad2 = 0.2\n")
-    assert not verified(file, data, tmp_path / "out")["reached"]
+    assert not verified(file, data, tmp_path / "out").reached
 
 
 def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
@@ -159,7 +160,7 @@ def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, dat
     with pytest.raises(InputError, match=r"train\.tsv:8: 1 fields instead of 2"):
         verified(file, tmp_path / "damaged", tmp_path / "out")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
-    assert "takes no --submission" in albert(*call, "--again", expect=2).err
+    assert "takes no --submission" in albert(*call, "--retrain", expect=2).err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("x")
     with pytest.raises(BusyError, match="holds other files"):
@@ -181,10 +182,10 @@ def test_the_shipped_recipe_has_the_published_scores() -> None:
     shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
     assert shipped.expected == load_published_scores()["ALBERT-base v2"]
     assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of == {"race": 4.0}
-    with pytest.raises(ConfigError, match="names no task"):
+    with pytest.raises(ConfigError, match="the recipe expects no scores"):
         VerifyRecipe("x", "y", {})
     for scores in ({}, {"accuracy": 90.0, "f1": 80.0}):
-        with pytest.raises(ConfigError, match=r"expected\.sst2: scores are published as accuracy"):
+        with pytest.raises(ConfigError, match=r"expected\.sst2: the published scores are accuracy"):
             VerifyRecipe("x", "y", {"sst2": scores})
     with pytest.raises(ConfigError, match=r"runs is 0: .*greater than or equal to 1"):
         config.validate_recipe(VerifyRecipe, {"checkpoint": "x", "source": "y", "runs": 0}, "recipe")

@@ -18,6 +18,7 @@ from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
 from albert_cli.experiments.stages import make_plan
 from albert_cli.tasks.registry import paper_metric_names
 from tests.helpers.experiments import finish_stage
+from tests.helpers.results import evaluation_result
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
@@ -42,8 +43,8 @@ def as_printed(name: str, out: Path, table: int = 0) -> tuple[ExperimentPlan, di
             values = [float(value) / 100 for value in cells[column].split("/")]
             scores = {name: [value] * 5 for name, value in zip(paper_metric_names(task), values, strict=True)}
             other = {"f1": [0.1] * 5, "em": [0.1] * 5} if task == "squad2" else {}  # at threshold 0
-            result = {"title": column, "median": 0.1, "all_scores": scores | other, "majority": 0.0}
-            finish_stage(plan, run.tasks[task], result)
+            result = evaluation_result([0.1], task=task, title=column, all_scores=scores | other, majority=0.0)
+            finish_stage(plan, run.tasks[task], result.to_json())
     return plan, rows
 
 
@@ -202,9 +203,9 @@ def test_task_scores_on_few_examples_are_noisy(
             plan.directory(stage).joinpath("run-0").mkdir(parents=True)
             (plan.directory(stage) / "run-0/predictions.dev.jsonl").write_text(predictions(task, examples))
         scores = {name: [0.9] for name in paper_metric_names(task)}
-        majority = {"majority": 0.5} if task == "sst2" else {}
-        result = {"all_scores": scores, "median": 0.9, "labels": ["a", "b"]} | majority
-        finish_stage(plan, stage, result)
+        majority = 0.5 if task == "sst2" else None
+        result = evaluation_result(task=task, all_scores=scores, labels=["a", "b"], majority=majority)
+        finish_stage(plan, stage, result.to_json())
     assert outcome.read_outcome(plan).claims[0].verdict == verdict
 
 

@@ -18,7 +18,7 @@ from albert_cli.experiments.uncertainty import (
     jackknife_task,
     value_without_error,
 )
-from albert_cli.results import Result
+from tests.helpers.results import evaluation_result
 
 
 def test_jackknife_of_a_fraction_has_binomial_error() -> None:
@@ -70,7 +70,7 @@ def test_jackknife_task_has_the_result_and_its_error(runs: int, tmp_path: Path) 
         ]
         (tmp_path / f"run-{run}").mkdir()
         (tmp_path / f"run-{run}/predictions.dev.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    result = Result(all_scores={"mcc": [0.41] * runs}, labels=["is False", "is True"])
+    result = evaluation_result(all_scores={"mcc": [0.41] * runs}, labels=["is False", "is True"])
     estimate = jackknife_task(["mcc"], result, tmp_path)["mcc"]
     assert estimate[0] == pytest.approx(0.41)
     # (1 - r²) / √n for one run; several runs that err by themselves are surer together.

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import store
+from albert_cli.tasks.registry import TASKS
+from tests.helpers.results import evaluation_result, run_result
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 HOSTILE = "<script>alert('x')</script>\"&$x_1$"
@@ -68,14 +70,16 @@ def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None
     return store.fingerprint(checkpoint)
 
 
-def write_eval(directory: Path, scores: list[float], **more: Any) -> None:
-    directory.mkdir(parents=True)
-    by_seed = {str(seed): score for seed, score in enumerate(scores)}
-    record = {"kind": "eval", "task": "rte", "metric": "accuracy", "scores_by_seed": by_seed, "majority": 0.527}
-    store.write_json(directory / "results.json", record | {"steps": 800, "batch_size": 32, "lr": 3e-5} | more)
-    for seed, score in by_seed.items():
+def write_eval(directory: Path, scores: list[float], **changes: Any) -> None:
+    """Write an evaluation with these scores and its runs; `changes` are keys of the result or of its protocol."""
+    task = changes.get("task", "rte")
+    title = changes.get("title", TASKS[task].title if task in TASKS else task)
+    changes = {"majority": 0.527, **changes, "task": task, "title": title}
+    evaluation = evaluation_result(scores, **changes)
+    for seed, score in enumerate(scores):
         run = directory / f"run-{seed}"
-        run.mkdir()
-        store.write_json(run / "results.json", {"kind": "run", "task": "rte", "score": score, "seed": int(seed)})
+        run.mkdir(parents=True)
+        run_result(score, seed, task=task, title=title).write(run / "results.json")
         lines = [{"step": step, "eval": {"accuracy": score - 0.1 / step}} for step in (1, 2, 3)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluation.write(directory / "results.json")

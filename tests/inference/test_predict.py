@@ -19,7 +19,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
 from tests.command import albert
-from tests.glue import SHAPE, sentence
+from tests.helpers.task_runs import SHAPE, sentence
 
 Tuned = Callable[[str], Path]
 

@@ -15,7 +15,7 @@ from albert_cli.tasks.glue import GLUE
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary
-from tests.glue import finetune, prepare
+from tests.helpers.task_runs import finetune, prepare
 
 QUICK = (
     "optimizer.lr=1e-3", "schedule.total_steps=20", "schedule.warmup_steps=4", "train.batch_size=8",

@@ -17,7 +17,9 @@ from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import collect
 from albert_cli.report.render import Cell, Table, printable, render_html
+from albert_cli.results import RunResult, ScoredResult
 from tests.helpers.reports import HOSTILE, Page, write_eval, write_pretraining
+from tests.helpers.results import ensemble_result, run_result, scored_result
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def workspace(tmp_path: Path) -> Path:
     root = tmp_path / "work"
     checkpoint = write_pretraining(root / "pretrain")
     write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, weights="pretrained")
-    write_eval(root / "random", [0.55, 0.52, 0.54], checkpoint="random", baselines={"bag of words": {"accuracy": 0.58}})
+    write_eval(root / "random", [0.55, 0.52, 0.54], weights="random", baselines={"bag of words": {"accuracy": 0.58}})
     return root
 
 
@@ -43,7 +45,7 @@ def test_page_shows_scores_seeds_and_baselines(workspace: Path, tmp_path: Path) 
 def test_collapsed_seeds_are_counted(tmp_path: Path) -> None:
     collapsed = {"0": "one class for all inputs"}
     write_eval(tmp_path / "w" / "a", [0.5, 0.6, 0.7], checkpoint="abc", weights="pretrained", collapsed=collapsed)
-    write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], checkpoint="random")
+    write_eval(tmp_path / "w" / "b", [0.52, 0.55, 0.58], weights="random")
     build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert "3 seeds, spread 20.0, s.e. 5.8, 1 collapsed" in text
@@ -60,11 +62,10 @@ def test_collapsed_seeds_are_drawn_as_rings(collapsed: dict[str, str], num_rings
 
 def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", weights="pretrained")
-    write_eval(tmp_path / "w" / "random", [0.51, 0.53], checkpoint="random")
-    together = {"kind": "ensemble", "task": "rte", "metric": "accuracy", "score": 0.657, "chosen": ["a", "b"]}
+    write_eval(tmp_path / "w" / "random", [0.51, 0.53], weights="random")
     there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
     there.mkdir()
-    store.write_json(there / "results.json", together)
+    ensemble_result(0.657).write(there / "results.json")
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
@@ -142,7 +143,7 @@ def test_custom_tables_are_separate_tasks(tmp_path: Path, apart: str) -> None:
         more = {"task": "table", "title": "table", "labels": ["a", "b"], "majority": score - 0.1} | {apart: value}
         write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", weights="pretrained", **more)
     weak = more | {"weights": "random"}
-    write_eval(tmp_path / "w" / "weak", [0.5, 0.52], checkpoint="random", **weak)
+    write_eval(tmp_path / "w" / "weak", [0.5, 0.52], **weak)
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said.models == ["checkpoint a", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
@@ -167,18 +168,16 @@ def test_protocols_are_printed_once(tmp_path: Path) -> None:
     }  # fmt: skip
     write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **given)
     note = "the recipe starts from MNLI, whose data are not there"
-    write_eval(
-        tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", intermediate_note=note, seeds="x"
-    )
-    one = given | {"kind": "run", "task": "cola", "title": "CoLA", "metric": "mcc", "score": 0.4, "seed": 3}
+    write_eval(tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", intermediate_note=note)
     (tmp_path / "w" / "c").mkdir()
-    store.write_json(tmp_path / "w" / "c" / "results.json", one)
+    one = given | {"task": "cola", "title": "CoLA", "metric": "mcc"}
+    run_result(0.4, 3, **one).write(tmp_path / "w" / "c" / "results.json")
     build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
-    assert "checkpoint abc on RTE: median of 2 seeds (0 to 1), 800 steps of 32, rate 3e-05 after 200" in text
-    assert "checkpoint abc on CoLA: seed 3, 800 steps of 32, rate 3e-05 after 200" in text
-    assert "from a model fine-tuned on MNLI; scored on dev" in text
-    assert "every 100 steps, the best kept." in text
+    assert "checkpoint abc on RTE: seeds 0 to 1 (median of 2), steps 800," in text
+    assert "checkpoint abc on CoLA: seed 3, steps 800," in text
+    assert "batch size 32, learning rate 3e-05, warmup 200 steps, length up to 128 tokens, dropout 0.1" in text
+    assert "initial weights a model fine-tuned on MNLI, scored every 100 steps, best kept" in text
     assert f"MRPC: {note}." in text
 
 
@@ -217,7 +216,7 @@ def test_page_loads_and_runs_nothing(workspace: Path, tmp_path: Path) -> None:
 def test_markup_in_labels_is_escaped(tmp_path: Path) -> None:
     root = tmp_path / "work"
     write_eval(
-        root / "a", [0.5, 0.6], task=HOSTILE, metric=HOSTILE, baselines={HOSTILE: {HOSTILE: 0.4}},
+        root / "a", [0.5, 0.6], task=HOSTILE, title=HOSTILE, metric=HOSTILE, baselines={HOSTILE: {HOSTILE: 0.4}},
         versions={HOSTILE: HOSTILE}, checkpoint=HOSTILE, recipe=HOSTILE, data=HOSTILE,
     )  # fmt: skip
     store.write_json(root / "examples.json", {"title": HOSTILE, "rows": [{HOSTILE: HOSTILE}]})
@@ -251,17 +250,16 @@ def test_example_tables_with_rows_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "shown"),
+    ("result", "shown"),
     [
-        ({"seed": 7}, ["1 seed"]),
-        ({"checkpoint": "a1b2", "weights": "task checkpoint", "steps": 0}, ["not trained", "checkpoint a1b2"]),
+        (run_result(0.8, 7), ["1 seed"]),
+        (scored_result(0.8, checkpoint="a1b2"), ["not trained", "checkpoint a1b2"]),
     ],
 )
-def test_single_result_makes_a_report(more: dict[str, Any], shown: list[str], tmp_path: Path) -> None:
-    record = {"kind": "run", "task": "sst2", "metric": "accuracy", "score": 0.8}
-    store.write_json(tmp_path / "results.json", record | more)
+def test_single_result_makes_a_report(result: RunResult | ScoredResult, shown: list[str], tmp_path: Path) -> None:
+    result.write(tmp_path / "results.json")
     (evaluation,) = collect([tmp_path]).evaluations
-    assert evaluation.scores == {str(more.get("seed", 0)): 0.8}
+    assert evaluation.scores == result.scores_by_seed
     build_report([tmp_path], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert all(words in text for words in shown)
@@ -312,12 +310,13 @@ def test_runs_of_one_name_get_longer_names(tmp_path: Path) -> None:
     assert said.pretraining == ["a/run", "b/run"]
 
 
-def test_values_of_wrong_type_are_skipped(tmp_path: Path) -> None:
-    root = tmp_path / "work"
-    write_eval(root / "a", [0.5, 0.6], majority="high", versions=["x"], examples=3, baselines={"b": None})
-    (evaluation,) = collect([root]).evaluations
-    assert evaluation.baselines == {} and list(evaluation.scores) == ["0", "1"]
-    build_report([root], tmp_path / "report.html")
+@pytest.mark.parametrize("change", [{"majority": "high"}, {"versions": ["x"]}, {"examples": 3}, {"baselines": 1}])
+def test_result_with_wrong_type_names_its_key(change: dict[str, Any], tmp_path: Path) -> None:
+    write_eval(tmp_path / "a", [0.5, 0.6])
+    path = tmp_path / "a" / "results.json"
+    store.write_json(path, store.read_json(path) | change)
+    with pytest.raises(CheckpointError, match=rf"a/results\.json: eval\.{next(iter(change))}: "):
+        build_report([tmp_path], tmp_path / "report.html")
 
 
 def test_directories_without_results_are_rejected(tmp_path: Path) -> None:

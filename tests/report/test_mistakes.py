@@ -18,6 +18,7 @@ from albert_cli.report.collect import Evaluation, collect
 from albert_cli.report.mistakes import find_worst, group_by_example, list_mistakes
 from albert_cli.report.predictions import read_predictions
 from tests.helpers.reports import Page, write_eval
+from tests.helpers.results import run_result
 
 
 def write_predictions(directory: Path, lines: list[dict[str, Any]]) -> None:
@@ -26,8 +27,8 @@ def write_predictions(directory: Path, lines: list[dict[str, Any]]) -> None:
     (directory / "predictions.dev.jsonl").write_text(text, encoding="utf-8")
 
 
-def write_result(directory: Path, **record: Any) -> None:
-    store.write_json(directory / "results.json", {"kind": "run", "task": "table", "metric": "accuracy"} | record)
+def write_result(directory: Path, *, task: str = "table", score: float = 0.5, **changes: Any) -> None:
+    run_result(score, **{"task": task, "title": task, **changes}).write(directory / "results.json")
 
 
 def classified(name: str, gold: str, predicted: str, probability: float, **more: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.race import RACE as RACE_TASKS
 from tests.checkpoints import untrained
-from tests.glue import evaluate, finetune, prepare
+from tests.helpers.task_runs import evaluate, finetune, prepare
 
 OVERRIDES = (
     "optimizer.lr=1e-2", "schedule.total_steps=40", "schedule.warmup_steps=4", "model.dropout=0.0",
@@ -97,11 +97,11 @@ def test_choice_logits_equal_transformers(tuned: Path, race: Path) -> None:
 
 def test_eval_race_scores_each_level(tuned: Path, race: Path, tmp_path: Path) -> None:
     scored = evaluate("race", str(tuned), str(race), tmp_path / "scored", 1, (), "cpu")
-    assert scored["weights"] == "task checkpoint"
+    assert scored["kind"] == "scored"
     assert scored["scores"] == store.read_json(tuned / "results.json")["scores"]
     for level in ("middle", "high"):
         alone = evaluate(f"race_{level}", str(tuned), str(race), tmp_path / level, 1, (), "cpu")
-        assert alone["kind"] == "run" and alone["scores"] == {"accuracy": scored["scores"][f"{level}_accuracy"]}
+        assert alone["kind"] == "scored" and alone["scores"] == {"accuracy": scored["scores"][f"{level}_accuracy"]}
     short = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=4", "model.head=new")
     trained = evaluate("race_high", str(tuned), str(race), tmp_path / "trained", 1, short, "cpu")
     assert trained["kind"] == "eval" and list(trained["all_scores"]) == ["accuracy"]

@@ -21,6 +21,7 @@ import transformers
 
 from albert_cli import journal, store
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.evaluation.tables import protocol_pairs
 from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
@@ -30,7 +31,7 @@ from albert_cli.training import device
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
-from tests.glue import evaluate, finetune, prepare, protocol_of, summarise
+from tests.helpers.task_runs import build_model, evaluate, finetune, prepare, summarize
 from tests.processes import albert, start
 
 OVERRIDES = (
@@ -92,7 +93,8 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
     result = store.read_json(tuned / "results.json")
     assert result["score"] == result["scores"]["accuracy"] > result["majority"]
     assert (result["kind"], result["task"], result["metric"], result["seed"]) == ("run", "table", "accuracy", 1)
-    assert (result["labels"], result["weights"], result["steps"]) == (["kra", "wi"], "pretrained", 30)
+    assert result["labels"] == ["kra", "wi"]
+    assert (result["protocol"]["weights"], result["protocol"]["steps"]) == ("pretrained", 30)
     assert result["examples"] == {"train": 80, "dev": 40}
     assert result["checkpoint"] == store.fingerprint(prepared.checkpoint.directory)
     assert {"albert", "torch"} <= set(result["versions"])
@@ -105,9 +107,9 @@ def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: Prep
     copy = shutil.copytree(tuned, tmp_path / "out")
     assert finetune(prepared, copy, 1)["score"] > 0
     results = store.read_json(copy / "results.json")
-    for damaged in ({"score": "0.9"}, {"scores": {"accuracyx": 0.9}}):
+    for damaged, message in (({"score": "0.9"}, "score"), ({"scores": {"accuracyx": 0.9}}, r"scores\.accuracy")):
         store.write_json(copy / "results.json", results | damaged)
-        with pytest.raises(CheckpointError, match=r"results\.json: damaged"):
+        with pytest.raises(CheckpointError, match=rf"results\.json: .*{message}"):
             finetune(prepared, copy, 1)
 
 
@@ -141,14 +143,16 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     overrides = (*OVERRIDES, "schedule.epochs=1.5", "schedule.warmup_ratio=0.2", "train.eval_every=0")
     run = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
-    assert (result["steps"], result["epochs"], result["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
+    protocol = result["protocol"]
+    assert (protocol["steps"], protocol["epochs"], protocol["warmup_steps"], result["best_step"]) == (15, 1.5, 3, 15)
     assert [r["step"] for r in journal.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
     schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
     assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
     again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
     assert finetune(again, run, 1) == result
-    said = protocol_of(summarise([result]))
-    assert "15 steps of 8 (1.5 epochs)" in said and "; scored once, after the last step; train 80, dev" in said
+    pairs = dict(protocol_pairs(summarize([result])))
+    assert (pairs["steps"], pairs["batch size"], pairs["epochs"]) == ("15", "8", "1.5")
+    assert (pairs["scored"], pairs["examples"]) == ("after the last step", "80 train and 40 dev")
 
 
 def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: Path, tmp_path: Path) -> None:
@@ -161,18 +165,19 @@ def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: P
 def test_the_bias_may_begin_at_the_labels(prepared: PreparedTask, tmp_path: Path) -> None:
     def first(p: PreparedTask) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
-        begun = replace(p, recipe=replace(p.recipe, model=settings)).new_model(0)
-        plain = p.new_model(0)
+        begun = build_model(replace(p, recipe=replace(p.recipe, model=settings)), 0)
+        plain = build_model(p, 0)
         assert torch.equal(begun.classifier.weight, plain.classifier.weight) and not plain.classifier.bias.any()
         bias: torch.Tensor = begun.classifier.bias.detach()
         return bias
 
-    labels = [example.label for example in prepared.inputs.examples["train"]]
+    labels = [example.label for example in prepared.load_inputs().train_examples]
     share = (labels.count(0) + 1) / (len(labels) + 2)
     assert first(prepared).exp().tolist() == pytest.approx([share, 1 - share])
     (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
     values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
-    mean = sum(example.label for example in values.inputs.examples["train"]) / len(values.inputs.examples["train"])
+    labels = [example.label for example in values.load_inputs().train_examples]
+    mean = sum(labels) / len(labels)
     assert first(values).tolist() == pytest.approx([mean])
 
 
@@ -181,20 +186,22 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
 
     def part(seed: int, count: int) -> list[str]:
         overrides = (*OVERRIDES, f"data.train_examples={count}")
-        drawn = prepare("table", asked.checkpoint, asked.data, overrides, "cpu").for_seed(seed)
-        assert drawn.inputs.examples["dev"] == prepared.inputs.examples["dev"]
-        return [example.id for example in drawn.inputs.examples["train"]]
+        inputs = prepare("table", asked.checkpoint, asked.data, overrides, "cpu").load_inputs(seed)
+        assert inputs.dev_examples == all_inputs.dev_examples
+        return [example.id for example in inputs.train_examples]
 
-    everything = [example.id for example in prepared.inputs.examples["train"]]
+    all_inputs = prepared.load_inputs()
+    everything = [example.id for example in all_inputs.train_examples]
     assert len(set(part(1, 10))) == 10 and set(part(1, 10)) < set(part(1, 20)) < set(everything)
     assert part(1, 10) == part(1, 10) != part(2, 10)
     assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
     overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
     few = prepare("table", asked.checkpoint, asked.data, overrides, "cpu")
     results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
-    assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["steps"] == 4
+    assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["protocol"]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
-    assert "16 training examples drawn by its seed, 4 steps" in protocol_of(summarise(results))
+    pairs = dict(protocol_pairs(summarize(results)))
+    assert pairs["subset"] == "16 training examples sampled by the seed"
 
 
 def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
@@ -206,19 +213,20 @@ def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
         (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\n" + lines)
     asked = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
     both = prepare("table", str(finished), str(tmp_path), asked, "cpu")
-    features, size = both.inputs.train, len(rows)
+    inputs, size = both.load_inputs(), len(rows)
+    features = inputs.train
     assert isinstance(features, PairFeatures)
-    assert (len(features), len(both.inputs.train_examples), len(both.inputs.dev)) == (2 * size, size, size)
+    assert (len(features), len(inputs.train_examples), len(inputs.dev)) == (2 * size, size, size)
     for i in range(size):
         as_given, exchanged = (features.batch(np.array([k]))[0] for k in (i, size + i))
         first, second = (as_given.ids[1:][as_given.segment_ids[1:] == k].tolist() for k in (0, 1))
         assert exchanged.ids.tolist() == [as_given.ids[0], *second, *first] and first != second
         assert features.gold[i] == features.gold[size + i]
     result = finetune(both, tmp_path / "run", 0)
-    assert result["steps"] == 3 and result["examples"]["train"] == size
-    assert "3 steps of 8 (4 epochs of each pair in both orders)" in protocol_of(summarise([result]))
+    assert result["protocol"]["steps"] == 3 and result["examples"]["train"] == size
+    assert dict(protocol_pairs(summarize([result])))["epochs"] == "4 (each pair in both orders)"
     alone = prepare("table", prepared.request.checkpoint, prepared.request.data, ("data.both_orders=true",), "cpu")
-    with pytest.raises(ConfigError, match="no two texts to exchange"):
+    with pytest.raises(ConfigError, match="table has no pairs of texts"):
         finetune(alone, tmp_path / "alone", 0)
 
 
@@ -306,12 +314,12 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(
     prepared: PreparedTask, finished: Path, table: Path
 ) -> None:
     stored = hub.read_checkpoint(hub.find_checkpoint(str(finished))).tensors
-    first, second = (prepared.new_model(seed) for seed in (1, 2))
+    first, second = (build_model(prepared, seed) for seed in (1, 2))
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
     assert not torch.equal(first.classifier.weight, second.classifier.weight)
     overrides = (*OVERRIDES, "model.weights=random")
     random_prepared = prepare("table", str(finished), str(table), overrides, "cpu")
-    one, again, two = (random_prepared.new_model(seed) for seed in (1, 1, 2))
+    one, again, two = (build_model(random_prepared, seed) for seed in (1, 1, 2))
     word = "encoder.embeddings.word.weight"
     assert torch.equal(one.state_dict()[word], again.state_dict()[word])
     assert not torch.equal(one.state_dict()[word], two.state_dict()[word])
@@ -324,18 +332,19 @@ def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path)
     for initial in ("pretrained", "random"):
         overrides = ((*some, f"model.weights={initial}") for some in (OVERRIDES, count))
         plain, counting = (
-            prepare("table", str(finished), str(table), o, "cpu").new_model(1).state_dict()[weight] for o in overrides
+            build_model(prepare("table", str(finished), str(table), o, "cpu"), 1).state_dict()[weight]
+            for o in overrides
         )
         assert not torch.equal(plain[:size], counting[:size])
     ready = prepare("table", str(finished), str(table), count, "cpu")
     from_start = replace(ready, intermediate=stored)  # whose own fine-tuning has made and trained them
-    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(from_start.new_model(1)).items())
+    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(build_model(from_start, 1)).items())
     with pytest.raises(ConfigError, match=r"model\.overlap_heads is 99"):
-        prepare("table", str(finished), str(table), (*OVERRIDES, "model.overlap_heads=99"), "cpu").new_model(1)
+        build_model(prepare("table", str(finished), str(table), (*OVERRIDES, "model.overlap_heads=99"), "cpu"), 1)
 
 
 def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:
-    from_task = prepare("table", str(tuned), str(table), OVERRIDES, "cpu").new_model(5)
+    from_task = build_model(prepare("table", str(tuned), str(table), OVERRIDES, "cpu"), 5)
     stored = hub.read_checkpoint(tuned).tensors
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(from_task).items())
     assert not torch.equal(from_task.classifier.weight, stored["classifier.weight"])
@@ -343,7 +352,7 @@ def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path
 
 def test_dropout_comes_from_the_recipe(finished: Path, table: Path) -> None:
     overrides = (*OVERRIDES, "model.dropout=0.2", "model.classifier_dropout=0.3")
-    shape = prepare("table", str(finished), str(table), overrides, "cpu").new_model(0).config
+    shape = build_model(prepare("table", str(finished), str(table), overrides, "cpu"), 0).config
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob, shape.classifier_dropout_prob) == (
         0.2, 0.2, 0.3
     )  # fmt: skip
@@ -385,7 +394,7 @@ def test_a_task_checkpoint_is_scored_without_training(tuned: Path, table: Path, 
     result = evaluate("table", str(tuned), str(table), tmp_path / "scores", 5, OVERRIDES, "cpu")
     known = store.read_json(tuned / "results.json")
     assert result["scores"]["accuracy"] == pytest.approx(known["scores"]["accuracy"], abs=1e-5)
-    assert result["steps"] == 0 and not list((tmp_path / "scores").glob("**/*.safetensors"))
+    assert result["kind"] == "scored" and not list((tmp_path / "scores").glob("**/*.safetensors"))
     assert predictions(tmp_path / "scores" / "predictions.dev.jsonl") == predictions(tuned / "predictions.dev.jsonl")
 
 
@@ -397,7 +406,7 @@ def test_a_task_checkpoint_of_other_labels_is_only_a_start(
     for name in ("train", "dev"):
         (other / f"{name}.tsv").write_text((table / f"{name}.tsv").read_text().replace("\tkra", "\tno"))
     result = evaluate("table", str(tuned), str(other), tmp_path / "scores", 1, OVERRIDES, "cpu")
-    assert (result["kind"], result["labels"], result["steps"]) == ("eval", ["no", "wi"], 30)
+    assert (result["kind"], result["labels"], result["protocol"]["steps"]) == ("eval", ["no", "wi"], 30)
     assert "was fine-tuned for table (kra, wi)" in capfd.readouterr().err
 
 

@@ -26,8 +26,8 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import BEAM_ARCHITECTURE, LINEAR_ARCHITECTURE, SQUAD
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary
-from tests.glue import finetune, prepare
 from tests.gpu.test_without import Operations
+from tests.helpers.task_runs import build_model, finetune, prepare
 
 CPU = torch.device("cpu")
 SHORT = SpanSettings(max_query_length=12, doc_stride=8, max_answer_length=6, n_best=5)
@@ -189,13 +189,13 @@ def test_beam_head_is_not_read_by_hugging_face(tuned: Callable[[str], Path]) -> 
 
 
 def test_eval_squad_retrain_trains_again(tuned: Callable[[str], Path], tmp_path: Path) -> None:
-    from tests.glue import evaluate as evaluate_runs
+    from tests.helpers.task_runs import evaluate as evaluate_runs
 
     out = tuned("squad1")
     short = [*OVERRIDES, "schedule.total_steps=1", "schedule.warmup_steps=0", "model.head=checkpoint"]
     short += ["optimizer.lr=1e-9"]
     data = str(out.parent / "squad1")
-    done = evaluate_runs("squad1", str(out), data, tmp_path / "again", 2, short, "cpu", again=True)
+    done = evaluate_runs("squad1", str(out), data, tmp_path / "again", 2, short, "cpu", retrain=True)
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert done["scores_by_seed"] == {"0": results["score"], "1": results["score"]}
 
@@ -204,14 +204,14 @@ def test_finetune_squad2_starts_from_squad1_head(tuned: Callable[[str], Path]) -
     out = tuned("squad1")
     data = str(write(out.parent / "both.json", 6, impossible=True))
     retained = [*OVERRIDES, "model.head=checkpoint"]
-    model = prepare("squad2", str(out), data, [*retained, "span.head=linear"], "cpu").new_model(0)
+    model = build_model(prepare("squad2", str(out), data, [*retained, "span.head=linear"], "cpu"), 0)
     result = hub.read_checkpoint(out).tensors
     assert all(torch.equal(tensor, result[name]) for name, tensor in model.state_dict().items())
-    fresh = prepare("squad2", str(out), data, [*OVERRIDES, "span.head=linear"], "cpu").new_model(0)
+    fresh = build_model(prepare("squad2", str(out), data, [*OVERRIDES, "span.head=linear"], "cpu"), 0)
     assert not torch.equal(fresh.span.weight, result["span.weight"])
     assert torch.equal(fresh.encoder.embeddings.word.weight, result["encoder.embeddings.word.weight"])
     with pytest.raises(CheckpointError, match=r"start head: start\.weight is missing"):
-        prepare("squad2", str(out), data, retained, "cpu").new_model(0)
+        build_model(prepare("squad2", str(out), data, retained, "cpu"), 0)
     with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.weights is random"):
         prepare("squad1", str(out), data, [*retained, "model.weights=random"], "cpu")
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from albert_cli import store
 from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
-from albert_cli.results import Result, SearchResult, SuiteResult
+from albert_cli.results import EvaluationResult, RunResult, read_result
 from albert_cli.tasks.registry import find_task
 from albert_cli.training import finetune as finetuning
-from albert_cli.training import task_setup
+from albert_cli.training import task_model, task_setup
 from albert_cli.training.task_recipe import PAPER_RECIPES
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
@@ -63,8 +65,14 @@ def prepare(
     device: str = "auto",
     recipes: str = PAPER_RECIPES,
 ) -> PreparedTask:
-    """A task made ready, as a command asks for it."""
+    """Prepare a task as a command does."""
     return task_setup.prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides), device, recipes=recipes))
+
+
+def build_model(prepared: PreparedTask, seed: int) -> Any:
+    """Build the model that a run with this seed starts from."""
+    inputs = prepared.load_inputs(seed)
+    return task_model.build_model(prepared, inputs, seed, task_model.resolve_train_settings(prepared, inputs))
 
 
 def evaluate(
@@ -77,32 +85,34 @@ def evaluate(
     device: str,
     *,
     nproc: int = 1,
-    again: bool = False,
+    retrain: bool = False,
     submission_file: Path | None = None,
     controlled: Sequence[str] = (),
     recipes: str = PAPER_RECIPES,
 ) -> dict[str, Any]:
-    """The result of `albert eval`, as its file has it."""
-    request = TaskRequest(checkpoint, data, runs, tuple(overrides), device, nproc, again, tuple(controlled), recipes)
-    return suite.evaluate(request, task, out, submission_file).as_json()
+    """Run `albert eval` and return the JSON of its result."""
+    request = TaskRequest(checkpoint, data, runs, tuple(overrides), device, nproc, retrain, tuple(controlled), recipes)
+    if task == suite.GLUE_SUITE:
+        return suite.evaluate_suite(request, out, submission_file).to_json()
+    return suite.evaluate(task, request, out).to_json()
 
 
-def finetune(prepared: PreparedTask, out: Path, seed: int | None = None, *, again: bool = True) -> dict[str, Any]:
-    """The result of a run, as its file has it."""
-    return finetuning.finetune(prepared, out, seed, again=again).as_json()
+def finetune(
+    prepared: PreparedTask, out: Path, seed: int | None = None, *, retry_diverged: bool = True
+) -> dict[str, Any]:
+    """Fine-tune one seed and return the JSON of its result."""
+    inputs = prepared.load_inputs(seed)
+    return finetuning.finetune(prepared, inputs, out, seed, retry_diverged=retry_diverged).to_json()
 
 
-def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What several runs amount to."""
-    return single.summarize_runs([Result.model_validate(run) for run in runs]).as_json()
+def summarize(runs: Sequence[Mapping[str, Any]]) -> EvaluationResult:
+    """Summarize runs given as JSON."""
+    return single.summarize_runs("T", [RunResult.model_validate(run) for run in runs])
 
 
-def as_text(result: Mapping[str, object]) -> str:
-    """A result as a person sees it."""
-    kinds: dict[object, type[Result | SearchResult | SuiteResult]] = {"search": SearchResult, "suite": SuiteResult}
-    return tables.format_result(kinds.get(result.get("kind"), Result).model_validate(result))
-
-
-def protocol_of(result: Mapping[str, object]) -> str:
-    """How a result came about, in words."""
-    return tables.protocol(Result.model_validate(result))
+def as_text(result: Mapping[str, Any]) -> str:
+    """Format a result given as JSON as `albert eval` prints it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        store.write_json(path, result)
+        return tables.format_result(read_result(path))

@@ -1,0 +1,93 @@
+"""Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from albert_cli import console, pool
+from albert_cli.errors import DivergedError
+from albert_cli.evaluation.output import run_directory
+from albert_cli.evaluation.scoring import prepare_evaluation
+from albert_cli.evaluation.single import seeds_of
+from albert_cli.formatting import format_percent
+from albert_cli.training.finetune import finetune
+from albert_cli.training.intermediate import KEY, use_intermediate
+from albert_cli.training.task_recipe import PRETRAINED
+from albert_cli.training.task_setup import PreparedTask, TaskRequest
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """The runs of a task: the name that the user gave, the prepared task, and their directory."""
+
+    name: str
+    prepared: PreparedTask
+    out: Path
+
+
+@dataclass(frozen=True)
+class _RunRequest:
+    """One run, described by values that can be sent to another process."""
+
+    request: TaskRequest
+    name: str
+    seed: int
+    out: Path
+    intermediate: Path | None
+    intermediate_note: str | None
+
+
+def train_in_parallel(tasks: Sequence[TaskRuns], nproc: int) -> None:
+    """Fine-tune every seed of every task, `nproc` at a time; with `nproc=1` the evaluation itself does it.
+
+    A failed run does not stop the others; at the end the first error is raised. A diverged run is no failure. On a
+    signal every process saves its run, and the same command resumes.
+    """
+    items = [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
+    if nproc == 1 or not items:
+        return
+    errors: dict[str, BaseException] = {}
+
+    def record(item: pool.WorkItem[float | None], score: float | BaseException | None) -> None:
+        if isinstance(score, BaseException):
+            errors[item.name] = score
+        else:
+            console.info(f"{item.name} {format_percent(score) or 'diverged'}")
+
+    count = min(nproc, len(items))
+    threads = max(1, torch.get_num_threads() // count)
+    pool.run_items(items, pool.WorkerLimits(count, threads, torch.cuda.device_count(), quiet=True), record)
+    for item in items:
+        if item.name in errors:
+            raise errors[item.name]
+
+
+def _work_items(runs: TaskRuns) -> list[pool.WorkItem[float | None]]:
+    """Return one item for each seed."""
+    prepared = runs.prepared
+    request = prepared.request
+    if prepared.intermediate_note:
+        request = replace(request, overrides=(*request.overrides, f"{KEY}={PRETRAINED}"))
+    items = []
+    for seed in seeds_of(prepared):
+        out = run_directory(runs.out, seed)
+        intermediate = prepared.intermediate.directory if prepared.intermediate else None
+        run = _RunRequest(request, runs.name, seed, out, intermediate, prepared.intermediate_note)
+        items.append(pool.WorkItem(f"{out}: {runs.name} seed {seed}", _train_in_worker, (run,)))
+    return items
+
+
+def _train_in_worker(run: _RunRequest) -> float | None:
+    """Fine-tune one seed in a worker process; returns its score, None if it diverged."""
+    prepared = replace(prepare_evaluation(run.name, run.request), intermediate_note=run.intermediate_note)
+    if run.intermediate is not None:
+        prepared = use_intermediate(prepared, run.intermediate)
+    inputs = prepared.load_inputs(run.seed)
+    try:
+        return finetune(prepared, inputs, run.out, run.seed, retry_diverged=False).score
+    except DivergedError:
+        return None

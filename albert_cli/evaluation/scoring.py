@@ -1,0 +1,139 @@
+"""Score a finished task checkpoint without training, and predict test sets with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.evaluation.output import best_run, require_own_output
+from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
+from albert_cli.tasks.base import PREDICTIONS
+from albert_cli.tasks.squad.task import OFFICIAL_FILES
+from albert_cli.training import capacity, run
+from albert_cli.training.task_inputs import Inputs, encode_examples
+from albert_cli.training.task_model import resolve_train_settings, score_majority, score_model
+from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints
+from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_setup import (
+    OpenCheckpoint,
+    OpenCheckpoints,
+    PreparedTask,
+    TaskRequest,
+    prepare_task,
+    prepare_with_recipe,
+)
+
+SCORING_FILES = (RESULTS, PREDICTIONS, "predictions.test.jsonl", *OFFICIAL_FILES)
+_KEYS_OF_TRAINING = ("model.weights", "model.head")  # overrides that do not apply to scoring
+
+
+def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
+    """Prepare a task: for scoring if the checkpoint has the task's head, else (or with `retrain`) for training.
+
+    Raises `ConfigError` for a head whose classes have no names, since it may belong to another task.
+    """
+    prepared = prepare_task(name, request, opened)
+    task = prepared.task
+    model = prepared.recipe.model
+    checkpoint = prepared.checkpoint
+    trains = request.retrain or model.weights != "pretrained" or model.head == "new"
+    if trains or not task.has_head(checkpoint):
+        return prepared
+    if model.head == "auto" and checkpoint.has_unnamed_labels:
+        raise ConfigError(
+            f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
+            f"those of {task.title}",
+            f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)}, "
+            "or -s model.head=new to train a new head",
+        )
+    recipe = prepared.recipe
+    if checkpoint.finetuned_task is not None:  # encode the inputs as in its fine-tuning
+        overrides = [*task.overrides_from_checkpoint(checkpoint.finetuned_task), *request.overrides]
+        try:
+            recipe = load_recipe(name, overrides, request.recipes)
+        except ConfigError as error:  # the request's own overrides were valid above
+            raise CheckpointError(f"{checkpoint.directory / 'config.json'}: {error.message}") from None
+    source = OpenCheckpoint(checkpoint, prepared.vocabulary)
+    return prepare_with_recipe(recipe, request, task, source, for_scoring=True)
+
+
+def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:
+    """Score a task checkpoint on dev, or return the result that `out` holds already."""
+    started = time.monotonic()
+    task = prepared.task
+    require_own_output(out, *SCORING_FILES)
+    parents = parent_fingerprints(prepared, inputs)
+    recipe_hash = hash_recipe(prepared.recipe)
+    with store.lock(out):
+        if (out / RESULTS).is_file():
+            return _load_scored(out, {"task": task.name, **parents, "recipe": recipe_hash})
+        precision = resolve_train_settings(prepared, inputs).precision
+        scored = score_model(prepared, inputs, load_model(prepared), precision)
+        task.write_predictions(out, inputs.dev_examples, scored.outputs)
+        result = ScoredResult(
+            task=task.name,
+            title=task.title,
+            metric=task.metrics[0],
+            labels=list(task.labels),
+            score=scored.scores[task.metrics[0]],
+            scores=scored.scores,
+            best_threshold=scored.best_threshold,
+            majority=score_majority(prepared, inputs),
+            checkpoint=parents["checkpoint"],
+            recipe=recipe_hash,
+            data=inputs.fingerprint,
+            examples={split: len(examples) for split, examples in inputs.examples.items()},
+            max_seq_length=prepared.recipe.data.max_seq_length,
+            device=prepared.device.type,
+            precision=precision,
+            versions=run.library_versions(),
+            seconds=round(time.monotonic() - started, 2),
+        )
+        result.write(out / RESULTS)
+    return result
+
+
+def _load_scored(out: Path, expected: Mapping[str, str]) -> ScoredResult:
+    """Return the result in `out`; raises `ConfigError` if it is another checkpoint's, task's or data set's."""
+    result = read_result(out / RESULTS)
+    if not isinstance(result, ScoredResult):
+        raise ConfigError(f"{out}: holds another kind of result ({result.kind})", "choose another --out")
+    run.check_parents(out, {"task": result.task, **result.parents, "recipe": result.recipe}, expected)
+    return result
+
+
+def load_model(prepared: PreparedTask) -> nn.Module:
+    """Load the checkpoint's encoder and head onto its device; prints a warning if the memory may not suffice."""
+    capacity.warn_inference_memory(prepared.checkpoint.config, prepared.device)
+    return prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
+
+
+def predict_examples(prepared: PreparedTask, examples: Sequence[Any]) -> Any:
+    """Return the outputs of the checkpoint's own head for some examples."""
+    features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
+    return prepared.task.predict(load_model(prepared), features, prepared.device)
+
+
+def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
+    """Return the request that scores a checkpoint which `request` trained."""
+    overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _KEYS_OF_TRAINING]
+    return replace(
+        request, checkpoint=checkpoint, runs=1, overrides=tuple(overrides), nproc=1, retrain=False, controls=()
+    )
+
+
+def checkpoint_for_test_set(
+    name: str, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
+) -> str | None:
+    """Return the checkpoint that predicts a task's test set: the best run on dev, or the one that was scored."""
+    result = results.get(name)
+    if result is None:
+        return None
+    return str(best_run(out / name, result)) if isinstance(result, EvaluationResult) else request.checkpoint

@@ -1,0 +1,15 @@
+"""Numbers and lists of words as the tables and pages of this package print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def format_percent(score: float | None) -> str:
+    """Return a score of 0 to 1 times 100 with one decimal; an empty string for None."""
+    return "" if score is None else f"{100 * score:.1f}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as a sentence lists them: "a, b and c"."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

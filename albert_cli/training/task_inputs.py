@@ -1,0 +1,116 @@
+"""The examples of a task and the same examples as tokens, loaded by one call and passed on as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from albert_cli import console
+from albert_cli.errors import InputError
+from albert_cli.randomness import epoch_order
+from albert_cli.tasks.base import AnyTask, fingerprint_examples
+from albert_cli.tasks.features import Features
+from albert_cli.tasks.registry import find_task
+from albert_cli.text.vocabulary import Vocabulary
+
+_SUBSET_EPOCH = 2**64 - 1  # training never reaches this epoch, so the subset does not depend on the order of training
+
+
+@dataclass(frozen=True)
+class InputSettings:
+    """Everything besides the task and its files that decides a task's inputs.
+
+    `train_split` is None if a checkpoint is only scored. `train_examples` is the size of the training subset that
+    `seed` samples (0: all examples). With `both_orders` the training features hold every pair in both orders.
+    """
+
+    train_split: str | None
+    dev_splits: tuple[str, ...]
+    max_seq_length: int
+    train_examples: int = 0
+    seed: int = 0
+    both_orders: bool = False
+
+    def with_seed(self, seed: int) -> InputSettings:
+        """Return the settings for another seed; they only differ if the seed samples a subset."""
+        return replace(self, seed=seed) if self.train_examples else self
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The examples and the features of each split; `fingerprint` is a hash of all examples."""
+
+    settings: InputSettings
+    examples: Mapping[str, Sequence[Any]]
+    features: Mapping[str, Features]
+    fingerprint: str
+
+    @property
+    def train(self) -> Features:
+        """The features to train on."""
+        assert self.settings.train_split is not None, "inputs for scoring have no training split"
+        return self.features[self.settings.train_split]
+
+    @property
+    def train_examples(self) -> Sequence[Any]:
+        """The examples to train on."""
+        assert self.settings.train_split is not None, "inputs for scoring have no training split"
+        return self.examples[self.settings.train_split]
+
+    @property
+    def dev(self) -> Features:
+        """The features of the dev split that selects the best checkpoint."""
+        return self.features[self.settings.dev_splits[0]]
+
+    @property
+    def dev_examples(self) -> Sequence[Any]:
+        """The examples of the dev split that selects the best checkpoint."""
+        return self.examples[self.settings.dev_splits[0]]
+
+
+def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, settings: InputSettings) -> Inputs:
+    """Read and encode the splits of a task from `data`; raises `InputError` for missing or damaged files."""
+    examples = read_examples(task, data, settings)
+    features: dict[str, Features] = {}
+    for split, split_examples in examples.items():
+        texts = split_examples
+        if settings.both_orders and split == settings.train_split:
+            texts = [*texts, *task.swap_pairs(texts)]
+        features[split] = encode_examples(task, texts, vocabulary, settings.max_seq_length)
+    all_examples = (example for split_examples in examples.values() for example in split_examples)
+    return Inputs(settings, examples, features, fingerprint_examples(all_examples))
+
+
+def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Any]]:
+    """Read the training split, if there is one, and every dev split; raises `InputError`."""
+    examples: dict[str, list[Any]] = {}
+    if settings.train_split is not None:
+        train = task.read(settings.train_split, data)
+        if settings.train_examples:
+            order = epoch_order(len(train), settings.seed, _SUBSET_EPOCH)
+            train = [train[i] for i in order[: settings.train_examples]]
+        examples[settings.train_split] = train
+    return examples | {split: task.read(split, data) for split in settings.dev_splits}
+
+
+def require_training_data(task: AnyTask) -> str:
+    """Return the name of the training split; raises `InputError` for a task that cannot be trained here."""
+    if task.train_split is not None:
+        return task.train_split
+    if task.classifier_of:
+        title = find_task(task.classifier_of).title
+        raise InputError(
+            f"{task.title} has no training data; models fine-tuned on {title} answer it",
+            f"run `albert finetune {task.classifier_of}` and give its output as --checkpoint",
+        )
+    raise InputError(f"{task.title}: found no training data", "add a train file to the --data directory")
+
+
+def encode_examples(task: AnyTask, examples: Sequence[Any], vocabulary: Vocabulary, max_seq_length: int) -> Features:
+    """Encode examples as tokens and print how many were truncated."""
+    features: Features = task.encode(examples, vocabulary, max_seq_length)
+    if features.truncated:
+        too_long = task.too_long(max_seq_length)
+        console.info(f"{task.title}: {features.truncated:,} of {len(examples):,} {too_long} and were truncated")
+    return features

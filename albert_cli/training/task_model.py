@@ -1,0 +1,141 @@
+"""The model of a fine-tuning run, built from a checkpoint, and its scores on the dev splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from albert_cli.errors import MissingDataError
+from albert_cli.model import hub
+from albert_cli.model.encoder import Encoder
+from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
+from albert_cli.training.device import autocast, prepare_model, resolve_auto
+from albert_cli.training.settings import ScheduleSettings, TrainSettings
+from albert_cli.training.task_inputs import Inputs
+from albert_cli.training.task_setup import PreparedTask
+
+
+def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
+    """Resolve every "auto" in the recipe's `[train]`, for micro-batches of the inputs' typical length."""
+    features = inputs.dev if prepared.for_scoring else inputs.train
+    train = prepared.recipe.train
+    packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
+    lengths = np.diff(packed.offsets)
+    return resolve_auto(
+        train,
+        prepared.checkpoint.config,
+        prepared.device,
+        sequences=len(lengths),
+        length=max(1, round(float(lengths.mean()))),
+    )
+
+
+def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings:
+    """Convert the recipe's `[schedule]` to steps; an epoch is one pass over the training features.
+
+    The caller checks it: the epochs may amount to fewer steps than the warmup.
+    """
+    recipe = prepared.recipe
+    items = 1 if recipe.schedule.epochs is None else len(inputs.train)
+    return recipe.schedule.in_steps(items, recipe.train.batch_size)
+
+
+def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainSettings) -> Any:
+    """Build the model that a run starts from, on its device.
+
+    The encoder comes from the checkpoint, from step 0 of its run, or is random (`model.weights`); the head is new or
+    the checkpoint's. `train` must not contain "auto".
+    """
+    gc.collect()  # the process's first optimizer keeps its callers' frames, and so the last model, in a cycle
+    settings = prepared.recipe.model
+    config = dataclasses.replace(
+        prepared.checkpoint.config,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        classifier_dropout_prob=settings.classifier_dropout,
+    )
+    torch.manual_seed(seed)
+    model = prepared.task.new_model(config)
+    assert isinstance(model.encoder, Encoder)
+    _load_checkpoint(model, prepared)
+    check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
+    if prepared.intermediate is None:  # the intermediate run has initialized these heads already
+        vocabulary = prepared.vocabulary
+        context_heads = settings.overlap_context_heads
+        init_overlap_heads(
+            model.encoder,
+            settings.overlap_heads,
+            seed=seed,
+            cls_id=vocabulary.cls_id,
+            word_ids=torch.arange(vocabulary.first_ordinary_id, config.vocab_size),
+            positions=prepared.recipe.data.max_seq_length if context_heads else SAMPLED_POSITIONS,
+            context_heads=context_heads,
+        )
+    if settings.classifier_bias == "labels":
+        prepared.task.init_bias_from_labels(model, inputs.train_examples)
+    prepare_model(model, train, prepared.device)
+    return model
+
+
+def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
+    """Copy the checkpoint's encoder, and under `model.head = "checkpoint"` its head, into a new model."""
+    settings = prepared.recipe.model
+    if settings.weights == "random" and prepared.intermediate is None:
+        return
+    source = prepared.intermediate or prepared.checkpoint
+    if settings.head == "checkpoint":
+        hub.load_weights(model, prepared.task.reorder_labels(source), hub.LoadPolicy.HEADS)
+        return
+    # A head in the file belongs to another task, even if its shape is the same.
+    encoder = {name: tensor for name, tensor in source.tensors.items() if name.startswith("encoder.")}
+    hub.load_weights(model, dataclasses.replace(source, tensors=encoder), hub.LoadPolicy.ENCODER)
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """A model's metrics on every dev split, and its outputs on the first one.
+
+    A metric on a further split carries the split's name. `best_threshold` is SQuAD 2.0's.
+    """
+
+    scores: dict[str, float]
+    best_threshold: float | None
+    outputs: Any
+
+
+def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precision: str) -> ModelScores:
+    """Compute every metric of the task on every dev split.
+
+    precision: after training, the precision of training, so that the score equals the one that selected the model.
+    """
+    task = prepared.task
+    model.eval()
+    scores: dict[str, float] = {}
+    outputs: dict[str, Any] = {}
+    best_threshold = None
+    for split in task.dev_splits:
+        with autocast(precision, prepared.device):
+            outputs[split] = task.predict(model, inputs.features[split], prepared.device)
+        metrics = task.evaluation(outputs[split], inputs.features[split], inputs.examples[split])
+        prefix = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
+        scores |= {prefix + name: metrics[name] for name in task.metrics if name in metrics}
+        best_threshold = metrics.get("best_threshold", best_threshold)
+    return ModelScores(scores, best_threshold, outputs[task.dev_splits[0]])
+
+
+def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
+    """Return the main metric of a predictor that knows only the training labels; None without a training split."""
+    task = prepared.task
+    if task.train_split is None:
+        return None
+    try:
+        train = inputs.examples.get(task.train_split) or task.read(task.train_split, prepared.request.data)
+    except MissingDataError:
+        return None
+    return task.baseline(train, inputs.dev_examples)

@@ -1,0 +1,60 @@
+"""Everything that decides a task's score, as its results record it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+from albert_cli import config, store
+from albert_cli.results import Protocol
+from albert_cli.training.settings import ScheduleSettings
+from albert_cli.training.task_inputs import Inputs
+from albert_cli.training.task_recipe import PRETRAINED, FinetuneRecipe
+from albert_cli.training.task_setup import PreparedTask
+
+
+def hash_recipe(recipe: FinetuneRecipe) -> str:
+    """Return 16 hexadecimal digits over the recipe without its seed."""
+    text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str]:
+    """Return the fingerprints of everything that a run reads; only a run with the same ones is resumed."""
+    parents = {"checkpoint": store.fingerprint(prepared.checkpoint.directory)}
+    if prepared.intermediate is not None:
+        parents["intermediate"] = store.fingerprint(prepared.intermediate.directory)
+    return parents | {"data": inputs.fingerprint}
+
+
+def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: ScheduleSettings) -> Protocol:
+    """Return the training settings that a score must be reported with."""
+    recipe = prepared.recipe
+    epochs = schedule.total_steps * recipe.train.batch_size / len(inputs.train)
+    return Protocol(
+        steps=schedule.total_steps,
+        epochs=float(f"{epochs:.3g}"),
+        batch_size=recipe.train.batch_size,
+        lr=recipe.optimizer.peak,
+        warmup_steps=schedule.warmup,
+        max_seq_length=recipe.data.max_seq_length,
+        dropout=recipe.model.dropout,
+        eval_every=recipe.train.eval_every,
+        weights=recipe.model.weights,
+        head=recipe.model.head,
+        intermediate_task=_intermediate_task(prepared),
+        intermediate_note=prepared.intermediate_note,
+        train_examples=recipe.data.train_examples,
+        both_orders=recipe.data.both_orders,
+        overlap_heads=recipe.model.overlap_heads,
+        overlap_context_heads=recipe.model.overlap_context_heads,
+    )
+
+
+def _intermediate_task(prepared: PreparedTask) -> str | None:
+    """Return the task that the encoder was fine-tuned on before, by this command or by an earlier one."""
+    recipe = prepared.recipe
+    if recipe.intermediate_task != PRETRAINED:
+        return recipe.intermediate_task
+    earlier = prepared.checkpoint.finetuned_task
+    return earlier.task if earlier is not None and recipe.model.weights == "pretrained" else None
