@@ -1,1 +1,1 @@
-"""What a shape has and costs, by arithmetic alone: parameters, FLOPs, bytes; no torch here."""
+"""Parameters, FLOPs and bytes of a shape by arithmetic alone, without torch."""

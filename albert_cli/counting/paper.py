@@ -1,4 +1,4 @@
-"""The paper's comparison (arXiv 1909.11942): every shape in one line, and the figure that the paper prints for it."""
+"""Compare parameter counts with the paper's (arXiv 1909.11942): one line for every shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAPER_MODELS: Final = tuple(name for name in PRESETS if not name.endswith("-v1")
 
 PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
 MEMORY: Final = 12 * 2**30
-# The largest batch of fine-tuning on a Titan X with so much, by `costs.LENGTHS`, as BERT's authors publish it.
+# The largest batch of fine-tuning on a Titan X with this memory, by `costs.LENGTHS`, published by BERT's authors.
 PUBLISHED_BATCHES: Final[dict[str, tuple[int, ...]]] = {
     "bert-base": (64, 32, 16, 14, 12, 6),
     "bert-large": (12, 6, 2, 1, 0, 0),
@@ -28,7 +28,7 @@ _GROUPS: Final = {
     "albert-xlarge": (2, 4, 12, 24),
     "albert-xxlarge": (2, 3, 4, 6, 12),
 }
-# A heading, and the shapes that stand under it as `albert params` takes them.
+# Headings, and the names of their shapes for `albert params`.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
     "The first release, with dropout": tuple(name for name in PRESETS if name.endswith("-v1")),
@@ -36,7 +36,7 @@ PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
         f"albert-base:E={size},sharing={sharing}" for size in (64, 128, 256, 768) for sharing in _SHARINGS
     ),
     "Groups of layers (§4.5), and two blocks in a layer": (
-        *(f"{name}:G={groups}" for name, those in _GROUPS.items() for groups in those),
+        *(f"{name}:G={groups}" for name, numbers in _GROUPS.items() for groups in numbers),
         "albert-base:inner_group_num=2",
     ),
     "Table 11: depth": tuple(f"albert-large:L={layers}" for layers in (1, 3, 6, 12, 24, 48)),
@@ -44,8 +44,12 @@ PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 13: is a deeper xxlarge better": ("albert-xxlarge:L=12", "albert-xxlarge:L=24"),
 }
 
-_BASE, _LARGE, _XLARGE, _XXLARGE = (768, 12), (1024, 24), (2048, 24), (4096, 12)  # (hidden size, layers)
-# (E, H, layers, sharing) -> the paper's figure in millions, and where it stands.
+# Hidden size and layers.
+_BASE: Final = (768, 12)
+_LARGE: Final = (1024, 24)
+_XLARGE: Final = (2048, 24)
+_XXLARGE: Final = (4096, 12)
+# (E, H, layers, sharing): the paper's figure in millions, and its table.
 PAPER_FIGURES: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
     (768, *_BASE, "none"): (108, "Table 1"),
     (1024, *_LARGE, "none"): (334, "Table 1"),
@@ -64,33 +68,33 @@ PAPER_FIGURES: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
 
 
 def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
-    """The figure that the paper prints for this shape, in millions, and its table; None when it has none."""
-    like_the_paper = (
+    """Return the paper's figure for this shape, in millions, and its table; None if it has none."""
+    is_comparable = (
         (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
         and config.intermediate_size == 4 * config.hidden_size
         and (config.num_hidden_groups, config.inner_group_num) == (1, 1)
         and not (config.always_project or config.group_sizes)
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
-    return PAPER_FIGURES.get(shape) if like_the_paper else None
+    return PAPER_FIGURES.get(shape) if is_comparable else None
 
 
 def paper_count(config: ModelConfig) -> int:
-    """The count that the paper rounds: with the pooler where weights are shared, without it otherwise."""
+    """Return the count that the paper rounds: with the pooler if weights are shared, without it otherwise."""
     counts = count_parameters(config)
     return counts.without_pooler if config.sharing == "none" else counts.with_pooler
 
 
 def paper_note(config: ModelConfig) -> str:
-    """Why the exact count does not round to the paper's figure; empty when it does, or when there is none."""
+    """Explain why the exact count does not round to the paper's figure; empty if it does or there is none."""
     figure = paper_figure(config)
     if figure is None or round(paper_count(config) / 1e6) == figure[0]:
         return ""
-    millions, where = figure
+    millions, table = figure
     exact = paper_count(config)
     # The shared rows come out right if the position table is taken as 512 x H instead of 512 x E.
     wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
-    facts = f"the paper says {millions}M ({where}), the exact count is {exact:,}"
+    facts = f"the paper says {millions}M ({table}), the exact count is {exact:,}"
     if config.sharing == "none":
         return f"{facts}: rounded to tens of millions there"
     if round(wide / 1e6) == millions:
@@ -104,18 +108,21 @@ def paper_note(config: ModelConfig) -> str:
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
 _INTRODUCTION: Final = """# Every shape of the paper
 
-Printed by `albert params --paper --markdown`: exact parameter counts, by arithmetic, beside the paper's figures
-(arXiv 1909.11942). A shape is a preset, or a preset with values changed: E embedding size, H hidden size, L layers,
-A attention heads, F width of the feed-forward part, G groups of layers. The same row is one line of a recipe:
-`albert pretrain albert-base -s model.embedding_size=64 -s model.sharing=none …` for `albert-base:E=64,sharing=none`.
+`albert params --paper --markdown` prints this page: exact parameter counts next to the paper's figures.
+A shape is a preset, or a preset with changed values: E embedding size, H hidden size, L layers, A attention heads,
+F width of the feed-forward part, G groups of layers.
+In a recipe the shape `albert-base:E=64,sharing=none` is `-s model.embedding_size=64 -s model.sharing=none`.
 
-The paper counts no heads, and the pooler only where layers share weights: its figure rounds the count in **bold**.
-A star marks a figure that is not that count rounded; the reasons stand at the end. A dash: the paper has no figure."""
+The paper counts no heads, and the pooler only where layers share weights; its figure rounds the count in **bold**.
+A star marks a figure that is not the rounded count; the last section explains it.
+A dash means that the paper has no figure."""
 
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
-    """Counts of all the paper's shapes, as data and as text (the text of `docs/shapes.md` under `as_markdown`)."""
-    data, reasons, parts = [], dict[str, str](), [_INTRODUCTION] if as_markdown else []
+    """Return the counts of all the paper's shapes as data and as text; `as_markdown` gives `docs/shapes.md`."""
+    data: list[dict[str, Any]] = []
+    reasons: dict[str, str] = {}
+    parts = [_INTRODUCTION] if as_markdown else []
     show, marked = (format_markdown_table, "## ") if as_markdown else (format_table, "")
     for heading, names in PAPER_SHAPES.items():
         rows = []
@@ -127,20 +134,22 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
                 reasons.setdefault(note, f"* {name}: {note}.")
             numbers = [f"{counted[key]:,}" for key in ("without_pooler", "with_pooler", "total")]
             if as_markdown:
-                name, rounded = f"`{name}`", f"{counted['paper_count']:,}"
+                name = f"`{name}`"
+                rounded = f"{counted['paper_count']:,}"
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
             rows.append((name, *numbers, format_paper_figure(counted["paper"]), paper["table"]))
         parts += [f"{marked}{heading}", show(_HEADERS, rows)]
     batches = [(name, "published", fits) for name, fits in PUBLISHED_BATCHES.items()]
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
         for precision in PRECISIONS:
-            setup = costs.ComputeSetup("cuda", precision, compiled=False)  # as it is tried
-            found = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
-            batches.append((name, f"by arithmetic, {precision}", found))
+            setup = costs.ComputeSetup("cuda", precision, compiled=False)  # as measured by the benchmark
+            batch_sizes = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
+            batches.append((name, f"by arithmetic, {precision}", batch_sizes))
     batches.sort(key=lambda row: list(PRESETS).index(row[0]))
-    heading, notes = "The largest batch that 12 GB hold", list(_ABOUT_BATCHES)
+    heading = "The largest batch that 12 GB hold"
+    notes = list(_ABOUT_BATCHES)
     rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
-    parts.append(f"## {heading}\n\n{' '.join(notes)}" if as_markdown else f"{heading}\n{wrap_notes(notes)}")
+    parts.append("\n".join([f"## {heading}\n", *notes]) if as_markdown else f"{heading}\n{wrap_notes(notes)}")
     parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
     if as_markdown:
         parts.append("## Figures that are not the count rounded")
@@ -151,15 +160,17 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
 
 _ABOUT_BATCHES: Final = (
     "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
-    "By arithmetic: pretraining here with LAMB, all activations kept, in fp32 as theirs and in bf16; `python -m "
-    "benchmarks.gpu --part batches` tries it. Sharing leaves room for a larger batch only by the weights' state: the "
-    "activations are as large.",
+    "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
+    "`python -m benchmarks.gpu --part batches` measures it.",
+    "Sharing leaves room for a larger batch only through the smaller state of the weights: "
+    "the activations are equally large.",
 )
 
 
 def counts_and_paper_figure(config: ModelConfig) -> dict[str, Any]:
-    """The counts of a shape beside the paper's, for `--json`."""
-    counts, figure = count_parameters(config), paper_figure(config)
+    """Return the counts of a shape and the paper's figure, for `--json`."""
+    counts = count_parameters(config)
+    figure = paper_figure(config)
     return {
         "without_pooler": counts.without_pooler,
         "with_pooler": counts.with_pooler,
@@ -170,5 +181,8 @@ def counts_and_paper_figure(config: ModelConfig) -> dict[str, Any]:
 
 
 def format_paper_figure(paper: Mapping[str, Any] | None) -> str:
-    """The paper's figure, with a star where it is not the count rounded."""
-    return f"{paper['figure']}M{'*' if paper['note'] else ' '}" if paper else "– "
+    """Format the paper's figure, with a star if it is not the rounded count."""
+    if paper is None:
+        return "– "
+    star = "*" if paper["note"] else " "
+    return f"{paper['figure']}M{star}"

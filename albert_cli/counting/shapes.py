@@ -1,6 +1,6 @@
-"""The shape behind a name: a preset, a recipe, a checkpoint directory, a run, a Hub id, and each of them changed.
+"""Find the shape of a name: a preset, recipe, checkpoint directory, run or Hub id, optionally with changed values.
 
-`albert-base:E=64,sharing=none` is a preset with two values changed; the symbols are the paper's (§3.1).
+`albert-base:E=64,sharing=none` is a preset with two changed values; the symbols are the paper's (§3.1).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHANGED = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's shape, and where it was read; the vocabulary is assumed where a recipe leaves it to the data."""
+    """A model's shape and its source; the vocabulary size is assumed if a recipe leaves it to the data."""
 
     name: str
     config: ModelConfig
@@ -39,7 +39,7 @@ class Shape:
 
 
 def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
-    """The shape that a name means, with `-s model.KEY=VALUE` laid on it.
+    """Return the shape of a name, changed by `-s model.KEY=VALUE`.
 
     Raises ConfigError for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a
     directory or Hub repository without a usable config.json.
@@ -50,20 +50,22 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     def changed(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
         return Shape(name, ModelConfig.from_values({**asdict(config), **changes}, name) if changes else config, source)
 
-    preset = PRESETS.get(plain.removesuffix("-v2"))  # the presets of ALBERT are its second release
+    preset = PRESETS.get(plain.removesuffix("-v2"))  # the ALBERT presets are version 2
     if preset is not None and (plain in PRESETS or plain.startswith("albert-")):
         return changed(preset, "preset")
-    path, shipped = Path(plain), recipes.shipped_recipes()
+    path = Path(plain)
+    shipped = recipes.shipped_recipes()
     if plain and (path.is_dir() or path.name == "config.json"):
         directory = path if path.is_dir() else path.parent
         if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
-            directory = steps[-1]  # which a run stands for
+            directory = steps[-1]
         return changed(ModelConfig.read(directory / "config.json"), "checkpoint")
     if plain.endswith(".toml") or any(plain in (full, full.rsplit("/", 1)[-1]) for full in shipped):
-        recipe, hint = recipes.read_recipe(plain), "name a pretraining recipe, a preset or a checkpoint directory"
+        recipe = recipes.read_recipe(plain)
+        hint = "name a pretraining recipe, a preset or a checkpoint directory"
         section = recipe.get("model")
         if "task" in recipe:
-            raise ConfigError(f"{plain}: a fine-tuning recipe has no shape of its own, the checkpoint decides it", hint)
+            raise ConfigError(f"{plain}: a fine-tuning recipe has no shape, its checkpoint has", hint)
         if not isinstance(section, dict):
             raise ConfigError(f"{plain}: no [model] section to count", hint)
         section = {**section, **changes}
@@ -80,12 +82,12 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
 
 
 def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
-    """`NAME:KEY=VALUE,…` as the name and the changes; a name without changes as it is."""
+    """Split `NAME:KEY=VALUE,…` into the name and its changes."""
     match = _CHANGED.fullmatch(name)
     if match is None or Path(name).exists():
         return name, {}
     changes: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[]*\])", match["changes"]):  # not those within a list
+    for part in re.split(r",(?![^\[]*\])", match["changes"]):  # but not at commas within a list
         key, equals, _ = part.partition("=")
         if not equals:
             raise ConfigError(f"{name}: expected KEY=VALUE, not {part!r}", "for example albert-base:E=64,sharing=none")
@@ -95,6 +97,7 @@ def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the [model] values of `-s` overrides; raise `ConfigError` for other sections."""
     values = recipes.apply_overrides({}, overrides)
     section = values.pop("model", {})
     if values or not isinstance(section, dict):

@@ -1,4 +1,4 @@
-"""What `albert params` prints: models side by side, parameters by part, computation, memory, the batch that fits."""
+"""The tables of `albert params`: parameters by part, computation, memory and the largest batch, side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from albert_cli.counting.costs import GPU, count_parameters, format_bytes
 from albert_cli.counting.paper import PAPER_MODELS, counts_and_paper_figure, format_paper_figure
 from albert_cli.counting.shapes import Shape
 
-MAX_DETAILED_MODELS: Final = 4  # models that are shown by part without being asked
+MAX_DETAILED_MODELS: Final = 4  # more models are shown in one line each
 Facts = dict[str, Any]
 Line = tuple[str, ...]
 
@@ -25,17 +25,19 @@ def describe_models(
     details: bool = False,
     as_markdown: bool = False,
 ) -> tuple[Facts, str]:
-    """The named models (the paper's seven without names) as data and as text; raises as `shapes.find` does."""
+    """Return the named models (by default the paper's seven) as data and as text; raise as `shapes.find_shape`."""
     models = [_facts(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
     if details or len(models) <= MAX_DETAILED_MODELS:
-        headers, lines = ("", *(model["name"] for model in models)), list(_lines(models))
+        headers = ("", *(model["name"] for model in models))
+        lines = list(_lines(models))
         tables = [format_markdown_table(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
     else:
         show = format_markdown_table if as_markdown else format_table
         headers = ("", *_in_short(models[0]))
         tables = [show(headers, [(model["name"], *_in_short(model).values()) for model in models])]
         if "largest_batch" in models[0]:
-            lengths, rows = _lengths(models, "largest_batch"), []
+            lengths = _lengths(models, "largest_batch")
+            rows = []
             for model in models:
                 batches = [model["largest_batch"].get(n) for n in lengths]
                 rows.append((model["name"], *("–" if b is None else f"{b['kept']:,}" for b in batches)))
@@ -45,8 +47,11 @@ def describe_models(
 
 
 def _facts(shape: Shape, memory: int | None) -> Facts:
+    """Return all numbers of a model."""
     config = shape.config
-    counts, length, state = count_parameters(config), config.max_position_embeddings, costs.state_bytes(config, GPU)
+    counts = count_parameters(config)
+    length = config.max_position_embeddings
+    state = costs.state_bytes(config, GPU)
     lengths = sorted({length, *(n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n <= length)})
 
     def by_length(number: Callable[[int, bool], int]) -> dict[str, dict[str, int]]:
@@ -88,23 +93,25 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
 
 
 def _in_short(model: Facts) -> dict[str, str]:
-    """A model's cells as a row, by the column's heading."""
-    kept = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
+    """Return a model's cells as a row, by the column's heading."""
+    saved = model["activation_bytes_per_sequence"][str(model["sequence_length"])]["kept"]
     return {
         "paper's count": f"{model['paper_count']:,}",
         "paper": format_paper_figure(model["paper"]),
         "length": str(model["sequence_length"]),
         "GFLOP/token": costs.format_three_digits(model["flops_per_token"]["training"] / 1e9),
         "state": format_bytes(model["state_bytes"]["total"]),
-        "activations": format_bytes(kept),
+        "activations": format_bytes(saved),
     }
 
 
 def _in_detail(model: Facts) -> dict[str, str]:
-    """A model's cells as a column, by the row's heading."""
-    parts, state = model["parts"], {name: format_bytes(size) for name, size in model["state_bytes"].items()}
+    """Return a model's cells as a column, by the row's heading."""
+    parts = model["parts"]
+    state = {name: format_bytes(size) for name, size in model["state_bytes"].items()}
     flops = {name: costs.format_three_digits(number / 1e9) for name, number in model["flops_per_token"].items()}
-    sent, unshared = model["gradient_bytes_sent"], model["gradient_bytes_sent_unshared"]
+    sent = model["gradient_bytes_sent"]
+    unshared = model["gradient_bytes_sent_unshared"]
     attention, feed_forward = model["distinct_blocks"].values()
     return {
         "embeddings": f"{parts['embeddings']:,}",
@@ -137,7 +144,7 @@ def _in_detail(model: Facts) -> dict[str, str]:
 
 
 def _lines(models: Sequence[Facts]) -> Iterator[Line]:
-    """Every fact a line; those by length with all activations kept, and with activation checkpointing."""
+    """Yield one row for each fact; by length with all activations saved, and with activation checkpointing."""
     details = list(map(_in_detail, models))
     yield from ((label, *(cells[label] for cells in details)) for label in details[0])
     for key, label, words in (
@@ -157,7 +164,7 @@ def _lengths(models: Sequence[Facts], key: str) -> list[str]:
 
 
 def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
-    """As many tables as the width asks for, each with the first column."""
+    """Yield as many tables as the terminal's width requires, each with the first column."""
     widths = [max(len(cells[i]) for cells in (headers, *lines)) for i in range(len(headers))]
     first = 1
     while first < len(headers):
@@ -169,12 +176,13 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
-    """The reasons under the tables: the paper's figures first, then what the estimates mean."""
-    first, flops = models[0], models[0]["flops_per_token"]
+    """Return the notes below the tables: on the paper's figures first, then on the estimates."""
+    first = models[0]
+    flops = first["flops_per_token"]
     saved = 1 - flops["training_with_last_layer_pruned"] / flops["training"]
     notes = [f"* {m['name']}: {m['paper']['note']}." for m in models if m["paper"] and m["paper"]["note"]]
     notes += [
-        f"{m['name']}: names no vocabulary; counted with {m['vocab_size']:,} tokens."
+        f"{m['name']}: has no vocabulary size; counted with {m['vocab_size']:,} tokens."
         for m in models
         if m["vocab_size_assumed"]
     ]
@@ -189,6 +197,6 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
     if memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * costs.USABLE_FRACTION:.0f} % of {format_bytes(memory)} beside "
-            "weights, gradients and moments; 0 where not even these and LAMB's step do."
+            "weights, gradients and moments; 0 if these and LAMB's step do not fit."
         )
     return notes

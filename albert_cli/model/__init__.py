@@ -1,1 +1,1 @@
-"""Shapes as data, the encoder and its heads, counting, and checkpoints in Hugging Face form."""
+"""Model shapes, the encoder and its heads, and checkpoints in Hugging Face's format."""

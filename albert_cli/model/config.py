@@ -1,7 +1,7 @@
-"""The shape of a model as data: no torch here, so that counting parameters costs nothing.
+"""The shape of a model as data, without torch, so that counting parameters starts fast.
 
-Field names are Hugging Face's ``AlbertConfig`` names; ``sharing`` is ours, because no other
-library expresses the attention-only and FFN-only rows of the paper's Table 4 (§4.5, arXiv 1909.11942).
+Field names are those of Hugging Face's `AlbertConfig`. `sharing` is our own, because no other library expresses the
+attention-only and FFN-only rows of the paper's Table 4 (§4.5, arXiv 1909.11942).
 """
 
 from __future__ import annotations
@@ -21,37 +21,40 @@ Activation = Literal["gelu_new", "gelu", "relu"]
 AttentionForm = Literal["full", "window", "block"]
 GlobalTokens = Literal["cls", "sep", "question"]
 
-CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither of HF's two architectures expresses
-# The tanh GELU has several names; the first is the one that ALBERT's own files use.
+CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither Hugging Face architecture expresses
+# The tanh GELU has several names; `gelu_new` is the one in ALBERT's files.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
-# Hugging Face leaves out of a config.json what equals its own defaults: xxlarge for ALBERT, base for BERT.
+# Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
 _HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
 }
-# Old releases of Hugging Face's two classes could do these; the only values that the model here computes.
+# Settings of old Hugging Face releases, with the only values that this model computes.
 _REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_MAX_BLOCKS: Final = 10_000  # layers times inner blocks; `blocks` lists them all
+_MAX_BLOCKS: Final = 10_000  # layers times inner blocks
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape and regularisation of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
+    """Shape and regularization of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
 
-    ``hidden_act="gelu_new"`` is the tanh approximation of GELU that the released weights were trained with.
-    ``sharing``: which weights the layers have in common: ``all`` (ALBERT), ``attention`` or ``ffn`` (Table 4), ``none``
-    (BERT). A sub-layer's LayerNorm goes with it. ``always_project`` keeps the E x H projection at E = H too, where the
-    paper has none: Hugging Face's ALBERT checkpoints of such widths were trained with one. ``group_sizes`` are the
-    layers of each group where they differ: ``[1, 10, 1]`` shares all layers but the first and the last.
-    ``order_labels`` are the answers about two sentences: the third, which three-way pretraining has, is "from another
-    document". ``initializer_range`` is the standard deviation of the initial weights; ``auto`` has it grow as the width
-    shrinks, which small models need. Raises ConfigError on a shape that cannot be built.
+    `hidden_act`: `gelu_new` is the tanh approximation of GELU that the released weights were trained with.
+    `sharing`: the weights that layers share: `all` (ALBERT), `attention` or `ffn` (Table 4), `none` (BERT). A sub-layer
+    shares its LayerNorm too.
+    `always_project`: keep the E x H projection at E = H, as Hugging Face's ALBERT does; the paper has none there.
+    `group_sizes`: the layers of each group, for groups of different sizes; `[1, 10, 1]` shares all but the first and
+    the last layer.
+    `order_labels`: the classes of the sentence head; the third, of three-way pretraining, is "from another document".
+    `initializer_range`: the standard deviation of the initial weights; `auto` grows as the width shrinks, which small
+    models need.
+    `attention`: a token sees its whole sequence, `attention_window` tokens to either side, or its own block of
+    `attention_block` tokens and the two adjacent ones.
+    `attention_global`: the tokens that see all and are seen by all in sparse attention: [CLS], or also each [SEP], or
+    also a pair's question (`model/sparse_attention.py`).
 
-    ``attention``: a token sees all of its sequence, ``attention_window`` tokens to either side, or its own block of
-    ``attention_block`` tokens and the two beside it. With both go global tokens, which see all and are seen by all:
-    ``attention_global`` is [CLS], or also each [SEP], or also a pair's question (`model/sparse.py`).
+    Raises `ConfigError` if such a shape cannot be built.
     """
 
     vocab_size: int = 30000
@@ -81,21 +84,24 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name, kind in _FIELD_TYPES.items():
-            value, wanted = getattr(self, name), None
+            value = getattr(self, name)
+            hint = ""
             if kind is int and not 1 <= value < 2**31:
-                wanted = "it must be at least 1, and below 2**31"
+                hint = "it must be at least 1, and below 2**31"
             elif name == "type_vocab_size" and value < 2:
-                wanted = "it must be at least 2: one for each text of a pair"
+                hint = "it must be at least 2: one for each text of a pair"
             elif get_origin(kind) is Literal and value not in get_args(kind):
-                wanted = f"choose one of {', '.join(get_args(kind))}"
+                hint = f"choose one of {', '.join(get_args(kind))}"
             elif name.endswith("_prob") and not 0.0 <= value < 1.0:
-                wanted = "a dropout rate lies in [0, 1)"
+                hint = "choose a dropout rate in [0, 1)"
             elif name in ("initializer_range", "layer_norm_eps") and value != "auto" and not value > 0.0:
-                wanted = "it must be greater than 0"
-            if wanted:
-                raise ConfigError(f"model.{name} is {value!r}", wanted)
-        hidden, heads = self.hidden_size, self.num_attention_heads
-        layers, groups = self.num_hidden_layers, self.num_hidden_groups
+                hint = "it must be greater than 0"
+            if hint:
+                raise ConfigError(f"model.{name} is {value!r}", hint)
+        hidden = self.hidden_size
+        heads = self.num_attention_heads
+        layers = self.num_hidden_layers
+        groups = self.num_hidden_groups
         if hidden % heads:
             below = max(h for h in range(1, min(heads, hidden, 1024) + 1) if hidden % h == 0)
             raise ConfigError(
@@ -115,55 +121,55 @@ class ModelConfig:
         sizes = self.group_sizes
         if sizes and (sum(sizes) != layers or min(sizes) < 1 or groups != 1 or self.sharing != "all"):
             raise ConfigError(
-                f"model.group_sizes {list(sizes)} must share out all {layers} layers, in place of num_hidden_groups",
-                f'for example group_sizes = [1, {max(1, layers - 1)}], num_hidden_groups = 1 and sharing = "all"',
+                f"model.group_sizes {list(sizes)} must add up to {layers} layers and replaces num_hidden_groups",
+                f'use for example group_sizes = [1, {max(1, layers - 1)}], num_hidden_groups = 1 and sharing = "all"',
             )
         if self.order_labels not in (2, 3):
-            raise ConfigError(f"model.order_labels is {self.order_labels}", "2, or 3 for three-way pretraining")
+            raise ConfigError(f"model.order_labels is {self.order_labels}", "use 2, or 3 for three-way pretraining")
         if self.sharing != "all" and (groups != 1 or self.inner_group_num != 1):
             raise ConfigError(
-                f"model.sharing = {self.sharing!r} goes with one group of one block only",
+                f"model.sharing = {self.sharing!r} allows only one group of one block",
                 'remove num_hidden_groups and inner_group_num, or set sharing = "all"',
             )
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a recipe's [model] section; raises ConfigError, which begins with `origin`, where it is none."""
+        """Build from a recipe's [model] section; a `ConfigError` begins with `origin`."""
         return validate_recipe(cls, values, origin, section="model")
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
-        """Build from a checkpoint's config.json: HF's ALBERT or BERT, or our own kind with `sharing`.
+        """Build from a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
-        Keys that do not shape the computation (old official configs carry several) are ignored. An HF BERT
-        is a shape with E = H and nothing shared; an HF ALBERT projects at E = H too. Raises CheckpointError
-        for anything else.
+        Keys that do not change the computation are ignored; old official configs have several. A BERT is a shape with
+        E = H and nothing shared; an ALBERT of Hugging Face projects at E = H too. Raises `CheckpointError` for anything
+        else.
         """
         kind = values.get("model_type", "albert")
         if kind not in ("albert", "bert", CUSTOM_MODEL_TYPE):
             raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
         for key, wanted in _REQUIRED_VALUES.items():
             if values.get(key, wanted) != wanted:
-                hint = "it computes something that this model does not, so its weights would be used wrongly"
+                hint = "use a model without it: this program would compute something else with its weights"
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
-        given = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-        given = {**_HF_DEFAULTS.get(kind, {}), **given}
+        shape = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        shape = {**_HF_DEFAULTS.get(kind, {}), **shape}
         if kind == "bert":
             dropout = values.get("classifier_dropout")
-            given |= {"embedding_size": given["hidden_size"], "sharing": "none", "always_project": False}
-            given["classifier_dropout_prob"] = given["hidden_dropout_prob"] if dropout is None else dropout
+            shape |= {"embedding_size": shape["hidden_size"], "sharing": "none", "always_project": False}
+            shape["classifier_dropout_prob"] = shape["hidden_dropout_prob"] if dropout is None else dropout
         if kind == "albert":
-            given["always_project"] = given.get("embedding_size", cls.embedding_size) == given["hidden_size"]
-        activation = str(given.get("hidden_act", "gelu_new"))
-        given["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
+            shape["always_project"] = shape.get("embedding_size", cls.embedding_size) == shape["hidden_size"]
+        activation = str(shape.get("hidden_act", "gelu_new"))
+        shape["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
         try:
-            return cls.from_values(given, origin)
+            return cls.from_values(shape, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
 
     @classmethod
     def read(cls, path: Path) -> ModelConfig:
-        """The shape in a checkpoint's config.json; raises `CheckpointError` as `from_hf`, and where it is no JSON."""
+        """Read the shape in a checkpoint's config.json; raise `CheckpointError` as `from_hf`, and for invalid JSON."""
         return cls.from_hf(store.read_json(path), str(path))
 
     @property
@@ -174,24 +180,24 @@ class ModelConfig:
         return self.initializer_range
 
     def covers_sequence(self, length: int) -> bool:
-        """Whether every token of a sequence of this length sees all of it, so that attention is full in any form."""
+        """Return True if every token of a sequence of this length sees all of it, whatever the form of attention."""
         covered = {"window": self.attention_window + 1, "block": 2 * self.attention_block}
         return length <= covered.get(self.attention, length)
 
     @property
     def attention_summary(self) -> str:
-        """What a token sees, in words."""
+        """The tokens that a token sees, in words."""
         if self.attention == "full":
             return "full"
         size = f"{self.attention_window} tokens to either side"
         if self.attention == "block":
-            size = f"its block of {self.attention_block} tokens and the two beside it"
+            size = f"its block of {self.attention_block} tokens and the two adjacent ones"
         seen = {"cls": "[CLS]", "sep": "[CLS] and [SEP]", "question": "[CLS], [SEP] and the question"}
         return f"{size}, {seen[self.attention_global]} all"
 
     @property
     def is_sparse(self) -> bool:
-        """Whether some token of the longest sequence does not see all of it; only this program has such models."""
+        """True if some token of the longest sequence does not see all of it; only this program has such models."""
         return not self.covers_sequence(self.max_position_embeddings)
 
     @property
@@ -201,7 +207,7 @@ class ModelConfig:
 
     @property
     def has_projection(self) -> bool:
-        """Whether the E-wide embeddings are mapped to H; at E = H the paper has no such matrix."""
+        """True if a matrix maps the E-wide embeddings to H; at E = H the paper has no such matrix."""
         return self.always_project or self.embedding_size != self.hidden_size
 
     @property
@@ -215,15 +221,16 @@ class ModelConfig:
         return 1 + max(feed_forward for _, feed_forward in self.blocks())
 
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """For every block application in order: (attention weights' index, feed-forward weights' index).
+        """Return for every block in order (attention weights' index, feed-forward weights' index).
 
-        Layer l of L belongs to group int(l / (L / G)), and each of a group's inner blocks has weights of its own,
-        so that the result has L * inner_group_num entries under ``all`` and L otherwise.
+        Layer l of L belongs to group int(l / (L / G)), and each inner block of a group has its own weights. The result
+        has L * inner_group_num entries under `all` and L otherwise.
         """
-        layers, inner = self.num_hidden_layers, self.inner_group_num
+        layers = self.num_hidden_layers
+        inner = self.inner_group_num
         match self.sharing:
             case "all":
-                # In floating point, as Hugging Face's ALBERT: layer 9 of 18 in 14 groups is in the 7th, not the 8th.
+                # In floating point, as in Hugging Face's ALBERT: layer 9 of 18 in 14 groups is in the 7th, not the 8th.
                 groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
                 groups = [g for g, size in enumerate(self.group_sizes) for _ in range(size)] or groups
                 return tuple((g * inner + i, g * inner + i) for g in groups for i in range(inner))
@@ -252,9 +259,9 @@ def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert:
 
 
 # Table 1, and the released configurations for dropout: v2 has none, v1 has 0.1 up to xlarge.
-# xlarge: the paper's rule H/64 gives 32 heads, the published configurations say 16; the count is the same,
-# but weights trained with one compute something else with the other, so the published figure is the preset.
-# The BERTs are the paper's own (§4.1): the 30,000-piece vocabulary, E = H.
+# xlarge: the paper's rule H / 64 gives 32 heads, the published configurations have 16. The parameter count is the same,
+# but the published weights need 16, so the preset has 16.
+# The BERTs are those of the paper (§4.1): the 30,000-piece vocabulary, E = H.
 PRESETS: Final[dict[str, ModelConfig]] = {
     "bert-base": _preset(768, 12, 12, 0.1, bert=True),
     "bert-large": _preset(1024, 24, 16, 0.1, bert=True),

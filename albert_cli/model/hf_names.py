@@ -1,4 +1,4 @@
-"""The names of weights: ours are plain (`attention.0.query.weight`), files have those of Hugging Face's classes."""
+"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and those of Hugging Face's classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Our names to Hugging Face's; {g}, {i} are a block's group and inner index, {k} its number.
+# Our names to Hugging Face's; {k} is a block's number, {g} and {i} its group and inner index.
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
 _ALBERT = {
     "encoder.embeddings.word": "albert.embeddings.word_embeddings",
@@ -34,7 +34,7 @@ _ALBERT = {
     "span": "qa_outputs",
 }
 _BERT = {
-    **{ours: theirs.replace("albert", "bert") for ours, theirs in _ALBERT.items() if ".embeddings." in ours},
+    **{our: hf.replace("albert", "bert") for our, hf in _ALBERT.items() if ".embeddings." in our},
     "encoder.attention.{k}.query": "bert.encoder.layer.{k}.attention.self.query",
     "encoder.attention.{k}.key": "bert.encoder.layer.{k}.attention.self.key",
     "encoder.attention.{k}.value": "bert.encoder.layer.{k}.attention.self.value",
@@ -51,43 +51,46 @@ _BERT = {
     "classifier": "classifier",
     "span": "qa_outputs",
 }
-# What old files call the two parameters of a LayerNorm.
+# Names of LayerNorm's parameters in old files.
 _LEGACY_PARAMETER_NAMES = {"gamma": "weight", "beta": "bias"}
-# Copies that other programs write beside the original: the tied decoder, and index buffers.
+# Tensors that other programs write in addition to the original: the tied decoder and index buffers.
 _DERIVED_TENSORS = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
 def to_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """A model's tensors under the names of a Hugging Face type (`hub.model_type`); under ours for our own type."""
+    """Rename a model's tensors to those of a Hugging Face type (`hub.model_type`); our own type keeps our names."""
     prefixes = _prefix_map(config, model_type)
     return {_translate_name(name, prefixes): tensor for name, tensor in tensors.items()}
 
 
 def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """A file's tensors under our names; a bare encoder's file has no `albert.` or `bert.` in front."""
+    """Rename a file's tensors to ours; names in a bare encoder's file lack the prefix `albert.` or `bert.`."""
     prefixes = _prefix_map(config, model_type)
-    heads = tuple(their for our, their in prefixes.items() if not our.startswith("encoder."))
-    back = {their: our for our, their in prefixes.items()}
-    bare = model_type != CUSTOM_MODEL_TYPE and not any(name.startswith(f"{model_type}.") for name in tensors)
+    hf_heads = tuple(hf for our, hf in prefixes.items() if not our.startswith("encoder."))
+    inverse = {hf: our for our, hf in prefixes.items()}
+    has_prefix = any(name.startswith(f"{model_type}.") for name in tensors)
+    is_bare = model_type != CUSTOM_MODEL_TYPE and not has_prefix
     return {
-        _translate_name(f"{model_type}.{name}" if bare and not name.startswith(heads) else name, back): tensor
+        _translate_name(f"{model_type}.{name}" if is_bare and not name.startswith(hf_heads) else name, inverse): tensor
         for name, tensor in tensors.items()
         if not _DERIVED_TENSORS.search(name)
     }
 
 
 def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:
-    """Our name of every possible prefix of a parameter to Hugging Face's, for this shape."""
+    """Map every prefix of a parameter's name from ours to Hugging Face's, for this shape."""
     table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, CUSTOM_MODEL_TYPE: {}}[model_type]
-    inner, blocks = config.inner_group_num, max(config.num_attention_blocks, config.num_feed_forward_blocks)
+    inner = config.inner_group_num
+    blocks = max(config.num_attention_blocks, config.num_feed_forward_blocks)
     return {
-        our.format(k=k): their.format(k=k, g=k // inner, i=k % inner)
-        for our, their in table.items()
+        our.format(k=k): hf.format(k=k, g=k // inner, i=k % inner)
+        for our, hf in table.items()
         for k in range(blocks if "{k}" in our else 1)
     }
 
 
 def _translate_name(name: str, prefixes: Mapping[str, str]) -> str:
+    """Replace the prefix of a parameter's name; names without a known prefix do not change."""
     if name in prefixes:  # a bare parameter, such as the vocabulary bias
         return prefixes[name]
     prefix, _, leaf = name.rpartition(".")

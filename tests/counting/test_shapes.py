@@ -156,4 +156,4 @@ def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
     recipe.write_text("[train]\nseed = 1\n")
     assert "no [model] section" in said(recipe, ConfigError)
     for name in ("finetune/cola", "mini/table"):
-        assert "a fine-tuning recipe has no shape of its own" in said(name, ConfigError)
+        assert "a fine-tuning recipe has no shape" in said(name, ConfigError)

@@ -114,7 +114,7 @@ def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
     assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
     assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
     assert [line for line in text.splitlines() if "30,000 tokens" in line] == [
-        "mini/wiki: names no vocabulary; counted with 30,000 tokens."
+        "mini/wiki: has no vocabulary size; counted with 30,000 tokens."
     ]
 
 
@@ -157,7 +157,7 @@ def test_wrong_usage_is_one_line_and_a_hint(arguments: list[object], said: str) 
 def test_nothing_heavy_is_imported() -> None:
     script = (
         "import sys; from albert_cli.counting import tables, paper;"
-        "tables.describe([], 10**10); tables.describe(['pretrain/bert-large']);"
+        "tables.describe_models([], 10**10); tables.describe_models(['pretrain/bert-large']);"
         "paper.describe_paper(as_markdown=True);"
         "heavy = ('torch', 'pydantic', 'rich', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
         "print([name for name in heavy if name in sys.modules])"
