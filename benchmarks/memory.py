@@ -19,7 +19,7 @@ from albert_cli.bench.harness import make_training_step
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
-from albert_cli.counting import costs
+from albert_cli.counting import activations, costs
 from albert_cli.counting.paper import MEMORY, PRECISIONS
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -52,7 +52,7 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
     try:
         for name, precision in itertools.product(_MODELS, PRECISIONS):
             setup = costs.ComputeSetup("cuda", precision, compiled=False)
-            estimates = [costs.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS]
+            estimates = [activations.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS]
             measured = [
                 find_largest(partial(_try_batch, PRESETS[name], length, precision, device), estimate)
                 for length, estimate in zip(costs.LENGTHS, estimates, strict=True)

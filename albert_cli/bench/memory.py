@@ -11,7 +11,7 @@ from torch import Tensor
 
 from albert_cli import console
 from albert_cli.bench.inputs import pretraining_loss
-from albert_cli.counting import costs
+from albert_cli.counting import activations, costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -47,7 +47,7 @@ def measure_memory(
         except RuntimeError as error:  # such as out of memory; timings that were measured before are not lost
             failed = str(error).strip().partition("\n")[0]
         estimated = sum(
-            costs.activation_bytes(shape, int(n), setup, checkpointed=train.checkpoint_activations)
+            activations.activation_bytes(shape, int(n), setup, checkpointed=train.checkpoint_activations)
             for n in np.diff(batch.offsets)
         )
         state = costs.state_bytes(shape, setup).total

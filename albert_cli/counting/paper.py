@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from albert_cli.console import format_markdown_table, format_table, wrap_notes
-from albert_cli.counting import costs, shapes
+from albert_cli.counting import activations, costs, shapes
 from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import PRESETS, ModelConfig
 
@@ -143,7 +143,7 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
         for precision in PRECISIONS:
             setup = costs.ComputeSetup("cuda", precision, compiled=False)  # as measured by the benchmark
-            batch_sizes = tuple(costs.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
+            batch_sizes = tuple(activations.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
             batches.append((name, f"by arithmetic, {precision}", batch_sizes))
     batches.sort(key=lambda row: list(PRESETS).index(row[0]))
     heading = "The largest batch that 12 GB hold"

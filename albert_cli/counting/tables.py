@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from albert_cli.console import format_markdown_table, format_table, text_width, wrap_notes
-from albert_cli.counting import costs, shapes
+from albert_cli.counting import activations, costs, shapes
 from albert_cli.counting.costs import GPU, count_parameters, format_bytes
 from albert_cli.counting.paper import PAPER_MODELS, counts_and_paper_figure, format_paper_figure
 from albert_cli.counting.shapes import Shape
@@ -82,12 +82,12 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
         "precision": GPU.precision,
         "state_bytes": {**asdict(state), "total": state.total},
         "activation_bytes_per_sequence": by_length(
-            lambda n, again: costs.activation_bytes(config, n, GPU, checkpointed=again)
+            lambda n, again: activations.activation_bytes(config, n, GPU, checkpointed=again)
         ),
     }
     if memory is not None:
         facts["largest_batch"] = by_length(
-            lambda n, again: costs.largest_batch(config, n, memory, GPU, checkpointed=again)
+            lambda n, again: activations.largest_batch(config, n, memory, GPU, checkpointed=again)
         )
     return facts
 
@@ -196,7 +196,7 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
     ]
     if memory is not None:
         notes.append(
-            f"Largest batch: what fits into {100 * costs.USABLE_FRACTION:.0f} % of {format_bytes(memory)} beside "
+            f"Largest batch: what fits into {100 * activations.USABLE_FRACTION:.0f} % of {format_bytes(memory)} beside "
             "weights, gradients and moments; 0 if these and LAMB's step do not fit."
         )
     return notes

@@ -48,7 +48,7 @@ _PairRule = Literal["none", "sop", "nsp"]  # how sentence pairs are sampled
 
 @dataclasses.dataclass(frozen=True)
 class ProbeRecipe:
-    """The settings that `-s` may change: how examples are sampled."""
+    """Settings that `-s` may change: the sampling of examples."""
 
     data: PairSettings = dataclasses.field(default_factory=PairSettings)
 

@@ -1,4 +1,4 @@
-"""The shape of a model as data, without torch, so that counting parameters starts fast.
+"""A model's shape as data, without torch, so that counting parameters starts fast.
 
 Field names are those of Hugging Face's `AlbertConfig`. `sharing` is our own, because no other library expresses the
 attention-only and FFN-only rows of the paper's Table 4 (§4.5, arXiv 1909.11942).
@@ -186,7 +186,7 @@ class ModelConfig:
 
     @property
     def attention_summary(self) -> str:
-        """The tokens that a token sees, in words."""
+        """Visible tokens of a token, in words."""
         if self.attention == "full":
             return "full"
         size = f"{self.attention_window} tokens to either side"

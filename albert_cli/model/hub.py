@@ -114,7 +114,7 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str | None:
-        """The class that its heads belong to, without its prefix (`ForPreTraining`); None if the file names none."""
+        """The class of its heads, without its prefix (`ForPreTraining`); None if the file names none."""
         architectures = self.values.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return None
@@ -146,7 +146,7 @@ class Checkpoint:
 
     @property
     def finetuned_task(self) -> FinetunedTask | None:
-        """The task that `albert` fine-tuned it for; None for a pretrained model and for other programs' classifiers."""
+        """Its task if `albert` fine-tuned it; None for a pretrained model and for other programs' classifiers."""
         match self.values:
             case {
                 "finetuning_task": str(task),
@@ -247,12 +247,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path}: cannot be read ({error})", "use a file in safetensors format") from None
 
 
-def verify_fingerprint(directory: Path, what: str, key: str, fingerprint: str | None) -> str:
+def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:
     """Return the fingerprint of a recipe's parent or teacher; raise `ConfigError` if the recipe's `key` differs."""
     actual = store.fingerprint(directory)
     if fingerprint not in (None, actual):
         raise ConfigError(
-            f"{directory}: is another {what} ({actual}) than {key} names ({fingerprint})",
+            f"{directory}: is another {role} ({actual}) than {key} names ({fingerprint})",
             f"restore that one, or choose another --out and leave out {key}",
         )
     return actual
@@ -274,7 +274,7 @@ def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
 
 
 class LoadPolicy(Enum):
-    """The parts of a model that a checkpoint must contain; the others may be new."""
+    """Required parts of a checkpoint; other parts of the model may be new."""
 
     ENCODER = "encoder"  # to fine-tune, encode or continue: heads are new, and so is the pooler if the file lacks it
     MASKED_LANGUAGE = "masked"  # also the masked-language head

@@ -9,6 +9,7 @@ import torch
 
 from albert_cli import console, machine
 from albert_cli.counting import costs
+from albert_cli.counting.activations import activation_bytes, working_bytes
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.training.settings import TrainSettings
@@ -38,13 +39,13 @@ def estimate_memory(
     """
     setup = costs.ComputeSetup.of(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
-    activations = sequences * costs.activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
-    working = sequences * costs.working_bytes(model, length, setup)
+    activations = sequences * activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
+    working = sequences * working_bytes(model, length, setup)
     teacher_bytes = 0
     if teacher is not None:
         uncompiled = replace(setup, compiled=False)  # as its softmax is
         teacher_bytes = costs.state_bytes(teacher, setup).weights
-        teacher_bytes += sequences * costs.working_bytes(teacher, length, uncompiled)
+        teacher_bytes += sequences * working_bytes(teacher, length, uncompiled)
     return MemoryEstimate(
         state=state.weights + state.gradients + state.moments,
         activations=activations,

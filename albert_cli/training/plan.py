@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from albert_cli import console, machine, store
-from albert_cli.counting import costs
+from albert_cli.counting import activations, costs
 from albert_cli.data.pairs import examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError
@@ -54,7 +54,7 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
     length = recipe.data.max_seq_length
     setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
     free = capacity.available_memory(device) or 0
-    fitting = costs.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
+    fitting = activations.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
     sequences_per_rank = -(-train.batch_size // world_size)
     return length * max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from albert_cli.bench import memory
 from albert_cli.bench.inputs import random_batch
 from albert_cli.counting import costs
+from albert_cli.counting.activations import activation_bytes, largest_batch, working_bytes
 from albert_cli.counting.costs import GPU, LENGTHS, ComputeSetup, Precision, count_parameters
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -118,12 +119,12 @@ def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: Prec
 def test_activations_are_what_autograd_keeps(name: str, length: int) -> None:
     """The difference of two batches: what grows with the batch, and not what does not."""
     one, three = (kept_bytes(SHAPES[name], n, length, "fp32") for n in (1, 3))
-    assert costs.activation_bytes(SHAPES[name], length, CPU) == pytest.approx((three - one) / 2, rel=0.1)
+    assert activation_bytes(SHAPES[name], length, CPU) == pytest.approx((three - one) / 2, rel=0.1)
 
 
 def test_activations_in_bf16_are_what_autograd_keeps() -> None:
     one, three = (kept_bytes(SMALL, n, 128, "bf16") for n in (1, 3))
-    assert costs.activation_bytes(SMALL, 128, ComputeSetup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
+    assert activation_bytes(SMALL, 128, ComputeSetup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -134,9 +135,9 @@ def test_activations_of_windows_and_blocks_are_what_autograd_keeps(form: Attenti
         num_hidden_layers=4,
     )  # fmt: skip
     one, three = (kept_bytes(config, n, 1024, precision) for n in (1, 3))
-    estimated = costs.activation_bytes(config, 1024, ComputeSetup("cpu", precision))
+    estimated = activation_bytes(config, 1024, ComputeSetup("cpu", precision))
     assert estimated == pytest.approx((three - one) / 2, rel=0.15)
-    longer = costs.activation_bytes(config, 2048, ComputeSetup("cpu", precision))
+    longer = activation_bytes(config, 2048, ComputeSetup("cpu", precision))
     assert longer == pytest.approx(2 * estimated, rel=0.02)
 
 
@@ -184,7 +185,7 @@ def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: 
     """The difference of two batches, as above; within 6 %."""
     four, eight = (peak_bytes(config, n, 128, precision) for n in (4, 8))
     setup = ComputeSetup("cpu", precision)
-    estimated = costs.activation_bytes(config, 128, setup) + costs.working_bytes(config, 128, setup)
+    estimated = activation_bytes(config, 128, setup) + working_bytes(config, 128, setup)
     assert estimated == pytest.approx((eight - four) / 4, rel=0.06)
 
 
@@ -204,30 +205,30 @@ def test_the_peak_is_what_the_allocator_of_a_gpu_counted(
 ) -> None:
     """GB of a step with LAMB, bf16, no dropout, random text at 512: torch 2.11's allocator without a GPU under it."""
     config, setup = PRESETS[f"albert-{name}"], ComputeSetup(compiled=compiled)
-    a_sequence = costs.activation_bytes(config, 512, setup) + costs.working_bytes(config, 512, setup)
+    a_sequence = activation_bytes(config, 512, setup) + working_bytes(config, 512, setup)
     assert (costs.state_bytes(config).total + tokens / 512 * a_sequence) / 1e9 == pytest.approx(counted, rel=0.03)
 
 
 def test_sharing_does_not_shrink_activations() -> None:
     for sharing in ("all", "attention", "ffn", "none"):
-        assert costs.activation_bytes(replace(BASE, sharing=sharing), 512) == costs.activation_bytes(BASE, 512)
+        assert activation_bytes(replace(BASE, sharing=sharing), 512) == activation_bytes(BASE, 512)
 
 
 def test_checkpointing_keeps_a_block_s_input_and_recomputes_one_block() -> None:
-    kept, less = (costs.activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
+    kept, less = (activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
     inputs = 12 * 512 * 4096 * 4
     assert inputs < less < inputs + kept / 8
     one = replace(BASE, num_hidden_layers=1)
-    assert costs.activation_bytes(one, 512, checkpointed=True) > costs.activation_bytes(one, 512)
+    assert activation_bytes(one, 512, checkpointed=True) > activation_bytes(one, 512)
 
 
 def test_dropout_keeps_its_masks() -> None:
     plain, dropped = (replace(BASE, hidden_dropout_prob=p) for p in (0.0, 0.1))
-    more = costs.activation_bytes(dropped, 512, GPU) - costs.activation_bytes(plain, 512, GPU)
+    more = activation_bytes(dropped, 512, GPU) - activation_bytes(plain, 512, GPU)
     assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte a number, twice a block
     attention = replace(BASE, attention_probs_dropout_prob=0.1)
-    assert costs.activation_bytes(attention, 512, GPU) == costs.activation_bytes(BASE, 512, GPU)
-    assert costs.activation_bytes(attention, 512, CPU) > 2 * costs.activation_bytes(BASE, 512, CPU)
+    assert activation_bytes(attention, 512, GPU) == activation_bytes(BASE, 512, GPU)
+    assert activation_bytes(attention, 512, CPU) > 2 * activation_bytes(BASE, 512, CPU)
 
 
 # ---------------------------------------------------------------- state and batches
@@ -257,10 +258,10 @@ def test_the_largest_batch_fits_and_one_more_does_not(
     name: str, length: int, memory: int, setup: ComputeSetup, checkpointed: bool
 ) -> None:
     config = PRESETS[name]
-    batch = costs.largest_batch(config, length, memory, setup, checkpointed=checkpointed)
+    batch = largest_batch(config, length, memory, setup, checkpointed=checkpointed)
     state = costs.state_bytes(config, setup)
-    a_sequence = costs.activation_bytes(config, length, setup, checkpointed=checkpointed)
-    a_sequence += costs.working_bytes(config, length, setup)
+    a_sequence = activation_bytes(config, length, setup, checkpointed=checkpointed)
+    a_sequence += working_bytes(config, length, setup)
     if batch:
         assert state.total + max(batch * a_sequence, state.update) <= 0.9 * memory
     elif state.total + state.update <= 0.9 * memory:
@@ -270,7 +271,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(
 
 
 def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
-    assert costs.largest_batch(PRESETS["bert-xlarge"], 64, 12 * 10**9) == 0
+    assert largest_batch(PRESETS["bert-xlarge"], 64, 12 * 10**9) == 0
 
 
 # ---------------------------------------------------------------- sizes
