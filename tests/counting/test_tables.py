@@ -159,7 +159,7 @@ def test_nothing_heavy_is_imported() -> None:
         "import sys; from albert_cli.counting import tables, paper;"
         "tables.describe_models([], 10**10); tables.describe_models(['pretrain/bert-large']);"
         "paper.describe_paper(as_markdown=True);"
-        "heavy = ('torch', 'rich', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
+        "heavy = ('torch', 'numpy', 'transformers', 'matplotlib', 'huggingface_hub');"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
