@@ -6,11 +6,15 @@ import gc
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from albert_cli.training.objectives import PretrainingJob
 
 # A deadline a case and the check for slow cases measure how busy the machine is; pytest-timeout ends what hangs.
 settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
@@ -148,3 +152,27 @@ def finished(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: 
     out = tmp_path_factory.mktemp("run") / "out"
     pretrain(str(recipe), tiny_data, out, device="cpu")
     return out
+
+
+@pytest.fixture
+def make_job(recipe: Path, tiny_data: Path) -> Callable[..., PretrainingJob]:
+    """Return a function that creates a pretraining job with changes to the recipe, as `train__seed=1`."""
+    import torch
+
+    from albert_cli import config
+    from albert_cli.data.shards import TokenCorpus
+    from albert_cli.model.heads import PretrainingModel
+    from albert_cli.text.vocabulary import Vocabulary
+    from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
+    from albert_cli.training.pretrain_recipe import PretrainRecipe
+
+    def make(**changes: object) -> PretrainingJob:
+        overrides = [f"{key.replace('__', '.')}={value}" for key, value in changes.items()]
+        resolved = config.load_recipe(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
+        torch.manual_seed(0)
+        train, heldout = TokenCorpus.open(tiny_data, "train"), TokenCorpus.open(tiny_data, "heldout")
+        vocabulary = Vocabulary.load(tiny_data)
+        model = PretrainingModel(resolved.model)
+        return PretrainingJob(model, resolved, PretrainingCorpora(train, heldout, vocabulary, 4.0))
+
+    return make

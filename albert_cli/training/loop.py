@@ -44,7 +44,7 @@ BatchT = TypeVar("BatchT")
 
 
 class LoopSettings(Protocol):
-    """The sections of a recipe that the loop reads."""
+    """Sections of a recipe for the loop."""
 
     @property
     def train(self) -> TrainSettings:

@@ -56,7 +56,7 @@ class PretrainResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The plan of a run that was not started, and how long it takes."""
+    """The plan and the estimated duration of a run."""
 
     plan: RunPlan
     duration: DurationEstimate

@@ -27,7 +27,7 @@ _UNUSED_SECTIONS = ("warm_start", "init", "masked_bias")
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """The surroundings that a recipe is resolved for.
+    """Device, ranks, data and parent of a run, for which its recipe is resolved.
 
     `parent_fingerprint` and `continued` are of `[warm_start]`, None once the run has saved a step. `fit_steps` measures
     a recipe and sets the steps that fit into `--max-time`; it is None without such a budget.

@@ -30,11 +30,8 @@ from benchmarks.correctness import compute_loss_and_gradients
 from tests.gpu.test_without import SHAPE as SMALL
 from tests.gpu.test_without import Operations, losses
 from tests.helpers.benchmarks import run_benchmark
+from tests.helpers.jobs import MakeJob, make_loop
 from tests.model.shapes import random_batch
-from tests.training.test_loop import MakeJob, make_job, make_loop
-
-__all__ = ["make_job"]
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SHAPE = ModelConfig(

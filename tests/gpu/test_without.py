@@ -42,10 +42,8 @@ from albert_cli.training.loop import Loop, StepResult, measure_step_seconds
 from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
 from tests.gpu import flash
+from tests.helpers.jobs import MakeJob, make_loop
 from tests.model.shapes import TINY, random_batch
-from tests.training.test_loop import MakeJob, make_job, make_loop
-
-__all__ = ["make_job"]
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 SHAPE = replace(TINY, hidden_size=32, num_attention_heads=2, intermediate_size=96, num_hidden_layers=3)

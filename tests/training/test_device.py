@@ -19,6 +19,7 @@ from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.training import device
+from albert_cli.training.device import seed_micro_batch
 from albert_cli.training.settings import TrainSettings
 from tests.model.shapes import TINY, random_batch
 
@@ -31,9 +32,7 @@ def resolved(settings: TrainSettings, config: ModelConfig, sequences: int = 8, l
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(2.0, "bf16"), (1.0, "fp32"), (0.2, "fp32")])
-def test_a_cpu_computes_in_bf16_where_that_is_faster(
-    gain: float, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resolve_auto_cpu_takes_bf16_if_faster(gain: float, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decided by a measurement, whatever the processor calls its units."""
     monkeypatch.setattr(machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: gain)
@@ -43,7 +42,7 @@ def test_a_cpu_computes_in_bf16_where_that_is_faster(
         assert resolved(replace(TrainSettings(), precision=demanded), TINY).precision == demanded
 
 
-def test_measuring_a_product_changes_nothing() -> None:
+def test_measure_bf16_speedup_has_no_side_effects() -> None:
     torch.manual_seed(3)
     expected, before = torch.rand(3), torch.get_num_threads()
     torch.manual_seed(3)
@@ -52,7 +51,7 @@ def test_measuring_a_product_changes_nothing() -> None:
     assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == before
 
 
-def test_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_auto_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     settings = TrainSettings(precision="fp32")
     narrow = replace(BASE, hidden_size=64, num_attention_heads=2, intermediate_size=256)
@@ -64,7 +63,7 @@ def test_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolved(settings, BASE, 16, 128).threads == 1
 
 
-def test_threads_are_used_and_given_back() -> None:
+def test_use_threads_restores_count() -> None:
     before = torch.get_num_threads()
     with pytest.raises(ZeroDivisionError), device.use_threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -74,7 +73,7 @@ def test_threads_are_used_and_given_back() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
-def test_a_cpu_keeps_the_memory_that_a_step_frees() -> None:
+def test_prepare_model_cpu_retains_freed_memory() -> None:
     def new_pages() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(10):
@@ -86,7 +85,7 @@ def test_a_cpu_keeps_the_memory_that_a_step_frees() -> None:
     assert new_pages() < 10_240
 
 
-def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_auto_cpu_compiles_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TrainSettings(precision="fp32")
     assert resolved(settings, TINY).compile == "off"
     monkeypatch.setattr(device, "_find_compile_error", lambda device: "compiling fails: no compiler")
@@ -95,14 +94,14 @@ def test_a_cpu_compiles_only_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch)
         resolved(replace(settings, compile="on"), TINY)
 
 
-def test_of_a_compilation_that_fails_the_compilers_own_words_are_said() -> None:
+def test_summarize_compile_error_quotes_compiler() -> None:
     said = "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
     assert device.summarize_compile_error(RuntimeError(said)).endswith("No space left on device")
     assert device.summarize_compile_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_products_have_the_precision_that_was_resolved(precision: str, dtype: torch.dtype) -> None:
+def test_autocast_sets_matmul_precision(precision: str, dtype: torch.dtype) -> None:
     with device.autocast(precision, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
@@ -117,7 +116,7 @@ def gradients(model: PretrainingModel, seed: int = 0) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_recomputing_activations_changes_no_bit(dropout: float) -> None:
+def test_checkpoint_activations_changes_no_bit(dropout: float) -> None:
     model = PretrainingModel(replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)).train()
     kept = gradients(model)
     device.prepare_model(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
@@ -135,7 +134,7 @@ def switches() -> tuple[bool, bool, bool, str | None]:
     )
 
 
-def test_kernels_that_repeat_their_bits_are_asked_for_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_kernels_restores_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     usual = switches()
     assert usual == (False, False, True, None)
@@ -151,14 +150,14 @@ def test_kernels_that_repeat_their_bits_are_asked_for_and_given_back(monkeypatch
     assert switches()[-1] == ":16:8"
 
 
-def test_what_torch_cannot_repeat_is_named() -> None:
+def test_deterministic_kernels_missing_kernel_raises() -> None:
     with pytest.raises(ConfigError, match=r"train\.deterministic: put_"), device.deterministic_kernels(True):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
     with pytest.raises(RuntimeError, match="size"), device.deterministic_kernels(True):
         torch.zeros(3) + torch.zeros(2)
 
 
-def test_the_compiled_block_is_one_function_for_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_model_compiles_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch traces it; what Inductor makes of it is compared on a GPU, where it is used.
 
     Forms that come late in a run must not be given up: evaluation, sequences of one length, a single sequence.
@@ -177,3 +176,13 @@ def test_the_compiled_block_is_one_function_for_every_layer(monkeypatch: pytest.
     # Two forms of it, for six layers' applications a pass: all tokens, and the last layer's rows.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     torch._dynamo.reset()
+
+
+def test_seed_micro_batch_determines_dropout() -> None:
+    drawn = {}
+    for place in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
+        seed_micro_batch(*place)
+        drawn[place] = tuple(torch.rand(4).tolist())
+        seed_micro_batch(*place)
+        assert drawn[place] == tuple(torch.rand(4).tolist())
+    assert len(set(drawn.values())) == len(drawn)

@@ -15,15 +15,14 @@ from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import DistillSettings, Teacher
 from albert_cli.training.pretrain import pretrain
+from tests.helpers.runs import LAST, checkpoint_hashes, create_checkpoint
 from tests.model.shapes import TINY, random_batch
-from tests.training.test_warm_start import bytes_of, written
 
 CPU = torch.device("cpu")
-LAST = "step-00000030"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_loss_is_the_divergence_from_the_teacher(temperature: float) -> None:
+def test_teacher_loss_is_divergence(temperature: float) -> None:
     teacher, student = MaskedLanguageModel(TINY).eval(), MaskedLanguageModel(TINY).eval()
     taught = Teacher(teacher, DistillSettings("it", 0.5, temperature))
     batch = random_batch((20, 3, 11))
@@ -38,7 +37,7 @@ def test_the_loss_is_the_divergence_from_the_teacher(temperature: float) -> None
     assert any(p.grad is not None for p in student.parameters())
 
 
-def test_all_of_it_at_once_resumes_to_the_same_bytes(
+def test_distill_with_groups_resumes_to_same_bytes(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     """Groups of different sizes, three answers about order, and a teacher."""
@@ -46,19 +45,19 @@ def test_all_of_it_at_once_resumes_to_the_same_bytes(
     call = (str(recipe), tiny_data, tmp_path / "run", [*settings, f"distill.teacher={finished}", "train.keep=9"])
     result = pretrain(*call, device="cpu")
     assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.metrics.keys()
-    run, whole = tmp_path / "run", bytes_of(tmp_path / "run", LAST)
+    run, whole = tmp_path / "run", checkpoint_hashes(tmp_path / "run", LAST)
     lines = [r for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
     assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
     assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
     for step in (20, 25, 30):
         shutil.rmtree(run / f"step-{step:08d}")
     pretrain(*call, device="cpu")
-    assert bytes_of(run, LAST) == whole
+    assert checkpoint_hashes(run, LAST) == whole
     alone = pretrain(str(recipe), tiny_data, tmp_path / "alone", settings, device="cpu")
     assert alone.model_sha256 != result.model_sha256, "the teacher is heard"
 
 
-def test_another_teacher_or_vocabulary_is_refused(
+def test_teacher_other_vocabulary_raises(
     recipe: Path, tiny_data: Path, tiny_vocabulary: Path, finished: Path, tmp_path: Path
 ) -> None:
     run, teacher = tmp_path / "run", tmp_path / "teacher"
@@ -74,7 +73,7 @@ def test_another_teacher_or_vocabulary_is_refused(
     shutil.copytree(finished / "step-00000025", teacher)
     with pytest.raises(ConfigError, match=r"distill\.fingerprint"):
         pretrain(*call, device="cpu")
-    short = written(tmp_path / "short", tiny_vocabulary)
+    short = create_checkpoint(tmp_path / "short", tiny_vocabulary)
     with pytest.raises(ConfigError, match="has 20 positions, and sequences up to 32 tokens"):
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
     other = Vocabulary.load(tiny_vocabulary)

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from albert_cli import journal, store
-from albert_cli.errors import CheckpointError, ConfigError, DivergedError
+from albert_cli import journal
 from albert_cli.training.log import LossHints, StepWindow, progress_suffix
-from albert_cli.training.objectives import PretrainingJob, count_correct
 from albert_cli.training.pretrain import pretrain
 
 ENTROPY = 6.2
@@ -37,7 +34,7 @@ def noisy(level: Callable[[int], float], steps: int, every: int, deviation: floa
 
 
 @pytest.mark.parametrize("every", [1, 10, 50, 100, 300])
-def test_a_loss_that_stays_at_the_unigram_entropy_is_told_ever_more_seldom(every: int) -> None:
+def test_hints_plateau_is_reported_ever_more_rarely(every: int) -> None:
     found = hints(noisy(lambda n: ENTROPY, 5000, every, 0.3), every)
     assert 3 <= len(found) <= 4
     assert 500 <= found[0][0] <= 1300 and "has not left 6." in found[0][1] and "docs/pretraining.md" in found[0][1]
@@ -46,14 +43,14 @@ def test_a_loss_that_stays_at_the_unigram_entropy_is_told_ever_more_seldom(every
 
 
 @pytest.mark.parametrize("every", [1, 10, 100])
-def test_a_loss_that_falls_or_is_far_below_is_left_alone(every: int) -> None:
+def test_hints_falling_loss_has_none(every: int) -> None:
     falls = noisy(lambda n: 8.0 - n / 2000, 5000, every, 0.3)  # 0.25 nats in 500 steps
     assert hints(falls, every) == []
     assert hints(noisy(lambda n: ENTROPY - 1, 5000, every, 0.3), every) == []
     assert hints(noisy(lambda n: ENTROPY, 900, every, 0.3), every, warmup=900) == []
 
 
-def test_a_jump_is_told_once_until_the_loss_is_back() -> None:
+def test_hints_spike_is_reported_once() -> None:
     calm = noisy(lambda n: 4.0, 1500, 50, 0.3)
     found = hints([*calm, 5.0, 5.1, *calm, 5.0])
     assert [step for step, _ in found] == [1550, 3150]
@@ -62,7 +59,7 @@ def test_a_jump_is_told_once_until_the_loss_is_back() -> None:
     assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # single steps are noisy, and that is no jump
 
 
-def test_a_resumed_watch_says_what_it_would_have_said() -> None:
+def test_hints_resumed_run_has_the_same() -> None:
     watch, again = LossHints(ENTROPY, 0), LossHints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
@@ -73,7 +70,7 @@ def test_a_resumed_watch_says_what_it_would_have_said() -> None:
     assert any(said[30:])
 
 
-def test_a_window_tells_means_and_speed() -> None:
+def test_window_returns_means_and_speed() -> None:
     window = StepWindow(started=0.0)
     window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9)
     window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
@@ -85,18 +82,6 @@ def test_a_window_tells_means_and_speed() -> None:
     assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
-def test_what_is_right_is_counted_the_same_in_both_precisions() -> None:
-    rng = torch.Generator().manual_seed(0)
-    logits = torch.randn(64, 30, generator=rng)
-    labels = torch.where(torch.rand(64, generator=rng) < 0.5, logits.argmax(-1), 3)
-    labels[:5] = -1
-    expected = int((logits.argmax(-1) == labels).sum())
-    assert 20 < expected < 60
-    assert int(count_correct(logits, labels)) == expected
-    rounded = logits.bfloat16()
-    assert int(count_correct(rounded, labels)) == int((rounded.argmax(-1) == labels).sum())
-
-
 # ---------------------------------------------------------------- in a run
 
 
@@ -104,7 +89,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [r for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
 
 
-def test_the_journal_has_accuracies_speed_and_the_share_of_the_peak(finished: Path) -> None:
+def test_journal_has_accuracies_speed_and_mfu(finished: Path) -> None:
     for record in lines(finished):
         assert 0 <= record["mlm_accuracy"] <= 1 and 0 <= record["order_accuracy"] <= 1
         assert record["mfu"] > 0 and record["tokens_per_second"] > 0
@@ -112,84 +97,7 @@ def test_the_journal_has_accuracies_speed_and_the_share_of_the_peak(finished: Pa
     assert all(0 < e["nsp_accuracy"] < 1 for e in evaluated)
 
 
-@pytest.mark.parametrize("loss", ["nsp", "sop"])
-def test_next_sentences_in_a_single_document_have_no_score(
-    loss: str, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
-) -> None:
-    """Every pair is in order there: a score of 100 % would say nothing."""
-    from albert_cli.data import build
-    from albert_cli.data.records import BuildSettings
-
-    (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro. Suta vewi. Zo gofi.")
-    build.build_data(
-        [str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1
-    )
-    named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
-    assert ("one/order_accuracy" in result.metrics) == (loss == "sop")
-    assert "one/nsp_accuracy" not in result.metrics and "order_accuracy" in result.metrics
-
-
-def test_further_corpora_are_scored_by_name(
-    recipe: Path, tiny_data: Path, finished: Path, tiny_vocabulary: Path, tmp_path: Path
-) -> None:
-    from albert_cli.data import build
-    from albert_cli.data.records import BuildSettings
-
-    (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
-    other = tmp_path / "squad-dev"
-    build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
-    named = [f'evaluation=["{other}"]']
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", named, device="cpu")
-    assert {f"squad-dev/{name}" for name in ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")} <= set(
-        result.metrics
-    )
-    assert result.metrics["squad-dev/mlm_loss"] != result.metrics["mlm_loss"]
-    assert "squad-dev: mlm loss" in result.as_text()
-    assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
-    assert store.sha256_file(tmp_path / "run/step-00000030/model.safetensors") == store.sha256_file(
-        finished / "step-00000030/model.safetensors"
-    )
-    with pytest.raises(ConfigError, match="two directories with the same name"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{other}", "{other}"]'], device="cpu")
-    assert not (tmp_path / "no").exists()
-    damaged = next(other.rglob("train-*.ids"))
-    damaged.write_bytes(damaged.read_bytes()[::-1])
-    with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", named, device="cpu")
-
-
-def test_the_initial_weights_grow_as_the_width_shrinks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    auto = ['model.initializer_range="auto"', "schedule.total_steps=1", "optimizer.lr=1e-9"]
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", auto, device="cpu")
-    assert store.read_json(result.checkpoint / "config.json")["initializer_range"] == pytest.approx(0.1375)
-    assert 'initializer_range = "auto"' in (tmp_path / "run" / "recipe.toml").read_text()
-
-
-def test_a_gradient_that_is_not_finite_is_named(
-    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = PretrainingJob.loss_sums
-    calls = iter(range(1000))
-
-    def loss_sums(self: PretrainingJob, data: Any) -> Any:
-        sums = plain(self, data)
-        if next(calls) >= 6:  # two micro-batches a step: from step 3 on
-            bias = self.model.order.bias
-            sums["order_loss"] = sums["order_loss"] + (bias.sum() - bias.sum().detach()) * 1e38 * 1e38
-        return sums
-
-    monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
-    with pytest.raises(DivergedError, match=r"step 3: .*grad_norm (nan|inf); order\.bias\)"):
-        pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
-    found = store.read_json(tmp_path / "run" / "diverged.json")
-    assert (found["step"], found["not_finite"]) == (3, ["order.bias"])
-    monkeypatch.undo()
-    pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run" / "diverged.json").exists()
-
-
-def test_tensorboard_gets_the_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_run_log_writes_tensorboard_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = tmp_path / "run"
     pretrain(str(recipe), tiny_data, run, device="cpu")

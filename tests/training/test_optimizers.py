@@ -20,6 +20,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.optimizers import (
     OPTIMIZERS,
     Lamb,
+    clip_gradients,
     is_norm_or_bias,
     load_optimizer_state,
     make_optimizer,
@@ -81,7 +82,7 @@ def transcription(start: Arrays, gradients: list[Arrays], rates: list[float], s:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=str)
-def test_a_hundred_steps_against_the_published_rule(dtype: torch.dtype, tolerance: float, variant: str) -> None:
+def test_lamb_equals_published_rule(dtype: torch.dtype, tolerance: float, variant: str) -> None:
     rng = np.random.default_rng(0)
     kind = np.float32 if dtype == torch.float32 else np.float64
     start: Arrays = {n: (SCALES.get(n, 0.02) * rng.standard_normal(s)).astype(kind) for n, s in SHAPES.items()}
@@ -102,11 +103,11 @@ def test_a_hundred_steps_against_the_published_rule(dtype: torch.dtype, toleranc
         assert error <= tolerance, (n, error)
 
 
-def test_every_name_of_a_recipe_has_its_optimizer() -> None:
+def test_optimizers_have_every_recipe_name() -> None:
     assert set(OPTIMIZERS) == set(get_args(typing.get_type_hints(OptimizerSettings)["name"]))
 
 
-def test_with_bias_correction_adamw_is_torchs() -> None:
+def test_adamw_bias_corrected_equals_torch() -> None:
     generator = torch.Generator().manual_seed(0)
     ours, theirs = (nn.Parameter(torch.full((6, 5), 0.3, dtype=torch.float64)) for _ in range(2))
     settings = OptimizerSettings("adamw", bias_correction=True, weight_decay=0.1)
@@ -120,7 +121,7 @@ def test_with_bias_correction_adamw_is_torchs() -> None:
     assert torch.allclose(ours, theirs, rtol=1e-13, atol=0)
 
 
-def test_norms_of_large_tensors() -> None:
+def test_tensor_norms_large_tensors_are_exact() -> None:
     """Added up in a handful of sums, as torch does on a CPU, this norm is wrong by 1e-4."""
     large = torch.randn(30_000, 128, generator=torch.Generator().manual_seed(0)) * 0.02
     for tensor in (large, large.view(240, 16_000), large.view(-1)[:30_000], large[0, 0], torch.zeros(3, 0)):
@@ -128,7 +129,7 @@ def test_norms_of_large_tensors() -> None:
         assert float(tensor_norms([tensor])[0]) == pytest.approx(expected, rel=5e-7)
 
 
-def test_gradients_in_any_layout() -> None:
+def test_lamb_accepts_strided_gradients() -> None:
     gradient = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     plain, turned = (nn.Parameter(torch.ones(4, 3)) for _ in range(2))
     plain.grad, turned.grad = gradient, gradient.T.contiguous().T
@@ -139,7 +140,7 @@ def test_gradients_in_any_layout() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_exactly_biases_and_layer_norms_are_left_out(name: str) -> None:
+def test_is_norm_or_bias_selects_exactly_those(name: str) -> None:
     model = PretrainingModel(ALL[name])
     by_module = set()
     for path, module in model.named_modules():
@@ -157,7 +158,7 @@ def torchs(named: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSetting
 
 
 @pytest.mark.parametrize("variant", ["LAMB", "LAMB as in apex", "torch's"])
-def test_any_optimizer_goes_on_where_it_stood(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_optimizer_state_resumes_any_optimizer(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = VARIANTS.get(variant, OptimizerSettings())
     if variant not in VARIANTS:
         monkeypatch.setitem(cast(dict[str, Any], OPTIMIZERS), settings.name, torchs)
@@ -186,7 +187,7 @@ def test_any_optimizer_goes_on_where_it_stood(variant: str, monkeypatch: pytest.
         load_optimizer_state(second, state, 3)
 
 
-def test_frozen_parameters_are_left_alone() -> None:
+def test_lamb_leaves_frozen_parameters() -> None:
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     update_weights(Lamb([("weight", frozen), ("other.weight", nn.Parameter(torch.ones(2)))], OptimizerSettings()), 0.5)
     assert torch.equal(frozen, torch.ones(2))
@@ -202,7 +203,17 @@ def one_step() -> None:
     raise SystemExit
 
 
-def test_an_update_does_not_import_the_compiler(tmp_path: Path) -> None:
+def test_lamb_step_does_not_import_compiler(tmp_path: Path) -> None:
     """It would take every start of a training half as long again as torch."""
     run = start(tmp_path / "log", before=one_step)
     assert (run.wait(), run.said()) == (0, "False\n")
+
+
+def test_clip_gradients_keeps_direction_and_returns_norm() -> None:
+    for limit, factor in ((1.0, 1 / 13), (0.0, 1.0), (13.0, 1.0), (100.0, 1.0)):
+        model = nn.ParameterList(torch.zeros(2) for _ in range(3))  # of which the last has no gradient
+        first, second, _ = model
+        first.grad, second.grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0, 0.0])
+        assert float(clip_gradients(model, limit)) == 13.0
+        assert torch.allclose(first.grad, torch.tensor([3.0, 4.0]) * factor)
+        assert torch.allclose(second.grad, torch.tensor([12.0, 0.0]) * factor)

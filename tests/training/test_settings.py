@@ -10,7 +10,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.training.settings import ScheduleSettings, TrainSettings, parse_duration
 
 
-def test_the_papers_schedule() -> None:
+def test_rate_equals_paper_schedule() -> None:
     paper = ScheduleSettings(total_steps=125_000, warmup_steps=3125)
     rates = {step: paper.rate(step, 0.00176) for step in (0, 1, 3124, 3125, 62_500, 124_999)}
     assert rates[0] == 0.0
@@ -23,7 +23,7 @@ def test_the_papers_schedule() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000), st.floats(1e-6, 1.0))
-def test_it_rises_then_falls_and_stays_within_its_peak(total: int, warmup: int, peak: float) -> None:
+def test_rate_rises_then_falls_below_peak(total: int, warmup: int, peak: float) -> None:
     schedule = ScheduleSettings(total_steps=total, warmup_steps=warmup)
     rates = [schedule.rate(step, peak) for step in range(0, total, max(1, total // 97))]
     assert all(0 <= rate <= peak for rate in rates)
@@ -31,12 +31,12 @@ def test_it_rises_then_falls_and_stays_within_its_peak(total: int, warmup: int, 
     assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
 
 
-def test_without_warm_up_it_starts_at_its_peak() -> None:
+def test_rate_without_warmup_starts_at_peak() -> None:
     schedule = ScheduleSettings(total_steps=4, warmup_steps=0)
     assert [schedule.rate(step, 1.0) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
-def test_warm_up_as_a_number_or_a_share() -> None:
+def test_warmup_is_number_or_fraction() -> None:
     assert ScheduleSettings(total_steps=1000).warmup == 100
     assert ScheduleSettings(total_steps=1000, warmup_ratio=0.025).warmup == 25
     assert ScheduleSettings(total_steps=1000, warmup_steps=3).warmup == 3
@@ -46,17 +46,17 @@ def test_warm_up_as_a_number_or_a_share() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("25m", 1500), ("1.5h", 5400), ("2d", 172_800), ("7", 7), (" 3 m ", 180)]
 )
-def test_lengths_of_time(text: str, seconds: float) -> None:
+def test_parse_duration_returns_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text, "--max-time") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "0s", "-3m", "3 weeks", "1h30m", "nan"])
-def test_what_is_no_length_of_time(text: str) -> None:
+def test_parse_duration_invalid_text_raises(text: str) -> None:
     with pytest.raises(ConfigError, match="--max-time"):
         parse_duration(text, "--max-time")
 
 
-def test_when_to_save() -> None:
+def test_save_interval_is_steps_or_seconds() -> None:
     assert TrainSettings(save_every=500).save_interval() == (500, 0.0)
     assert TrainSettings(save_every="10m").save_interval() == (0, 600.0)
     assert TrainSettings(save_every=0).save_interval() == (0, 0.0)

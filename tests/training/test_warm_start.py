@@ -20,25 +20,12 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.checkpoint import OPTIMIZER_FILE
 from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
+from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
 from tests.model.hugging_face import HEADS, new_of_theirs
-from tests.model.shapes import OWN, SHARED, TINY, random_batch, shake
+from tests.model.shapes import OWN, SHARED, TINY, random_batch
 from tests.processes import end, start_ranks
-
-SHAPE = replace(TINY, vocab_size=300)
-LAST = "step-00000030"
-
-
-def written(directory: Path, vocabulary: Path, config: ModelConfig = SHAPE) -> Path:
-    """A checkpoint of random weights with a vocabulary beside it."""
-    model = PretrainingModel(config)
-    shake(model)
-    with store.commit_directory(directory, "checkpoint") as staging:
-        hub.write_checkpoint(model, staging, "ForPreTraining")
-        Vocabulary.load(vocabulary).copy_to(staging, config.max_position_embeddings)
-    return directory
 
 
 def logits(model: PretrainingModel) -> torch.Tensor:
@@ -60,11 +47,11 @@ def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingMode
 @pytest.mark.parametrize(
     "groups", [{"num_hidden_groups": 1}, {"num_hidden_groups": 3}, {"num_hidden_groups": 3, "inner_group_num": 2}]
 )
-def test_depth_grows_by_repeating_the_same_weights(
+def test_copy_parent_deeper_model_computes_repetition(
     groups: dict[str, int], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape = replace(SHAPE, **groups)  # type: ignore[arg-type]
-    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(replace(shape, num_hidden_layers=12), parent, tiny_vocabulary)
     stored = hub.read_checkpoint(parent).tensors
     assert stored.keys() == child.state_dict().keys()
@@ -81,19 +68,19 @@ def test_depth_grows_by_repeating_the_same_weights(
         (1, {"sharing": "attention"}),
     ],
 )
-def test_groups_start_from_group_0_and_compute_what_one_group_does(
+def test_copy_parent_groups_start_from_group_0(
     inner: int, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape = replace(SHAPE, inner_group_num=inner)
-    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(replace(shape, num_hidden_layers=6, **changes), parent, tiny_vocabulary)
     assert torch.allclose(logits(child), logits(grown(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary)))
     assert "its encoder, 6 layers from 3, and the heads masked and order" in capfd.readouterr().err
 
 
-def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_copy_parent_stack_repeats_layers(tiny_vocabulary: Path, tmp_path: Path) -> None:
     shape = replace(SHAPE, sharing="none")
-    parent, twice = written(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
+    parent, twice = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
     child, stored = PretrainingModel(twice), hub.read_checkpoint(parent)
     copy_parent_weights(child, stored, stack=True)
     for name, tensor in child.state_dict().items():
@@ -106,23 +93,25 @@ def test_layers_of_their_own_are_stacked_where_that_is_asked_for(tiny_vocabulary
         WarmStart(continues=str(parent), stack=True)
 
 
-def test_group_0_of_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
-    parent = written(tmp_path / "it", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2))
+def test_map_parent_blocks_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    parent = create_checkpoint(
+        tmp_path / "it", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2)
+    )
     child = grown(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=3), parent, tiny_vocabulary)
     wanted = hub.read_checkpoint(parent).tensors["encoder.attention.0.query.weight"]
     assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], wanted) for k in range(3))
 
 
 @pytest.mark.parametrize("name", SHARED | OWN)
-def test_any_shape_starts_from_its_own_kind(name: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_copy_parent_same_shape_copies_all(name: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
     shape = replace((SHARED | OWN)[name], vocab_size=300)
-    parent = written(tmp_path / "it", tiny_vocabulary, shape)
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
     child = grown(shape, parent, tiny_vocabulary)
     stored = hub.read_checkpoint(parent).tensors
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
 
 
-def test_a_model_of_another_program_without_heads(
+def test_copy_parent_hf_model_without_heads(
     tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     new_of_theirs(HEADS["bare"], SHAPE).save_pretrained(tmp_path)
@@ -152,19 +141,19 @@ def test_a_model_of_another_program_without_heads(
         ("inner_group_num", {"inner_group_num": 2}),
     ],
 )
-def test_other_widths_are_refused_by_name(
+def test_load_parent_other_width_raises(
     name: str, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    parent = written(tmp_path / "it", tiny_vocabulary)
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary)
     child = replace(SHAPE, num_hidden_layers=6, **changes)
     wanted = f"{name} is {getattr(SHAPE, name)}, the recipe's model has {getattr(child, name)}"
     with pytest.raises(ConfigError, match=wanted):
         grown(child, parent, tiny_vocabulary)
 
 
-def test_a_projection_on_one_side_only_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_load_parent_other_projection_raises(tiny_vocabulary: Path, tmp_path: Path) -> None:
     wide = replace(SHAPE, embedding_size=16)
-    parent = written(tmp_path / "it", tiny_vocabulary, replace(wide, always_project=True))
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, replace(wide, always_project=True))
     with pytest.raises(ConfigError, match="has_projection is True, the recipe's model has False"):
         grown(wide, parent, tiny_vocabulary)
 
@@ -183,24 +172,24 @@ DEEP = replace(TINY, num_hidden_layers=6)
         (replace(TINY, sharing="attention"), TINY),
     ],
 )
-def test_layers_of_their_own_do_not_grow(parent: ModelConfig, child: ModelConfig) -> None:
+def test_map_parent_blocks_unshared_layers_raise(parent: ModelConfig, child: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"a model of \d attention and \d feed-forward blocks cannot start from one"):
         map_parent_blocks(child, parent)
 
 
-def test_another_vocabulary_is_refused(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
+def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
     from albert_cli.text import build_vocabulary
     from albert_cli.text.build_vocabulary import VocabularySettings
 
     other = tmp_path / "other"
     build_vocabulary.build([str(documents_file)], other, VocabularySettings(size=300, seed=1, sample_size=400))
-    parent = written(tmp_path / "it", other)
+    parent = create_checkpoint(tmp_path / "it", other)
     with pytest.raises(ConfigError, match="was trained with another vocabulary"):
         grown(SHAPE, parent, tiny_vocabulary)
 
 
-def test_another_checkpoint_than_the_recipe_names_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
-    parent = written(tmp_path / "it", tiny_vocabulary)
+def test_load_parent_other_fingerprint_raises(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary)
     own, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
     assert load_parent(WarmStart(str(parent), own), SHAPE, vocabulary).directory == parent
     with pytest.raises(
@@ -224,7 +213,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
     return out
 
 
-def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> None:
+def test_warm_start_run_records_its_parent(deep: Path, finished: Path) -> None:
     mark = store.fingerprint(finished / LAST)
     written = tomllib.loads((deep / "recipe.toml").read_text())["warm_start"]
     assert written == {"checkpoint": str(finished), "fingerprint": mark, "positions": "tile", "stack": False}
@@ -235,9 +224,7 @@ def test_the_run_records_what_it_started_from(deep: Path, finished: Path) -> Non
     assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
 
 
-def test_a_checkpoint_s_weights_take_the_place_of_a_start(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_warm_start_replaces_init(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     barely = [
         "optimizer.lr=1e-9",
         "init.neighbors=[-1]",
@@ -252,7 +239,7 @@ def test_a_checkpoint_s_weights_take_the_place_of_a_start(
 
 
 @pytest.mark.parametrize("parent", ["gone", "another"])
-def test_a_resumed_run_is_the_same_whatever_became_of_the_parent(
+def test_warm_start_resumes_without_parent(
     parent: str, deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     first, again = tmp_path / "parent", tmp_path / "again"
@@ -270,7 +257,7 @@ def test_a_resumed_run_is_the_same_whatever_became_of_the_parent(
     assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
 
 
-def test_a_start_that_saved_nothing_needs_the_same_parent(
+def test_warm_start_without_steps_needs_same_parent(
     deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     first, again = tmp_path / "parent", tmp_path / "again"
@@ -287,7 +274,7 @@ def test_a_start_that_saved_nothing_needs_the_same_parent(
     assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
-def test_damage_to_every_state_goes_back_to_the_parent(
+def test_warm_start_damaged_steps_restart_from_parent(
     deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     again = Path(shutil.copytree(deep, tmp_path / "again"))
@@ -297,9 +284,7 @@ def test_damage_to_every_state_goes_back_to_the_parent(
     assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
-def test_a_parent_that_does_not_fit_is_refused_before_anything_is_written(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_warm_start_misfit_raises_before_writing(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     for verb in (pretrain, plan_pretraining):
         with pytest.raises(ConfigError, match="hidden_size is 16, the recipe's model has 32"):
             verb(str(recipe), tiny_data, tmp_path / "out", overrides(finished, "model.hidden_size=32"), device="cpu")
@@ -325,15 +310,11 @@ def recorded(run: Path) -> dict[str, Any]:
     return found
 
 
-def bytes_of(run: Path, step: str = LAST) -> list[str]:
-    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER_FILE)]
-
-
-def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
+def test_continued_run_ends_in_bytes_of_one_run(
     half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
-    assert result.steps == 30 and bytes_of(tmp_path / "run") == bytes_of(finished)
+    assert result.steps == 30 and checkpoint_hashes(tmp_path / "run") == checkpoint_hashes(finished)
     journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
     assert losses[0] + losses[1] == losses[2]
@@ -345,7 +326,7 @@ def test_a_run_in_two_parts_ends_in_the_bytes_of_one(
     }  # fmt: skip
 
 
-def test_two_processes_continue_as_one_does(
+def test_continued_run_on_two_ranks_equals_one(
     half: Path, command: Sequence[object], finished: Path, tmp_path: Path
 ) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"warm_start.continues={half}")
@@ -355,7 +336,7 @@ def test_two_processes_continue_as_one_does(
     assert all(torch.allclose(tensor, two[name], atol=1e-5, rtol=1e-5) for name, tensor in one.items())
 
 
-def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
+def test_continued_run_lists_changes_and_resumes(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
@@ -371,15 +352,15 @@ def test_a_continued_run_names_its_changes_and_resumes_to_the_same_bytes(
     assert store.verify(run / last, "checkpoint").parents["warm_start"] == mark
     rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
     assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
-    whole = bytes_of(run, last)
+    whole = checkpoint_hashes(run, last)
     for step in (40, 45):
         shutil.rmtree(run / f"step-{step:08d}")
     shutil.rmtree(first)
     pretrain(*call, device="cpu")
-    assert bytes_of(run, last) == whole and recorded(run)["changes"] == named
+    assert checkpoint_hashes(run, last) == whole and recorded(run)["changes"] == named
 
 
-def test_other_text_is_named_as_a_change(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_continued_run_lists_other_text(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(tiny_data, tmp_path / "other"))
     values = store.read_json(other / "data.json")
     store.write_json(other / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
@@ -391,9 +372,7 @@ def test_other_text_is_named_as_a_change(half: Path, recipe: Path, tiny_data: Pa
     )
 
 
-def test_a_warm_up_that_is_over_does_not_come_back(
-    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_continued_run_has_no_second_warmup(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
     plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", more, device="cpu").plan
     assert (plan.steps, plan.steps_done_before, plan.warmup_steps) == (1000, 30, 3)
@@ -401,10 +380,10 @@ def test_a_warm_up_that_is_over_does_not_come_back(
     assert timed.steps > 30 and timed.warmup_steps == 3
 
 
-def test_what_cannot_be_continued_is_refused(
+def test_continued_run_invalid_parent_raises(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    weights = written(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
+    weights = create_checkpoint(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
     for parent, more, said in (
         (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),

@@ -26,8 +26,8 @@ from albert_cli.training import objectives, reduction
 from albert_cli.training.loop import Loop, StepResult
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import state_tensors
+from tests.helpers.runs import LAST, list_steps, poison_loss, read_curve
 from tests.processes import end, start_ranks
-from tests.training.test_pretrain import LAST, curve, poison, steps
 
 BATCH = 8
 
@@ -39,13 +39,13 @@ def assert_close(run: Path, finished: Path) -> None:
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
 
-def test_two_processes_give_the_weights_of_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
+def test_two_ranks_equal_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
     assert not ranks[1].said()
     assert_close(run, finished)
-    for old, new in zip(curve(finished), curve(run), strict=True):
+    for old, new in zip(read_curve(finished), read_curve(run), strict=True):
         assert old["step"] == new["step"] and old.get("loss", 0) == pytest.approx(new.get("loss", 0), abs=1e-5)
 
 
@@ -102,9 +102,7 @@ def noted(folder: Path, world_size: int, begin: int, stop: int) -> tuple[dict[in
     return drawn, losses
 
 
-def test_a_run_changes_its_number_of_processes_and_sees_the_same(
-    command: Sequence[object], finished: Path, tmp_path: Path
-) -> None:
+def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run, alone = tmp_path / "run", tmp_path / "alone"
     arguments = (*command, "--out", run, "-s", "train.micro_batch_size=2", "-s", "train.save_every=0")
     begin, drawn, losses = 0, dict[int, list[int]](), Seen()
@@ -132,7 +130,7 @@ def test_a_run_changes_its_number_of_processes_and_sees_the_same(
 
 def poison_rank_1(folder: Path) -> None:
     """A loss that is not a number at step 7 on rank 1; note the weights before the step and at the end."""
-    poison(7, rank=1)
+    poison_loss(7, rank=1)
     step, rank = Loop._step, os.environ["RANK"]
 
     def weights(loop: Loop[Any]) -> str:
@@ -153,9 +151,7 @@ def poison_rank_1(folder: Path) -> None:
     Loop._step = watched  # type: ignore[method-assign]
 
 
-def test_not_finite_on_one_rank_stops_all_before_the_update(
-    command: Sequence[object], finished: Path, tmp_path: Path
-) -> None:
+def test_nan_on_one_rank_stops_all_before_update(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = (*command, "--out", run)
     ranks = start_ranks(tmp_path / "log", 2, *arguments, before=partial(poison_rank_1, tmp_path))
@@ -164,7 +160,7 @@ def test_not_finite_on_one_rank_stops_all_before_the_update(
     for rank in "01":
         after = json.loads((tmp_path / f"after-{rank}.json").read_text())
         assert after == {"step": 7, "same": True, "moments": True}
-    assert steps(run) == [5]
+    assert list_steps(run) == [5]
     assert store.read_json(run / "status.json")["exit_code"] == 5
     found = store.read_json(run / "diverged.json")
     assert (found["step"], found["not_finite"]) == (7, ["mlm_loss on rank 1"])
@@ -189,7 +185,7 @@ def break_rank(rank: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("rank", "kind"), [(0, "killed"), (1, "killed"), (0, "error")])
-def test_when_one_rank_fails_the_other_ends_too(
+def test_failed_rank_ends_the_others(
     rank: int, kind: str, command: Sequence[object], finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -202,7 +198,7 @@ def test_when_one_rank_fails_the_other_ends_too(
     assert "bug in albert" not in "".join(r.said() for r in ranks)
     if kind == "error":
         assert "out of memory: CUDA out of memory" in ranks[rank].said()
-    assert steps(run) == [5]
+    assert list_steps(run) == [5]
     if (rank, kind) == (1, "killed"):
         again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
         assert end(again) == [0, 0] and "resuming from step 5" in again[0].said()
@@ -245,7 +241,7 @@ def one_of_each() -> None:
     raise SystemExit
 
 
-def test_gradients_are_sent_once_while_the_backward_pass_goes_on(tmp_path: Path) -> None:
+def test_reduction_sends_once_during_backward(tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 3, before=one_of_each)
     assert end(ranks) == [0, 0, 0], "\n".join(r.said() for r in ranks)
     assert [r.said() for r in ranks] == ["summed torch.float32\nsummed torch.bfloat16\n"] * 3
@@ -281,9 +277,7 @@ main()
 """
 
 
-def test_a_rank_that_is_killed_is_started_again_and_the_run_ends_in_the_same_bytes(
-    command: Sequence[object], tmp_path: Path
-) -> None:
+def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path: Path) -> None:
     arguments = (*command, "-s", "schedule.total_steps=12", "--out")
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert end(start_ranks(tmp_path / "log", 2, *arguments, whole)) == [0, 0]

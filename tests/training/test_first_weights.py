@@ -12,6 +12,7 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.training.pretrain import pretrain
+from tests.helpers.runs import LAST
 from tests.processes import end, start_ranks
 
 START = [
@@ -19,7 +20,6 @@ START = [
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
     "train.precision=fp32",
 ]  # fmt: skip
-LAST = "step-00000030"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path)
     return out
 
 
-def test_the_start_is_kept_as_a_checkpoint(run: Path) -> None:
+def test_init_is_saved_as_checkpoint(run: Path) -> None:
     store.verify(run / "init", "checkpoint")
     first, last = (hub.read_checkpoint(run / name).tensors for name in ("init", LAST))
     word = "encoder.embeddings.word.weight"
@@ -38,9 +38,7 @@ def test_the_start_is_kept_as_a_checkpoint(run: Path) -> None:
     assert hub.find_checkpoint(str(run)) == run / LAST
 
 
-def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
-    run: Path, recipe: Path, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_init_run_resumes_to_same_bytes(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     whole = store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
     for left in ([], [5, 10]):
         again = Path(shutil.copytree(run, tmp_path / f"kept-{len(left)}"))
@@ -54,7 +52,7 @@ def test_a_run_that_is_resumed_or_begun_again_ends_in_the_same_bytes(
         )
 
 
-def test_two_ranks_start_from_the_same_weights(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_init_is_same_on_two_ranks(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     settings = [text for setting in START for text in ("-s", setting)]
     command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two")
     assert end(start_ranks(tmp_path / "log", 2, *command, *settings)) == [0, 0]
@@ -62,7 +60,7 @@ def test_two_ranks_start_from_the_same_weights(run: Path, recipe: Path, tiny_dat
     assert all(torch.allclose(tensor, both[name], atol=1e-4) for name, tensor in alone.items())
 
 
-def test_transformers_computes_the_same(run: Path) -> None:
+def test_init_transformers_computes_same_logits(run: Path) -> None:
     from transformers import AutoModelForPreTraining
 
     from albert_cli.model.heads import PretrainingModel
@@ -83,9 +81,14 @@ def test_transformers_computes_the_same(run: Path) -> None:
         assert torch.allclose(logits, wanted.prediction_logits[0, batch.masked_index.tolist()], atol=1e-4)
 
 
-def test_more_heads_than_there_are_is_said_before_anything_is_written(
-    recipe: Path, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_init_too_many_heads_raise_before_writing(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes 3 attention heads, the model has 2"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", ["init.neighbors=[-1, 1, 2]"], device="cpu")
     assert not (tmp_path / "no").exists()
+
+
+def test_new_model_auto_range_grows_with_narrow_width(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    auto = ['model.initializer_range="auto"', "schedule.total_steps=1", "optimizer.lr=1e-9"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", auto, device="cpu")
+    assert store.read_json(result.checkpoint / "config.json")["initializer_range"] == pytest.approx(0.1375)
+    assert 'initializer_range = "auto"' in (tmp_path / "run" / "recipe.toml").read_text()

@@ -73,7 +73,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory, long_command: Sequence[ob
 
 
 @pytest.mark.parametrize("length", [1024, 2048, 4096, 8192])
-def test_the_same_shards_give_sequences_of_any_length(length: int, long_data: Path, tiny_vocabulary: Path) -> None:
+def test_sample_batch_any_length_from_same_shards(length: int, long_data: Path, tiny_vocabulary: Path) -> None:
     corpus, vocabulary = TokenCorpus.open(long_data, "train"), Vocabulary.load(tiny_vocabulary)
     settings = PairSettings(max_seq_length=length)
     drawn = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
@@ -88,7 +88,7 @@ def test_the_same_shards_give_sequences_of_any_length(length: int, long_data: Pa
 # ---------------------------------------------------------------- positions
 
 
-def test_positions_grow_by_tiling_or_by_stretching(finished: Path) -> None:
+def test_resize_positions_tiles_or_interpolates(finished: Path) -> None:
     found = hub.read_checkpoint(hub.find_checkpoint(str(finished)))
     own = found.tensors["encoder.embeddings.position.weight"]
     assert resize_positions(found, len(own), "tile") is found
@@ -104,7 +104,7 @@ def test_positions_grow_by_tiling_or_by_stretching(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["tile", "interpolate"])
-def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
+def test_warm_start_from_fewer_positions(
     how: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     """A rate of zero leaves the weights as growing made them."""
@@ -121,7 +121,7 @@ def test_a_run_starts_from_a_checkpoint_of_fewer_positions(
         assert torch.equal(grown.tensors[name], tensor), name
 
 
-def test_moments_do_not_grow(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
+def test_continued_run_more_positions_raise(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     overrides = [f"warm_start.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
     with pytest.raises(ConfigError, match="and 48 positions; the model differs"):
         pretrain(str(recipe), tiny_data, tmp_path / "it", overrides, device="cpu")
@@ -130,7 +130,7 @@ def test_moments_do_not_grow(recipe: Path, tiny_data: Path, finished: Path, tmp_
 # ---------------------------------------------------------------- runs
 
 
-def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
+def test_two_ranks_equal_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *long_command, "--out", tmp_path / "run")
     assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
     one, two = (hub.read_checkpoint(run / LAST).tensors for run in (long_run, tmp_path / "run"))
@@ -138,9 +138,7 @@ def test_two_processes_give_the_weights_of_one(long_command: Sequence[object], l
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
 
-def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
-    long_command: Sequence[object], long_run: Path, tmp_path: Path
-) -> None:
+def test_long_run_resumes_to_same_bytes(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     """Kills at random moments are in tests/campaigns/kills.py."""
     out = tmp_path / "run"
     albert(*long_command, "--out", out)
@@ -150,7 +148,7 @@ def test_a_run_that_lost_its_last_step_ends_in_the_same_bytes(
         assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
 
 
-def test_what_it_is_is_said(long_run: Path, tmp_path: Path) -> None:
+def test_long_run_is_described(long_run: Path, tmp_path: Path) -> None:
     step = long_run / LAST
     values = store.read_json(step / "config.json")
     assert values["model_type"] == CUSTOM_MODEL_TYPE and values["attention"] == "window"

@@ -1,0 +1,79 @@
+"""Saving checkpoints of a run and restoring them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
+from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_checkpoint, save_checkpoint
+from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
+from albert_cli.training.settings import OptimizerSettings
+from tests.helpers.jobs import MakeJob, gradients
+
+
+def test_restore_checkpoint_returns_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    settings = OptimizerSettings()
+    optimizer, again = make_optimizer(job.model, settings), make_optimizer(job.model, settings)
+    gradients(job)
+    update_weights(optimizer, 0.01)
+    state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5)
+    directory = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
+    assert (
+        save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory
+    )  # once is enough
+    assert restore_checkpoint(directory, again) == state
+    kept, loaded = state_tensors(optimizer), state_tensors(again)
+    assert kept.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in kept.items())
+
+
+@pytest.mark.parametrize("what", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
+def test_restore_checkpoint_other_moments_raise(what: str, make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    optimizer = make_optimizer(job.model, OptimizerSettings())
+    directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    tensors = load_file(directory / OPTIMIZER_FILE)
+    name = "first.encoder.embeddings.word.weight"
+    others = {
+        "missing": {},
+        "transposed": {name: tensors[name].T.contiguous()},
+        "a number": {name: torch.tensor([1.0])},
+        "of another optimizer": {name: tensors[name], f"third.{name[6:]}": tensors[name].clone()},
+    }
+    del tensors[name]
+    save_file(tensors | others.get(what, {}), directory / OPTIMIZER_FILE)
+    if what == "no safetensors":
+        (directory / OPTIMIZER_FILE).write_bytes(b"something")
+    name = f"third.{name[6:]}" if what == "of another optimizer" else name
+    said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
+    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {said}"):
+        restore_checkpoint(directory, optimizer)
+
+
+def test_restore_checkpoint_memory_error_is_raised(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    optimizer = make_optimizer(job.model, OptimizerSettings())
+    directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    path = directory / OPTIMIZER_FILE
+    for error in (
+        RuntimeError(f"unable to mmap 99 bytes from file <{path}>: Cannot allocate memory (12)"),
+        OSError(errno.ENOMEM, "Cannot allocate memory", str(path)),
+        MemoryError(),
+    ):
+
+        def fail(path: Path, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as short:
+            short.setattr(hub, "load_file", fail)
+            with pytest.raises(type(error)):
+                restore_checkpoint(directory, optimizer)

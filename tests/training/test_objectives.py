@@ -1,0 +1,132 @@
+"""Pretraining's losses and scores, and its micro-batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli import store
+from albert_cli.data.batches import sample_lengths
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.ranks import RankGroup
+from albert_cli.training.objectives import count_correct, group_by_tokens
+from albert_cli.training.pretrain import pretrain
+from tests.helpers.jobs import MakeJob
+
+
+def test_count_correct_is_same_in_both_precisions() -> None:
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 30, generator=rng)
+    labels = torch.where(torch.rand(64, generator=rng) < 0.5, logits.argmax(-1), 3)
+    labels[:5] = -1
+    expected = int((logits.argmax(-1) == labels).sum())
+    assert 20 < expected < 60
+    assert int(count_correct(logits, labels)) == expected
+    rounded = logits.bfloat16()
+    assert int(count_correct(rounded, labels)) == int((rounded.argmax(-1) == labels).sum())
+
+
+@pytest.mark.parametrize("loss", ["nsp", "sop"])
+def test_evaluate_single_document_has_no_nsp_score(
+    loss: str, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    """Every pair is in order there: a score of 100 % would say nothing."""
+    from albert_cli.data import build
+    from albert_cli.data.records import BuildSettings
+
+    (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro. Suta vewi. Zo gofi.")
+    build.build_data(
+        [str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1
+    )
+    named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
+    assert ("one/order_accuracy" in result.metrics) == (loss == "sop")
+    assert "one/nsp_accuracy" not in result.metrics and "order_accuracy" in result.metrics
+
+
+def test_evaluate_further_corpora_by_name(
+    recipe: Path, tiny_data: Path, finished: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    from albert_cli.data import build
+    from albert_cli.data.records import BuildSettings
+
+    (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
+    other = tmp_path / "squad-dev"
+    build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
+    named = [f'evaluation=["{other}"]']
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", named, device="cpu")
+    assert {f"squad-dev/{name}" for name in ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")} <= set(
+        result.metrics
+    )
+    assert result.metrics["squad-dev/mlm_loss"] != result.metrics["mlm_loss"]
+    assert "squad-dev: mlm loss" in result.as_text()
+    assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
+    assert store.sha256_file(tmp_path / "run/step-00000030/model.safetensors") == store.sha256_file(
+        finished / "step-00000030/model.safetensors"
+    )
+    with pytest.raises(ConfigError, match="two directories with the same name"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{other}", "{other}"]'], device="cpu")
+    assert not (tmp_path / "no").exists()
+    damaged = next(other.rglob("train-*.ids"))
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", named, device="cpu")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize(
+    "cut",
+    [{"train__micro_batch_size": 3}, {"batch__warmup_steps": 9, "batch__warmup_from": 3, "batch__micro_tokens": 70}],
+)
+def test_sample_step_is_same_for_any_ranks(cut: dict[str, int], world_size: int, make_job: MakeJob) -> None:
+    job = make_job(**cut)
+    for step in (0, 5, 20):
+        alone = {part.number: part.data.host for part in job.sample_step(step, RankGroup())}
+        together = {}
+        for rank in range(world_size):
+            for part in job.sample_step(step, RankGroup(rank, world_size)):
+                assert part.number not in together
+                together[part.number] = part.data.host
+        assert together.keys() == alone.keys() == set(range(len(alone)))
+        for number, data in alone.items():
+            for field in dataclasses.fields(data):
+                assert np.array_equal(getattr(data, field.name), getattr(together[number], field.name))
+
+
+def test_evaluate_repeats_its_scores(make_job: MakeJob) -> None:
+    job = make_job()
+    job.model.eval()
+    with torch.inference_mode():
+        first = job.evaluate(RankGroup())
+        torch.rand(7)
+        assert job.evaluate(RankGroup()) == first
+    assert 5 < first["mlm_loss"] < 6.5 and 0 <= first["mlm_accuracy"] < 0.2 and 0 <= first["order_accuracy"] <= 1
+
+
+@given(st.lists(st.integers(3, 64), min_size=1, max_size=60), st.integers(64, 500))
+def test_group_by_tokens_keeps_budget_and_sequences(sizes: list[int], budget: int) -> None:
+    given_lengths = np.array(sizes, np.int64)
+    groups = group_by_tokens(given_lengths, budget)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
+    totals = [int(given_lengths[group].sum()) for group in groups]
+    assert max(totals) <= budget
+    longest = [int(given_lengths[group].max()) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    for total, following in zip(totals, groups[1:], strict=False):  # none ends before it must
+        assert total + given_lengths[following[0]] > budget
+
+
+def test_sample_lengths_equal_sampled_batch(make_job: MakeJob) -> None:
+    job = make_job()
+    for loss in ("sop", "nsp", "none"):
+        job = make_job(data__sentence_loss=loss)
+        index = job.settings.examples_of(5)
+        (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).sample_step(5, RankGroup())
+        known = sample_lengths(job.corpora.train, job.settings.data, job.settings.train.seed, index)
+        assert known.tolist() == np.diff(part.data.host.offsets).tolist()

@@ -1,0 +1,138 @@
+"""The plan of a run: dry runs, memory, time budgets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from albert_cli import machine, store
+from albert_cli.data.pairs import PairSettings, examples_per_pass
+from albert_cli.data.shards import TokenCorpus
+from albert_cli.training import plan as plan_module
+from albert_cli.training.objectives import PretrainingJob
+from albert_cli.training.plan import RunPlan
+from albert_cli.training.pretrain import plan_pretraining
+from albert_cli.training.pretrain_result import DryRun
+from tests.helpers.runs import list_steps, read_status
+from tests.processes import end, start, start_ranks
+
+GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
+
+
+BY_TOKENS = "batch.micro_tokens=70"
+
+
+def test_plan_counts_growing_batch(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    plain = plan_pretraining(str(recipe), tiny_data, run, device="cpu").plan
+    growing = plan_pretraining(str(recipe), tiny_data, run, GROWING, device="cpu").plan
+    assert (growing.sequences_in_first_step, growing.batch_warmup_steps) == (2, 12)
+    assert plain.batch_warmup_steps is None and "batch_warmup_steps" not in plain.as_json()
+    taken = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
+    assert growing.passes_over_corpus == pytest.approx(plain.passes_over_corpus * taken / 240, abs=0.01)
+    longer = plan_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
+    size = examples_per_pass(TokenCorpus.open(tiny_data), PairSettings(32))
+    assert longer.passes_over_corpus == round(24_000 / size, 2)
+    by_tokens = plan_pretraining(str(recipe), tiny_data, run, [BY_TOKENS], device="cpu").plan
+    assert (plain.sequences_per_micro_batch, by_tokens.sequences_per_micro_batch) == (4, 2)
+    assert by_tokens.activations_bytes == plain.activations_bytes / 2
+
+
+def test_plan_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+    plan = planned.plan
+    assert (plan.steps, plan.sequences_per_step, plan.processes) == (30, 8, 1)
+    assert planned.duration.seconds is not None and planned.duration.seconds > 0
+    assert re.search(r"compiled +no\n", capsys.readouterr().out)
+    assert planned.duration.measured_sequences == plan.sequences_per_micro_batch == 4
+    assert planned.duration.as_text().endswith("measured on a micro-batch")
+    again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
+    small = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", again, device="cpu").plan
+    assert 0 < small.activations_bytes < plan.activations_bytes / 2
+    assert small.weights_gradients_moments_bytes == plan.weights_gradients_moments_bytes
+    state = plan.weights_gradients_moments_bytes
+    assert state + plan.activations_bytes < plan.memory_bytes_estimated < 3 * (state + plan.activations_bytes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_plan_measures_what_fits_into_memory(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of more than the memory holds was killed without a word."""
+    measured, said = [], []
+
+    def measure(job: PretrainingJob, *_: object, **__: object) -> float:
+        out, err = capsys.readouterr()
+        assert re.search(r"memory estimated +[\d.,]+ MB\n", out)
+        said.append(err)
+        measured.append(job.settings.train.micro_batch_size)
+        return 0.5
+
+    def planned(free: float) -> DryRun:
+        monkeypatch.setattr(machine, "memory_info", lambda: {"available": int(free)})
+        overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
+        return plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+
+    monkeypatch.setattr(plan_module, "measure_step_seconds", measure)
+    needed = planned(1e12).plan.memory_bytes_estimated
+    half = planned(0.6 * needed)
+    assert measured == [64, 32] and "warning" not in said[0]
+    assert "train.micro_batch_size, which changes no result" in said[1]
+    assert half.duration.seconds == 30 * 0.5 * 2  # steps of twice what was measured
+    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
+    nothing = planned(1e3)
+    assert measured == [64, 32] and nothing.duration.seconds is None and "not measured" in nothing.duration.as_text()
+
+
+def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = (
+        *command,
+        "--out",
+        run,
+        "--max-time",
+        "4s",
+        "-s",
+        "train.save_every=2",
+        "-s",
+        "schedule.total_steps=99999",
+    )
+    process = start(tmp_path / "log", *arguments)
+    process.wait_until(lambda: len(list_steps(run)) == 2)
+    process.kill()
+    saved = store.read_json(run / "status.json")["total_steps"]
+    assert saved < 99_999 and f"total_steps = {saved}\n" in (run / "recipe.toml").read_text()
+    ranks = start_ranks(tmp_path / "log", 2, *arguments)
+    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert read_status(run)["state"] == "done" and read_status(run)["step"] == list_steps(run)[-1] == saved
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
+    assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down
+
+
+def test_time_budget_keeps_shape_of_schedule(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.01)
+    monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
+    overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
+
+    def planned(*more: str) -> RunPlan:
+        return plan_pretraining(
+            str(recipe), tiny_data, tmp_path / "run", [*overrides, *more], max_time="1h", device="cpu"
+        ).plan
+
+    plan = planned()
+    assert plan.steps == pytest.approx(0.97 * 3600 / 0.02, rel=0.01)
+    assert plan.warmup_steps == round(plan.steps / 4)
+    assert re.search(
+        r"174,\d{3} steps fit into 1 h.*, with 43,\d{3} warmup steps .*250 of 1,000", capfd.readouterr().err
+    )
+    assert planned("train.eval_every=1000000").steps == pytest.approx(0.97 * 3600 / 0.01, rel=0.01)
+    # A batch that grows from nearly nothing over half of the recipe's steps: three quarters of a full one on average.
+    grown = planned("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
+    assert grown.batch_warmup_steps == pytest.approx(grown.steps / 2, abs=1)
+    assert grown.steps == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)

@@ -1,0 +1,81 @@
+"""Batches that grow and micro-batches of tokens: every example once, and the same update."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert_cli.errors import ConfigError
+from albert_cli.training.pretrain import pretrain
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
+from albert_cli.training.settings import TrainSettings
+from tests.helpers.runs import read_curve, weights_hash
+from tests.processes import end, start_ranks
+
+GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
+BY_TOKENS = "batch.micro_tokens=70"
+
+
+def growing(batch_size: int, steps: int, begin: int) -> PretrainRecipe:
+    return PretrainRecipe(train=TrainSettings(batch_size=batch_size), batch=BatchSettings(steps, begin))
+
+
+@given(st.integers(1, 5000), st.integers(0, 400), st.data())
+def test_examples_of_takes_each_once_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(1, batch_size))
+    recipe = growing(batch_size, steps, begin)
+    sizes = [len(recipe.examples_of(step)) for step in range(steps + 3)]
+    assert sizes == sorted(sizes) and sizes[-3:] == [batch_size] * 3
+    assert steps == 0 or sizes[0] == begin
+    step = data.draw(st.integers(0, steps + 2))
+    assert recipe.examples_before(step) == sum(sizes[:step])
+    assert recipe.examples_of(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
+
+
+def test_examples_of_grows_evenly() -> None:
+    sizes = [len(growing(100, 4, 20).examples_of(step)) for step in range(6)]
+    assert sizes == [20, 40, 60, 80, 100, 100]
+    far = growing(4096, 10_000, 256)
+    assert far.examples_before(125_000) == far.examples_before(10_000) + 115_000 * 4096
+
+
+def test_growing_batch_resumes_exactly_on_any_ranks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    overrides = [*GROWING, BY_TOKENS, "train.log_every=1"]
+    pretrain(str(recipe), tiny_data, tmp_path / "through", overrides, device="cpu")
+    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "run"]
+    arguments += [word for override in overrides for word in ("-s", override)]
+    run = tmp_path / "run"
+    ranks = start_ranks(tmp_path / "log", 1, *arguments)
+    ranks[0].reaches(lambda: (run / "step-00000010").is_dir())
+    ranks[0].kill()
+    pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
+    assert weights_hash(run) == weights_hash(tmp_path / "through") and read_curve(run) == read_curve(
+        tmp_path / "through"
+    )
+    two = [tmp_path / "two" if word == run else word for word in arguments]
+    assert end(start_ranks(tmp_path / "log", 2, *two)) == [0, 0]
+    for one, other in zip(read_curve(tmp_path / "through"), read_curve(tmp_path / "two"), strict=True):
+        assert one["step"] == other["step"] and one.get("loss", 0) == pytest.approx(other.get("loss", 0), abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["batch.warmup_steps=5", "batch.warmup_from=9"], r"more than train.batch_size \(8\)"),
+        (["batch.warmup_from=0"], "batch.warmup_from is 0: it should be greater"),
+        (["batch.warmup_steps=-1"], "batch.warmup_steps is -1: it should be greater"),
+        (["batch.micro_tokens=31"], "one sequence may have 32"),
+        (["batch.micro_token=64"], "micro_tokens"),
+    ],
+)
+def test_batch_settings_invalid_values_raise(
+    overrides: list[str], said: str, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert re.search(said, f"{raised.value.message} {raised.value.hint}")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,72 @@
+"""Resolving a recipe as a function of recipe, environment and saved recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli.errors import ConfigError
+from albert_cli.ranks import RankGroup
+from albert_cli.training.first_weights import ContinuedRun
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
+from albert_cli.training.resolve import RunEnvironment, list_changes, resolve_recipe
+from albert_cli.training.settings import ScheduleSettings, TrainSettings
+from albert_cli.training.warm_start import WarmStart
+
+ENVIRONMENT = RunEnvironment(torch.device("cpu"), RankGroup(), data_fingerprint="da7a")
+SCHEDULE = ScheduleSettings(total_steps=100, warmup_steps=10)
+TRAIN = TrainSettings(precision="fp32", compile="off", threads=1)
+RECIPE = PretrainRecipe(schedule=SCHEDULE, train=TRAIN)
+CONTINUED = ContinuedRun(Path("run/step-00000050"), 50, RECIPE, "01d")
+
+
+def test_resolve_recipe_fills_in_auto_values() -> None:
+    recipe = replace(RECIPE, train=TrainSettings(precision="fp32"), batch=BatchSettings(micro_tokens="auto"))
+    resolved = resolve_recipe(recipe, ENVIRONMENT, None)
+    assert resolved.train.compile == "off" and isinstance(resolved.train.threads, int)
+    assert resolved.batch.micro_tokens == 0, "on a CPU"
+
+
+def test_resolve_recipe_resumed_run_keeps_saved_auto_values() -> None:
+    saved = replace(RECIPE, train=replace(TRAIN, precision="bf16", threads=7), batch=BatchSettings(micro_tokens=4096))
+    recipe = replace(RECIPE, train=TrainSettings(), batch=BatchSettings(micro_tokens="auto"))
+    resolved = resolve_recipe(recipe, ENVIRONMENT, saved)
+    assert (resolved.train.precision, resolved.train.threads, resolved.batch.tokens) == ("bf16", 7, 4096)
+
+
+def test_resolve_recipe_time_budget_is_measured_once() -> None:
+    def fit_steps(recipe: PretrainRecipe) -> PretrainRecipe:
+        return replace(recipe, schedule=replace(recipe.schedule, total_steps=77, warmup_steps=8))
+
+    environment = replace(ENVIRONMENT, fit_steps=fit_steps)
+    first = resolve_recipe(RECIPE, environment, None)
+    assert (first.schedule.total_steps, first.schedule.warmup_steps) == (77, 8)
+    saved = replace(first, schedule=replace(first.schedule, total_steps=66))
+    assert resolve_recipe(RECIPE, environment, saved).schedule == saved.schedule
+
+
+def test_resolve_recipe_continued_run_skips_finished_warmup() -> None:
+    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=ScheduleSettings(total_steps=200))
+    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", continued=CONTINUED)
+    resolved = resolve_recipe(recipe, environment, None)
+    assert resolved.warm_start is not None and resolved.schedule.warmup == 10
+    assert (resolved.warm_start.fingerprint, resolved.warm_start.step) == ("f00d", 50)
+    assert resolved.warm_start.changes == ("schedule.total_steps: 100 -> 200", "data: '01d' -> 'da7a'")
+    resumed = resolve_recipe(recipe, ENVIRONMENT, resolved)
+    assert resumed == resolved, "without a look at the parent"
+
+
+def test_resolve_recipe_nothing_left_to_do_raises() -> None:
+    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=50))
+    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", continued=CONTINUED)
+    with pytest.raises(ConfigError, match=r"is at step 50, and schedule\.total_steps is 50") as error:
+        resolve_recipe(recipe, environment, None)
+    assert error.value.hint is not None and "-s schedule.total_steps=100" in error.value.hint
+
+
+def test_list_changes_leaves_out_unused_and_safe_keys() -> None:
+    recipe = replace(RECIPE, masked_bias="unigram", train=replace(TRAIN, keep=9, threads=2, seed=3))
+    assert list_changes(CONTINUED, recipe, "01d") == ("train.seed: 0 -> 3",)
