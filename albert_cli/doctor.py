@@ -1,4 +1,4 @@
-"""What this machine offers: versions, devices, number formats, compiler, space, and what is not installed."""
+"""`albert doctor`: versions, devices, number formats, compiler, memory, disk space, and missing requirements."""
 
 from __future__ import annotations
 
@@ -8,94 +8,117 @@ import platform
 import re
 import shutil
 import sys
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from albert_cli import __version__, console, machine
 
 PACKAGE = "albert-cli"
-# What an extra brings, for those who do not have it.
+# Descriptions of the extras, shown if one is not installed.
 EXTRAS = {
     "tensorboard": "TensorBoard: curves of a run while it trains",
     "test": "pytest, hypothesis, transformers: the test suite",
-    "dev": "ruff, mypy: what a change to the code is checked with",
+    "docs": "mkdocs: the documentation site",
+    "dev": "ruff, mypy: checks for changes to the code",
 }
 
 
+@dataclass
+class _Requirements:
+    """Installed versions, and missing packages: those that albert needs, and those of extras by name."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    missing_by_extra: dict[str, list[str]] = field(default_factory=dict)
+
+
 def describe_environment() -> tuple[dict[str, Any], str]:
-    """Everything found, as data and as text; imports torch, and nothing else that is heavy."""
-    versions, extras, needed = _versions()
-    cpu, memory, compiler, disk = (
-        machine.describe_cpu(),
-        machine.memory_info(),
-        machine.find_compiler(),
-        shutil.disk_usage(Path.cwd()),
-    )
+    """Return all facts, as data and as text; imports torch, and nothing else that is heavy."""
+    requirements = _read_requirements()
+    memory = machine.memory_info()
+    compiler = machine.find_compiler()
+    free_disk = shutil.disk_usage(Path.cwd()).free
     data: dict[str, Any] = {
         "albert": __version__,
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
-        "cpu": cpu,
-        "torch": _torch(),
+        "cpu": asdict(machine.describe_cpu()),
+        "torch": _describe_torch(),
         "compiler": compiler,
         "memory_bytes": memory,
-        "disk_free_bytes": disk.free,
-        "versions": versions,
-        "missing_requirements": needed,
-        "missing_extras": extras,
+        "disk_free_bytes": free_disk,
+        "versions": requirements.versions,
+        "missing_requirements": requirements.missing,
+        "missing_extras": requirements.missing_by_extra,
     }
     shown = data | {
         "compiler": compiler or "none: nothing is compiled; install g++ or clang++",
-        "memory_bytes": {name: _gib(count) for name, count in memory.items()},
-        "disk_free_bytes": _gib(disk.free),
-        "versions": versions or f"unknown: {PACKAGE} is not installed, only run from its folder",
+        "memory_bytes": {name: _format_gib(count) for name, count in memory.items()},
+        "disk_free_bytes": _format_gib(free_disk),
+        "versions": requirements.versions or f"unknown: {PACKAGE} runs from its folder without being installed",
         "missing_requirements": None,
         "missing_extras": None,
     }
     lines = console.format_named_values(shown)
-    lines += [f"  {name} is missing, which albert needs: pip install --upgrade {PACKAGE}" for name in needed]
-    for extra, names in extras.items():
-        remedy = f"pip install '{PACKAGE}[{extra}]' brings {EXTRAS[extra]}"
-        lines.append(f"  extra {extra} lacks {', '.join(names)}; {remedy}")
+    for name in requirements.missing:
+        lines.append(f"  {name} is missing, but albert needs it: pip install --upgrade {PACKAGE}")
+    for extra, names in requirements.missing_by_extra.items():
+        command = f"pip install '{PACKAGE}[{extra}]'"
+        lines.append(f"  extra {extra} lacks {', '.join(names)}; {command} installs {EXTRAS[extra]}")
     return data, "\n".join(lines)
 
 
-def _versions() -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    versions: dict[str, str] = {}
-    lacking: dict[str, list[str]] = {}
-    needed: list[str] = []
+def _read_requirements() -> _Requirements:
+    requirements = _Requirements()
     try:
-        requirements = importlib.metadata.requires(PACKAGE) or []
+        lines = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        requirements = []
-    for line in requirements:
+        return requirements
+    for line in lines:
         name = re.split(r"[^\w.-]", line)[0]
+        if name == PACKAGE:  # an extra that includes another extra
+            continue
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
         try:
-            if name != PACKAGE:  # an extra that brings another
-                versions[name] = importlib.metadata.version(name)
+            requirements.versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            (lacking.setdefault(extra[1], []) if extra else needed).append(name)
-    return versions, lacking, needed
+            if extra:
+                requirements.missing_by_extra.setdefault(extra[1], []).append(name)
+            else:
+                requirements.missing.append(name)
+    return requirements
 
 
-def _torch() -> dict[str, Any]:
-    """torch and its devices."""
+def _describe_torch() -> dict[str, Any]:
+    """Return torch's version and devices, or the error of importing it."""
     try:
         import torch
     except (ImportError, OSError) as error:
         return {"error": f"cannot be imported ({type(error).__name__}: {error}); reinstall {PACKAGE}"}
-    devices = list[dict[str, Any]]()
-    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        card = torch.cuda.get_device_properties(i)
-        about = {"model": card.name, "memory_bytes": card.total_memory, "capability": f"{card.major}.{card.minor}"}
-        devices.append({"name": f"cuda:{i}", **about, "bf16": card.major >= 8})  # its tensor cores, from Ampere on
+    devices: list[dict[str, Any]] = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        card = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "name": f"cuda:{index}",
+                "model": card.name,
+                "memory_bytes": card.total_memory,
+                "capability": f"{card.major}.{card.minor}",
+                "bf16": card.major >= 8,  # tensor cores have it from Ampere on
+            }
+        )
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "model": "Apple GPU", "bf16": False})
-    found = {"version": str(torch.__version__), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
-    return found | {"devices": devices, "triton": importlib.util.find_spec("triton") is not None}
+    return {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "devices": devices,
+        "triton": importlib.util.find_spec("triton") is not None,
+    }
 
 
-def _gib(count: int) -> str:
+def _format_gib(count: int) -> str:
     return f"{count / 2**30:,.1f} GiB"

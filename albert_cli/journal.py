@@ -1,4 +1,4 @@
-"""The journal of a run: a file of JSON lines that is only appended to, and cut back to the step a run resumes from."""
+"""The journal of a run: a file of JSON lines, appended to, and truncated to the step that a run resumes from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Required
 
-from typing_extensions import TypedDict  # pydantic takes the standard library's from Python 3.12 on
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from albert_cli import store
 
@@ -17,7 +17,7 @@ JOURNAL = "metrics.jsonl"  # of a run
 
 
 class JournalRecord(TypedDict, total=False):
-    """A line of a run's journal: figures of the steps since the last one, or of an evaluation, or a hint."""
+    """A line of a journal: metrics of the steps since the last line, of an evaluation, or a hint."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     step: Required[int]
@@ -31,14 +31,14 @@ class JournalRecord(TypedDict, total=False):
 
 
 class Journal:
-    """A file of JSON lines that is only appended to, and cut back to the resumed step after a crash."""
+    """A file of JSON lines that is appended to, and truncated to the resumed step after a crash."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stream: IO[str] | None = None
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add one line and hand it to the operating system."""
+        """Add one line and pass it to the operating system."""
         with store.translate_os_errors(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
@@ -46,20 +46,20 @@ class Journal:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Flush what was appended to the disk: a checkpoint that outlives a loss of power does so with its lines."""
+        """Flush the lines to the disk, so that a checkpoint never survives a loss of power without its lines."""
         if self._stream is not None:
             with store.translate_os_errors(self.path):
                 os.fsync(self._stream.fileno())
 
     def truncate_after(self, step: int) -> None:
-        """Drop the lines after `step`, and a last line that was cut by a crash."""
+        """Drop the lines after `step`, and a last line that a crash left incomplete."""
         self.close()
         if self.path.exists():
-            kept = [json.dumps(r) + "\n" for r in read_journal(self.path) if r["step"] <= step]
-            store.write_text(self.path, "".join(kept))
+            lines = [json.dumps(record) + "\n" for record in read_journal(self.path) if record["step"] <= step]
+            store.write_text(self.path, "".join(lines))
 
     def close(self) -> None:
-        """Flush it to the disk and close it; a later `append` opens it again."""
+        """Flush the file to the disk and close it; a later `append` opens it again."""
         if self._stream is not None:
             self.sync()
             self._stream.close()
@@ -67,7 +67,7 @@ class Journal:
 
 
 def read_journal(path: Path, kind: Any = JournalRecord) -> list[dict[str, Any]]:
-    """The records of a journal; a torn last line is left out, and so is any other that is no such record."""
+    """Return the records of a journal, without lines that are not such records, such as an incomplete last line."""
     from pydantic import ValidationError
 
     records: list[dict[str, Any]] = []

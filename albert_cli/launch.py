@@ -1,4 +1,4 @@
-"""`--nproc`: several ranks on this machine, as `torchrun` starts them."""
+"""`--nproc`: start several ranks on this machine, as `torchrun` does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from albert_cli.ranks import REPORTED_ERRORS
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
-    """Run `albert ARGUMENTS` as `nproc` ranks on this machine, as `torchrun` does; return the exit code.
+    """Run `albert ARGUMENTS` as `nproc` ranks on this machine; return the exit code.
 
-    It is that of the lowest rank that failed of its own accord, or 128 and the signal's number where one was killed.
-    Asked to stop (SIGTERM, Ctrl-C), the ranks are too, and have half a minute to save.
+    It is the code of the lowest rank that failed by itself, or 128 plus the signal's number if one was killed. On
+    SIGTERM and Ctrl-C the ranks are stopped too, and have half a minute to save.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -27,7 +27,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
 
     # torchrun would set one thread a rank and warn about it; share the cores instead.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // nproc)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print what is wrong
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print their errors
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -42,22 +42,26 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
         except ChildFailedError as error:
-            return _exit_code({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
+            return _combine_exit_codes({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
         except SignalException:
             return Interrupted.exit_code
     return 0
 
 
-def _exit_code(codes: Mapping[int, int]) -> int:
-    """What the ranks' failures amount to; one that was killed is named, since it can say nothing itself.
+def _combine_exit_codes(codes: Mapping[int, int]) -> int:
+    """Combine the exit codes by rank into one; print a message for a rank killed by a signal.
 
-    A rank that ends with 1 may do so only for want of another, and SIGTERM is the launcher's own.
+    A rank may end with 1 only because another is missing, and SIGTERM comes from the launcher itself.
     """
     errors = [code for code in codes.values() if code > 1]
+    if errors:
+        return errors[0]
     killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
-    if errors or not killed:
-        return next(iter(errors), 1 if 1 in codes.values() else 128 + signal.SIGTERM)
+    if not killed:
+        return 1 if 1 in codes.values() else 128 + signal.SIGTERM
     rank, number = next(iter(killed.items()))
-    reason = ", as the system does where memory is short" if number == signal.SIGKILL else ""
-    console.warn(f"rank {rank} was killed by {number.name}{reason}; the same command goes on from the last checkpoint")
+    reason = ", probably because memory ran out" if number == signal.SIGKILL else ""
+    console.warn(
+        f"rank {rank} was killed by {number.name}{reason}; the same command continues from the last checkpoint"
+    )
     return 128 + number

@@ -1,4 +1,7 @@
-"""What this machine is made of, and the matrix products that it reaches; torch is imported for the latter alone."""
+"""The processor, the memory and the compiler of this machine, and the matmul rate that it reaches.
+
+Only the last part imports torch.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,29 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import torch
 
 _M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
+_BF16_UNITS: Final = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
-def describe_cpu() -> dict[str, Any]:
-    """The processor's name, the cores that this process may use, and its units for bf16."""
+@dataclass(frozen=True)
+class CpuInfo:
+    """The processor: its name, the cores that this process may use, and its units for bf16."""
+
+    model: str
+    cores: int
+    bf16_units: list[str]
+
+
+def describe_cpu() -> CpuInfo:
+    """Describe the processor."""
     flags: set[str] = set()
     model = platform.processor() or platform.machine()
     with suppress(OSError):  # not Linux
@@ -31,102 +45,112 @@ def describe_cpu() -> dict[str, Any]:
                 flags |= set(value.split())
             elif key == "model name":
                 model = value
-    units = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
-    return {"model": model, "cores": available_cores(), "bf16_units": units}
+    return CpuInfo(model, available_cores(), sorted(flags & _BF16_UNITS))
 
 
 def available_cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine's."""
+    """Return the number of cores that this process may use; in a container it can be below the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_info() -> dict[str, int]:
-    """Total and available memory in bytes, within the limits of the container and of this process; empty if unknown."""
-    kilobytes = _read_counts(Path("/proc/meminfo"))
-    if not kilobytes.keys() >= {"MemTotal", "MemAvailable"}:
-        return {}
-    found = {"total": 1024 * kilobytes["MemTotal"], "available": 1024 * kilobytes["MemAvailable"]}
+    """Return total and available memory in bytes, within the limits of the container and of this process."""
+    import psutil
+
+    machine_memory = psutil.virtual_memory()
+    total = machine_memory.total
+    available = machine_memory.available
     for limit, used in (*_container_limits(), *_process_limits()):
-        found["total"] = min(found["total"], limit)
-        found["available"] = max(0, min(found["available"], limit - used))
-    return found
+        total = min(total, limit)
+        available = max(0, min(available, limit - used))
+    return {"total": total, "available": available}
+
+
+def _process_limits() -> Iterator[tuple[int, int]]:
+    """Yield (limit, bytes in use) of `ulimit -v` and `ulimit -d`."""
+    import psutil
+
+    process = psutil.Process()
+    if not hasattr(process, "rlimit"):  # not Linux
+        return
+    usage = process.memory_info()
+    for resource, used in ((psutil.RLIMIT_AS, usage.vms), (psutil.RLIMIT_DATA, usage.data)):
+        limit, _ = process.rlimit(resource)
+        if limit != psutil.RLIM_INFINITY:
+            yield limit, used
+
+
+def _container_limits() -> Iterator[tuple[int, int]]:
+    """Yield (limit, bytes in use) of this process's control groups up to the root, of version 2, then 1.
+
+    psutil does not read them.
+    """
+    for folder in _control_groups():
+        counts = _read_counts(folder / "memory.stat")
+        # The kernel gives back the files' cache when memory is needed.
+        cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):  # "max" is not a number
+                yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
+
+
+def _control_groups() -> list[Path]:
+    """Return the folders of this process's control groups, innermost first."""
+    folders: list[Path] = []
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                root = Path("/sys/fs/cgroup") / controllers
+                folder = root / name.strip("/")
+                folders += [p for p in (folder, *folder.parents) if p.is_relative_to(root)]
+    return folders
 
 
 def _read_counts(path: Path) -> dict[str, int]:
-    """The numbers of a file of the system that has a name and a number a line; none where there is no such file."""
+    """Return the numbers of a system file with a name and a number on each line; nothing without the file."""
     with suppress(OSError, ValueError):
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
         return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
     return {}
 
 
-def _container_limits() -> Iterator[tuple[int, int]]:
-    """(limit, in use) of the control groups that this process is in, from its own up to the root: v2, then v1."""
-    for folder in _control_groups():
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            counts = _read_counts(folder / "memory.stat")
-            # Files' cache is given back when memory is wanted.
-            cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
-            with suppress(OSError, ValueError):  # "max" is no number
-                yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
-
-
-def _control_groups() -> list[Path]:
-    root, found = Path("/sys/fs/cgroup"), list[Path]()
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, place = line.split(":", 2)
-            if controllers in ("", "memory"):
-                own = root / controllers / place.strip("/")
-                found += [p for p in (own, *own.parents) if p.is_relative_to(root / controllers)]
-    return found
-
-
-def _process_limits() -> Iterator[tuple[int, int]]:
-    """(limit, in use) of what `ulimit -v` and `ulimit -d` allow."""
-    with suppress(ImportError, OSError, ValueError, IndexError):
-        import resource
-
-        pages = [int(n) for n in Path("/proc/self/statm").read_text().split()]
-        for which, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
-            limit, _ = resource.getrlimit(which)
-            if limit != resource.RLIM_INFINITY:
-                yield limit, used * resource.getpagesize()
-
-
 def count_oom_kills() -> int:
-    """How many processes of this machine, or of this container, the system has killed because memory ran out."""
+    """Return how many processes of this machine, or container, the kernel has killed because memory ran out."""
     files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
     return max(_read_counts(path).get("oom_kill", 0) for path in files)
 
 
 def retain_freed_memory() -> None:
-    """Have this process keep the memory that it frees, for what it allocates next (glibc alone).
+    """Have glibc retain the memory that this process frees, for its next allocations.
 
-    A training step frees and allocates the same large arrays again and again. glibc would give each back to the system
-    and take fresh pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.
+    A training step frees and allocates the same large arrays again and again. By default glibc returns each to the
+    system and gets new pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        # The first is refused above 32 MB by older releases.
-        _ = library.mallopt(parameter, 1 << 30) or library.mallopt(parameter, 1 << 25)
+        if not library.mallopt(parameter, 1 << 30):  # older releases reject more than 32 MB for the first one
+            library.mallopt(parameter, 1 << 25)
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
-    names = (os.environ.get("CXX"), "g++", "clang++")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+    """Return the C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        path = shutil.which(name) if name else None
+        if path:
+            return path
+    return None
 
 
-# ---------------------------------------------------------------- what it reaches
+# ---------------------------------------------------------------- the matmul rate
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
+    """Wait until the device has finished all its work."""
     import torch
 
     if device.type == "cuda":
@@ -136,32 +160,35 @@ def synchronize(device: torch.device) -> None:
 
 
 def make_matmul(precision: str, device: torch.device) -> tuple[Callable[[], float], int]:
-    """A square matrix product to time, and its FLOPs; a GPU's is 8192 wide, a CPU's 1024."""
+    """Return a square matmul to time, and its FLOPs; a GPU's matrices are 8192 wide, a CPU's 1024."""
     import torch
 
     size = 8192 if device.type == "cuda" else 1024
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = (torch.rand(size, size, device=device, dtype=dtype) - 0.5 for _ in range(2))
 
-    def product() -> float:
+    def matmul() -> float:
         a @ b
         return 0.0
 
-    return product, 2 * size**3
+    return matmul, 2 * size**3
 
 
 @functools.cache
 def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """FLOP/s of the best of some matrix products: what this machine can really do, measured once a process.
+    """Return the FLOP/s of the fastest of several matmuls, measured once a process.
 
-    At least two products are tried, and more until `seconds` have gone by.
+    At least two are timed, and more until `seconds` have passed.
     """
-    product, flops = make_matmul(precision, device)
-    best, started, tried = float("inf"), time.perf_counter(), 0
-    while tried < 2 or time.perf_counter() - started < seconds:
+    matmul, flops = make_matmul(precision, device)
+    fastest = float("inf")
+    count = 0
+    started = time.perf_counter()
+    while count < 2 or time.perf_counter() - started < seconds:
         synchronize(device)
         begin = time.perf_counter()
-        product()
+        matmul()
         synchronize(device)
-        best, tried = min(best, time.perf_counter() - begin), tried + 1
-    return flops / best
+        fastest = min(fastest, time.perf_counter() - begin)
+        count += 1
+    return flops / fastest

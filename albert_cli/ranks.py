@@ -1,4 +1,4 @@
-"""The ranks of a run: one process, or those that `torchrun` started.
+"""The ranks of a run: one process, or several that `torchrun` started.
 
 A batch is a function of seed and step alone, so a run may change its number of ranks between two starts.
 """
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SECONDS_FOR_FAILING_RANK = 5.0
 _SECONDS_FOR_SIGN_OF_LIFE = 2.0
-# The others wait while rank 0 verifies data, measures, evaluates or saves.
+# Other ranks wait while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
-# The folder that the ranks of a launch share, with a mark for each error that one of them has printed.
+# Environment variable: the folder, shared by the ranks of a launch, with a mark for each printed error.
 REPORTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
 
 def rank() -> int:
-    """This process's rank, from the environment that `torchrun` sets; 0 without it."""
+    """Return this process's rank, from the environment that `torchrun` sets; 0 without it."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """The number of processes of the run; 1 without `torchrun`."""
+    """Return the number of processes of the run; 1 without `torchrun`."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
-    """Whether this process prints and writes."""
+    """Return True if this process prints and writes."""
     return rank() == 0
 
 
@@ -61,23 +61,24 @@ class RankGroup:
         return tensor
 
     def all_gather(self, value: T) -> list[T]:
-        """Every rank's value, by rank, on every rank."""
+        """Return every rank's value, by rank, on every rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
             _collectives().all_gather_object(values, value)
         return values
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         values = [value]
         if self.world_size > 1:
             _collectives().broadcast_object_list(values, src=0)
         return values[0]
 
     def broadcast_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Rank 0's values in these tensors, on every rank, in place."""
-        for tensor in tensors if self.world_size > 1 else ():
-            _collectives().broadcast(tensor.detach(), src=0)
+        """Copy rank 0's values of these tensors to every rank, in place."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                _collectives().broadcast(tensor.detach(), src=0)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -86,32 +87,32 @@ class RankGroup:
 
 
 def _collectives() -> Any:
-    import torch.distributed as dist  # late: a verb without ranks needs no torch
+    import torch.distributed as dist  # late: a command without ranks needs no torch
 
     return dist
 
 
 def local_rank() -> int:
-    """Which of this machine's GPUs is this process's."""
+    """Return the index of this process's GPU on this machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 @contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Hand these signals to `handler` while the block runs, in the main thread; in others they stay as they are."""
-    before = {}
-    with suppress(ValueError):  # not in the main thread, whose caller handles them
-        before = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
+    """Handle these signals by `handler` while the block runs; do nothing in a thread other than the main one."""
+    previous = {}
+    with suppress(ValueError):  # not the main thread: its caller handles signals
+        previous = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)
 
 
 @contextmanager
 def process_group(device_type: str) -> Iterator[RankGroup]:
-    """Join the ranks that the environment names (NCCL on GPUs, gloo elsewhere), and leave them at the end."""
+    """Join the process group of the environment (NCCL on GPUs, gloo elsewhere), and leave it at the end."""
     if world_size() == 1:
         yield RankGroup()
         return
@@ -126,7 +127,7 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
     if _is_launched():
         _exit_after(_wait_for_launcher_exit)
     try:
-        # With its device known NCCL connects at once, and what is wrong is said here and not at the first sum.
+        # With a device NCCL connects at once, so that an error is raised here and not by the first all-reduce.
         backend = "nccl" if device is not None else "gloo"
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         # `torchrun` keeps one store when it starts the ranks again: without a name of this attempt a rank would read
@@ -137,14 +138,14 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         )
         yield RankGroup(rank(), world_size())
     except RuntimeError as error:
-        # gloo's errors (closed, reset, timed out) are known by the file that they name alone.
+        # Only the file name identifies errors of gloo (closed, reset, timed out).
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        gone = _find_missing_ranks()
+        missing = _find_missing_ranks()
         _wait_for_failing_rank()
         raise AlbertError(
-            f"rank {rank()}: lost the connection to another rank; no sign of life from {gone}",
-            "its own message says why, or it was killed; the same command goes on from the last checkpoint",
+            f"rank {rank()}: lost the connection to another rank; no sign of life from {missing}",
+            "see its own message, or it was killed; the same command continues from the last checkpoint",
         ) from error
     finally:
         if dist.is_initialized():
@@ -152,33 +153,33 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
 
 
 def _find_missing_ranks() -> str:
-    """Which ranks have left: those that left no note in the group's store, which rank 0 or the launcher holds."""
+    """Name the ranks that leave no note in the group's store, which rank 0 or the launcher serves."""
     import torch.distributed as dist
 
     try:
-        notes = dist.distributed_c10d._get_default_store()
-        notes.set(f"albert/here/{rank()}", "")
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"albert/alive/{rank()}", "")
         time.sleep(_SECONDS_FOR_SIGN_OF_LIFE)
-        gone = [str(r) for r in range(world_size()) if not notes.check([f"albert/here/{r}"])]
-    except (RuntimeError, ValueError):  # the store went with rank 0
-        gone = ["0"]
-    return f"rank {', '.join(gone)}" if gone else "one that has come back"
+        missing = [str(r) for r in range(world_size()) if not store.check([f"albert/alive/{r}"])]
+    except (RuntimeError, ValueError):  # the store ended with rank 0
+        missing = ["0"]
+    return f"rank {', '.join(missing)}" if missing else "a rank that is back by now"
 
 
 def _wait_for_failing_rank() -> None:
-    """Under `torchrun`, sleep, so that it sees the failing rank exit first and returns that rank's code.
+    """Sleep under `torchrun`, so that it sees the failing rank exit first and returns that rank's code.
 
-    A rank closes its connections before it ends, and the others would overtake it on their way out.
+    A rank closes its connections before it exits, and without the delay the others would exit before it.
     """
     if _is_launched():
         time.sleep(_SECONDS_FOR_FAILING_RANK)
 
 
 def is_already_reported(text: str, *, is_fatal: bool) -> bool:
-    """Whether another rank of `launch` has this message in hand, so that one line is printed for all.
+    """Return True if another rank of `launch` prints this message, so that it is printed once for all.
 
-    `is_fatal`: it is an error, so the launcher ends this rank once the other has exited. A rank that is still alive
-    after waiting for that answers no: the other was ended too, perhaps before it could print.
+    is_fatal: the message is an error, so the launcher stops this rank once the other one has exited. A rank that is
+    still alive after waiting for that returns False: the other rank may have been stopped before it could print.
     """
     folder = os.environ.get(REPORTED_ERRORS)
     if folder is None:
@@ -195,28 +196,31 @@ def is_already_reported(text: str, *, is_fatal: bool) -> bool:
 
 
 def _is_launched() -> bool:
-    """Whether `torchrun`, or `albert` with `--nproc`, has started this process."""
+    """Return True if `torchrun`, or `albert` with `--nproc`, has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _wait_for_launcher_exit() -> None:
-    """Return once the launcher has ended: a killed one cannot end its ranks, and they would block a new start."""
+    """Return once the launcher has exited: a killed launcher cannot stop its ranks, which would block a restart."""
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)
 
 
 def exit_with_parent() -> None:
-    """End this worker of `multiprocessing` when its parent ends: one whose parent was killed would wait forever."""
+    """Exit this worker of `multiprocessing` when its parent exits: else it would wait forever after a `kill -9`."""
     import multiprocessing
 
-    if parent := multiprocessing.parent_process():
+    parent = multiprocessing.parent_process()
+    if parent is not None:
         _exit_after(parent.join)
 
 
 def _exit_after(wait: Callable[[], object]) -> None:
-    def follow() -> None:
+    """Exit this process once `wait`, called in a thread, returns."""
+
+    def wait_and_exit() -> None:
         wait()
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=wait_and_exit, daemon=True).start()

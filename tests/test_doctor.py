@@ -57,7 +57,7 @@ def test_every_extra_that_is_promised_exists() -> None:
 
 def test_imports_nothing_heavy_but_torch() -> None:
     script = (
-        "import sys; from albert_cli.doctor import describe; describe();"
+        "import sys; from albert_cli.doctor import describe_environment; describe_environment();"
         "heavy = ('sentencepiece', 'datasets', 'sklearn', 'scipy', 'matplotlib', 'transformers', 'pydantic');"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -68,7 +68,7 @@ def test_imports_nothing_heavy_but_torch() -> None:
 
 def test_a_torch_that_cannot_be_imported_is_said(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
-    script = "from albert_cli.doctor import describe; print(describe()[1])"
+    script = "from albert_cli.doctor import describe_environment; print(describe_environment()[1])"
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -92,7 +92,7 @@ def test_limits_of_memory_count_as_what_is_free(monkeypatch: pytest.MonkeyPatch,
     from albert_cli import machine
 
     script = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, -1)); from albert_cli import machine"
-    script += "; print(machine.memory()['available'], machine.memory()['total'])"
+    script += "; print(machine.memory_info()['available'], machine.memory_info()['total'])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     available, total = map(int, done.stdout.split())
     assert 0 < available < total == 2 * 10**9

@@ -1,7 +1,7 @@
-"""The verbs: parse and dispatch.
+"""The command line: parse arguments and dispatch.
 
-Nothing heavy is imported here; each verb imports what it needs when it runs. `albert --help` lists the verbs in the
-order in which the modules below register them.
+Nothing heavy is imported here; each command imports what it needs when it runs. `albert --help` lists the commands in
+the order in which the modules below register them.
 """
 
 # isort: skip_file
@@ -21,21 +21,22 @@ __all__ = ["EPILOGUE", "app", "main"]
 
 
 def main() -> None:
-    """The console script `albert`."""
-    # Threads that wait for each other by spinning are ten times slower as soon as anything else runs on the same
-    # cores. A short spin costs nothing on a quiet machine. torch's OpenMP reads this when it is loaded.
+    """Run the console script `albert`."""
+    # OpenMP threads that spin while they wait are ten times slower once anything else runs on the same cores. A short
+    # spin costs nothing on a quiet machine. torch's OpenMP reads this variable when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # Processes that this one starts must not import what lies in the folder that the command is called in.
+    # Processes that this one starts must not import modules from the current folder.
     with suppress(OSError):  # the folder may have been removed
         if Path(__file__).parents[2] != Path.cwd():
             os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # Names of files are UTF-8 to the libraries, whatever the locale; Python has to be started with that.
+    # The libraries treat file names as UTF-8 in any locale; Python must be started in that mode.
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, "-m", "albert_cli", *sys.argv[1:]])  # noqa: S606
-    # A stream that was closed (`2>&-`) is none, and `print` takes the other one instead.
-    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    # A closed stream (`2>&-`) is None, and `print` would use the other one instead.
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that is no UTF-8 is shown, and escaped as in JSON
+        if isinstance(stream, io.TextIOWrapper):  # names that are not UTF-8 are escaped as in JSON
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     app()

@@ -1,4 +1,4 @@
-"""Verbs that count, show and check; and the whole road in one."""
+"""Commands that count and show, and the quickstart."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ def params(
     ] = None,
     set_: Overrides = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Say which batches fit, such as 12GB or 80GiB.")
+        str | None, typer.Option(metavar="SIZE", help="Show which batches fit in this memory, such as 12GB or 80GiB.")
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Show counts by part even for more than four models.")
     ] = False,
-    paper: Annotated[bool, typer.Option("--paper", help="Every shape of the paper beside its figure.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Compare every shape of the paper with its figure.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel="Output")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Count parameters, FLOPs and memory of models, beside the paper's figures.
+    """Count parameters, FLOPs and memory of models, and compare them with the paper.
 
     Example: albert params albert-base albert-xxlarge --memory 12GB
     """
-    from albert_cli.counting import paper as of_the_paper
+    from albert_cli.counting import paper as paper_tables
     from albert_cli.counting import tables
     from albert_cli.text.read_settings import parse_size
 
     if paper:
         if names or set_:
-            raise ConfigError("--paper has its own list of models", "leave out the names, or leave out --paper")
-        console.print_result(*of_the_paper.describe_paper(as_markdown=markdown))
+            raise ConfigError("--paper has its own list of models", "remove the names, or remove --paper")
+        console.print_result(*paper_tables.describe_paper(as_markdown=markdown))
         return
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
@@ -102,7 +102,7 @@ def quickstart(
 
 @verb(app)
 def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Show versions, devices, memory, and what each missing extra would bring.
+    """Show versions, devices, memory, and what each missing extra would install.
 
     Example: albert doctor
     """

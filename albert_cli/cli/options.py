@@ -1,4 +1,4 @@
-"""The arguments and options that several verbs share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -71,16 +71,15 @@ Overrides = Annotated[
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where the model runs.")]
 BadBytes = Annotated[
-    Literal["refuse", "replace"], typer.Option("--on-bad-bytes", help="Invalid UTF-8: stop and say where, or replace.")
+    Literal["refuse", "replace"],
+    typer.Option("--on-bad-bytes", help="Invalid UTF-8: stop and name it, or replace it."),
 ]
 TextField = Annotated[
     str,
     typer.Option("--text-field", "--text-column", help="Field of JSON lines, or column of a table, with the text."),
 ]
 MaxLine = Annotated[str, typer.Option(help="The longest line (record, cell) that is read, for example 64MiB.")]
-LongLine = Annotated[
-    Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and say where, or leave them out.")
-]
+LongLine = Annotated[Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and name the line, or skip it.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
 ArrayTask = Annotated[
     str | None,
@@ -93,7 +92,7 @@ ArrayTask = Annotated[
 Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]
 Resume = Annotated[
     Literal["auto", "must", "never"],
-    typer.Option(help="auto: go on with what is in --out, if anything; must: only that; never: only a new run."),
+    typer.Option(help="auto: continue the run in --out, if any; must: only continue; never: only start a new run."),
 ]
 ProcessCount = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[
@@ -106,7 +105,7 @@ TaskData = Annotated[
 
 
 def start_ranks(nproc: int) -> None:
-    """Under `--nproc`, start this very command as `nproc` ranks, and end with their exit code."""
+    """Start this same command as `nproc` ranks under `--nproc`, and exit with their code."""
     from albert_cli import ranks
     from albert_cli.launch import launch
 
@@ -115,7 +114,7 @@ def start_ranks(nproc: int) -> None:
 
 
 def check_output_file(path: Path | None, option: str = "--out") -> Path | None:
-    """A path that is to become a file; raises `ConfigError` when a directory is there."""
+    """Return a path to write a file to; raise `ConfigError` if it is a directory."""
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
     return path

@@ -1,4 +1,4 @@
-"""`albert recipes`: the recipes that are shipped, and checking one's own."""
+"""`albert recipes`: list, show and copy the shipped recipes, and check your own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from albert_cli.errors import BusyError
 
 @verb(recipes_app, name="list")
 def recipes_list(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """List the recipes that are shipped, one per line.
+    """List the shipped recipes, one per line.
 
     Example: albert recipes list
     """
     from albert_cli import config
 
-    found = {name: config.read_description(path) for name, path in config.shipped_recipes().items()}
-    width = max(map(len, found))
-    console.print_result(found, "\n".join(f"{name:<{width}}  {about}" for name, about in found.items()))
+    descriptions = {name: config.read_description(path) for name, path in config.shipped_recipes().items()}
+    width = max(map(len, descriptions))
+    lines = [f"{name:<{width}}  {description}" for name, description in descriptions.items()]
+    console.print_result(descriptions, "\n".join(lines))
 
 
 @verb(recipes_app, name="show")
@@ -71,14 +72,14 @@ def recipes_validate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Check a recipe: every key, type and range, and that its sections go together.
+    """Check a recipe: every key, type and range, and that its sections fit together.
 
     Example: albert recipes validate mine.toml
     """
     from albert_cli import config
 
-    # One of `variants` is an experiment, one that names a `task` is for fine-tuning, one with `expected` scores to
-    # verify, any other for pretraining.
+    # A recipe with `variants` is an experiment, with a `task` for fine-tuning, with `expected` scores for verification;
+    # any other recipe is for pretraining.
     values = config.read_recipe(file)
     if "variants" in values:
         from albert_cli.experiments import stages
@@ -88,6 +89,10 @@ def recipes_validate(
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
 
-    schema: type[Any] = FinetuneRecipe if "task" in values else VerifyRecipe if "expected" in values else PretrainRecipe
+    schema: type[Any] = PretrainRecipe
+    if "task" in values:
+        schema = FinetuneRecipe
+    elif "expected" in values:
+        schema = VerifyRecipe
     resolved = config.load_recipe(schema, file)
     return console.print_result(config.to_toml_values(resolved), config.dump_toml(resolved).rstrip())

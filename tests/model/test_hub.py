@@ -307,6 +307,6 @@ def test_a_hub_id_without_a_network_is_one_line_at_once(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     message, hint = done.stdout.splitlines()
-    assert message.startswith("albert/albert-base-v2: no such directory, and the Hub could not be asked")
+    assert message.startswith("albert/albert-base-v2: no such directory, and the Hub has not delivered it")
     assert "check the path" in hint
     assert not done.stderr  # the library alone prints a line for each time it tries again
