@@ -22,6 +22,7 @@ from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.deduplication import drop_duplicates
 from albert_cli.data.merge import publish_data, require_training_text
 from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
+from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.tokenization import ProgressCallback, ShardTask, load_finished_task, tokenize_task
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
 from albert_cli.errors import BusyError
@@ -55,6 +56,7 @@ def build_data(
     tasks = plan_tasks(sources, vocabulary_dir, out, settings)
     finished = load_finished_data(out, tasks, workers)
     if finished is not None:
+        warn_missing_pairs(finished.totals["train"])
         return BuildReport(out, finished, up_to_date=True, seconds=0.0)
     workers = workers or available_cores()
     if share:
@@ -67,6 +69,7 @@ def build_data(
         shutil.rmtree(out / _LOCKS, ignore_errors=True)
         (out / _PLAN).unlink()
         record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
+    warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 

@@ -37,19 +37,25 @@ RelativeName = Annotated[str, AfterValidator(store.check_relative)]  # a name be
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """Numbers of documents, sentences and tokens."""
+    """Numbers of documents, sentences and tokens; unpaired_tokens: tokens of documents of one sentence."""
 
     documents: int = 0
     sentences: int = 0
     tokens: int = 0
+    unpaired_tokens: int = 0
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
         return UnitCounts(
-            self.documents + other.documents, self.sentences + other.sentences, self.tokens + other.tokens
+            self.documents + other.documents,
+            self.sentences + other.sentences,
+            self.tokens + other.tokens,
+            self.unpaired_tokens + other.unpaired_tokens,
         )
 
     def __mul__(self, times: int) -> UnitCounts:
-        return UnitCounts(self.documents * times, self.sentences * times, self.tokens * times)
+        return UnitCounts(
+            self.documents * times, self.sentences * times, self.tokens * times, self.unpaired_tokens * times
+        )
 
 
 CountsBySplit = Annotated[dict[Split, UnitCounts], AfterValidator(store.require_keys(*SPLITS))]

@@ -45,6 +45,12 @@ class TokenizedDocuments:
             self.hashes[is_selected],
         )
 
+    def count(self) -> UnitCounts:
+        """Count the documents, sentences and tokens."""
+        first_sentence = np.cumsum(self.sizes) - self.sizes
+        unpaired_tokens = int(self.lengths[first_sentence[self.sizes == 1]].sum())
+        return UnitCounts(self.sizes.size, self.lengths.size, self.ids.size, unpaired_tokens)
+
     def split(self) -> list[TokenizedDocuments]:
         """Return the documents one by one."""
         sentence_ends = np.cumsum(self.sizes)
@@ -97,7 +103,7 @@ class ShardWriter:
         self._hashes.write(documents.hashes.astype("<u8").tobytes())
         self._sentences.append((self._sentences[-1][-1] + np.cumsum(documents.lengths)).astype("<u4"))
         self._documents.append((self._documents[-1][-1] + np.cumsum(documents.sizes)).astype("<u4"))
-        self.totals += UnitCounts(documents.sizes.size, documents.lengths.size, documents.ids.size)
+        self.totals += documents.count()
 
     def _close_shard(self) -> None:
         if self._ids is None:

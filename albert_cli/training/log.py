@@ -48,10 +48,13 @@ LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_l
 
 @dataclass
 class StepWindow:
-    """Sums over the steps since the last journal record: `tokens` of all ranks, `flops` of the full model on one."""
+    """Sums over the steps since the last journal record: `tokens` of all ranks, `flops` of the full model on one.
+
+    `steps_of_value`: the steps that have a value; a loss without items in a batch has none.
+    """
 
     sums: dict[str, float] = field(default_factory=dict)
-    steps: int = 0
+    steps_of_value: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     flops: float = 0.0
     started: float = field(default_factory=time.monotonic)
@@ -60,13 +63,13 @@ class StepWindow:
         """Add one step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
-        self.steps += 1
+            self.steps_of_value[name] = self.steps_of_value.get(name, 0) + 1
         self.tokens += tokens
         self.flops += flops
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each value over the steps."""
-        return {name: value / self.steps for name, value in self.sums.items()}
+        """Return the mean of each value over the steps that have it."""
+        return {name: total / self.steps_of_value[name] for name, total in self.sums.items()}
 
     def speed(self, peak: float | None) -> dict[str, float]:
         """Return tokens per second of all ranks, and the MFU of one rank if its `peak` in FLOP/s is known."""

@@ -74,7 +74,8 @@ class MicroBatch(Generic[BatchT]):
 class StepResult:
     """The outcome of one update, the same on every rank except for `flops`.
 
-    `values`: the losses and metrics, averaged over the global batch, the gradient's norm and the learning rate.
+    `values`: the losses and metrics, averaged over the global batch, the gradient's norm and the learning rate; a loss
+    or metric without items in the batch is absent.
     `tokens` are those of all ranks, `flops` those of this rank.
     """
 
@@ -236,14 +237,18 @@ class Loop(Generic[BatchT]):
         requests to stop or to save are copied to the host together with it.
         """
         settings = self.job.settings
-        means = accumulate(self.job, parts, self.state.step, self.group)
+        means, items = accumulate(self.job, parts, self.state.step, self.group)
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         tokens = sum(part.tokens for part in parts)
         counts = (tokens, self._stop_requested, self._is_save_time())
-        *sums, all_tokens, stop, save, grad_norm = sum_over_ranks(means, counts, norm, self.group)
-        values = dict(zip(means, sums, strict=True))
-        losses = {name: values[name] for name in self.job.loss_names}
+        replicated = torch.cat([norm[None], items])
+        sums, (all_tokens, stop, save), (grad_norm, *items_of_mean) = sum_over_ranks(
+            means, counts, replicated, self.group
+        )
+        # A batch without a single sentence order, for example, has no mean loss of it.
+        values = {name: value for name, value, count in zip(means, sums, items_of_mean, strict=True) if count > 0}
+        losses = {name: values[name] for name in self.job.loss_names if name in values}
         if not all(map(math.isfinite, (*losses.values(), grad_norm))):
             self._raise_diverged(means, {**losses, "grad_norm": grad_norm})
         update_weights(self.optimizer, lr)
@@ -325,21 +330,23 @@ class DivergenceReport:
 
 def accumulate(
     job: TrainingJob[BatchT], parts: Sequence[MicroBatch[BatchT]], step: int, group: RankGroup
-) -> dict[str, Tensor]:
-    """Leave in `.grad` the gradient of the global batch's loss; return this rank's part of each mean over that batch.
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Leave in `.grad` the gradient of the global batch's loss.
 
-    The parts of all ranks add up to the losses and extra metrics. Every sum is divided by its count over the *global*
-    batch, so neither the micro-batch size nor the number of ranks changes the update. Gradients are summed locally and
-    reduced once. Nothing here waits for the device.
+    Returns this rank's part of each mean over the global batch, and the number of items of each mean in that batch,
+    [means]. The parts of all ranks add up to the losses and extra metrics. Every sum is divided by its count over the
+    *global* batch, so neither the micro-batch size nor the number of ranks changes the update. Gradients are summed
+    locally and reduced once. Nothing here waits for the device.
     """
     device = job.device
     train = job.settings.train
     names = job.loss_names  # also on a rank without micro-batches
     local_counts = np.array([sum(part.counts[name] for part in parts) for name in names], np.float32)
     (counts_on_device,) = to_device([local_counts], device)
-    counts = dict(zip(names, group.all_reduce(counts_on_device).clamp(min=1.0), strict=True))
+    items = dict(zip(names, group.all_reduce(counts_on_device), strict=True))
     for name, loss_name in job.extra_metrics.items():
-        counts[name] = counts[loss_name]
+        items[name] = items[loss_name]
+    counts = {name: count.clamp(min=1.0) for name, count in items.items()}
     means = {name: torch.zeros((), device=device) for name in counts}
     dtype = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
@@ -353,18 +360,20 @@ def accumulate(
             means[name] += sums[name].detach() / count
     if not parts:
         reduce_gradients(job.model, group, dtype)
-    return means
+    return means, torch.stack(list(items.values()))
 
 
-def sum_over_ranks(means: Mapping[str, Tensor], counts: Sequence[float], norm: Tensor, group: RankGroup) -> list[float]:
-    """Return the means and the counts summed over the ranks, then the gradient's norm, after one wait for the device.
+def sum_over_ranks(
+    means: Mapping[str, Tensor], counts: Sequence[float], replicated: Tensor, group: RankGroup
+) -> tuple[list[float], list[float], list[float]]:
+    """Sum the means and the counts over the ranks; return them and `replicated` after one wait for the device.
 
-    The gradient is already summed, so its norm is the same on every rank.
+    replicated: values that are the same on every rank, such as the norm of the gradient, which is already summed.
     """
-    (counts_on_device,) = to_device([np.array(counts, np.float32)], norm.device)
+    (counts_on_device,) = to_device([np.array(counts, np.float32)], replicated.device)
     local = torch.cat([torch.stack(list(means.values())), counts_on_device])
-    numbers: list[float] = torch.cat([group.all_reduce(local), norm[None]]).tolist()
-    return numbers
+    numbers: list[float] = torch.cat([group.all_reduce(local), replicated]).tolist()
+    return numbers[: len(means)], numbers[len(means) : len(local)], numbers[len(local) :]
 
 
 def find_largest_gradients(model: nn.Module) -> list[str]:

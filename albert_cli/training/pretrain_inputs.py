@@ -11,6 +11,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.data.records import read_data_facts
+from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
@@ -78,8 +79,9 @@ def open_inputs(
     print_idle_gpus(torch_device)
     with process_group(torch_device.type) as group:
         further = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify)
-        entropy = read_data_facts(data).unigram_entropy_nats
-        corpora = PretrainingCorpora(train, heldout, vocabulary, entropy, further)
+        facts = read_data_facts(data)
+        warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss)
+        corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, further)
         yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
 
 

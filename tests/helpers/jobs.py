@@ -20,7 +20,7 @@ MakeJob = Callable[..., PretrainingJob]
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
     job.model.zero_grad()
-    means = accumulate(job, job.sample_step(step, RankGroup()), step, RankGroup())
+    means, _ = accumulate(job, job.sample_step(step, RankGroup()), step, RankGroup())
     losses = {name: float(means[name]) for name in job.loss_names}
     return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
 

@@ -75,11 +75,18 @@ def test_window_returns_means_and_speed() -> None:
     window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9)
     window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
     assert window.means() == {"loss": 4.0, "mlm_accuracy": 0.5}
-    window = StepWindow(steps=window.steps, sums=window.sums, tokens=400, flops=4e9)
+    window = StepWindow(sums=window.sums, steps_of_value=window.steps_of_value, tokens=400, flops=4e9)
     speed = window.speed(peak=None)
     assert set(speed) == {"tokens_per_second"}
     words = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
     assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
+
+
+def test_step_window_averages_each_value_over_its_own_steps() -> None:
+    window = StepWindow()
+    window.add({"loss": 3.0, "order_loss": 0.5}, tokens=1, flops=0)
+    window.add({"loss": 5.0}, tokens=1, flops=0)
+    assert window.means() == {"loss": 4.0, "order_loss": 0.5}
 
 
 # ---------------------------------------------------------------- in a run

@@ -1,0 +1,30 @@
+"""Warn if a corpus gives few sentence pairs, so that sentence order prediction has nothing to learn."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from albert_cli import console
+from albert_cli.data.records import UnitCounts
+
+_MAX_UNPAIRED_FRACTION: Final = 0.5
+
+
+def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> None:
+    """Warn if most of the text is in documents of one sentence, which give no pair of segments.
+
+    sentence_loss: the loss of a recipe, to warn for; None for text that may serve any recipe.
+    """
+    if sentence_loss == "nsp" and counts.documents == 1:
+        console.warn(
+            "the data has one document, so there is no other document to take a next sentence from: "
+            "divide the text into documents, or use -s data.sentence_loss=sop"
+        )
+    fraction = counts.unpaired_tokens / max(counts.tokens, 1)
+    if sentence_loss == "none" or fraction <= _MAX_UNPAIRED_FRACTION:
+        return
+    console.warn(
+        f"{fraction:.0%} of the text is in documents of one sentence, from which no sentence order can be learned. "
+        "Give every document several sentences: a document of a .txt file ends at a blank line, hf:NAME?rows=N joins "
+        "rows, --language selects the rules that split sentences. Or pretrain without: -s data.sentence_loss=none"
+    )
