@@ -19,9 +19,9 @@ from typing import Final
 from albert_cli import console, pool, store
 from albert_cli.data.array_jobs import ArrayJob, select_array_job
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
-from albert_cli.data.deduplication import drop_duplicates
 from albert_cli.data.merge import publish_data, require_training_text
 from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
+from albert_cli.data.rewrites import rewrite_all
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.tokenization import ProgressCallback, ShardTask, load_finished_task, tokenize_task
 from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
@@ -63,7 +63,7 @@ def build_data(
         return _run_array_job(out, tasks, workers, share)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
-        results = drop_duplicates(tasks, _run_tasks(tasks, workers), workers)
+        results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
         shutil.rmtree(out / _LOCKS, ignore_errors=True)

@@ -66,9 +66,23 @@ class BuildReport:
             lines.append(format_entropies(facts.unigram_entropy_nats, facts.heldout_entropy_nats))
         if facts.unknown_rate > _HIGH_UNKNOWN_RATE:
             lines.append(f"{facts.unknown_rate:.1%} of the tokens are unknown: build the vocabulary from this text")
-        if facts.settings.holdout and facts.totals["heldout"].tokens < _FEW_HELDOUT_TOKENS:
-            lines.append("few tokens are held out, so scores on them are noisy; use a larger --holdout")
+        if facts.settings.holdout:
+            lines += _format_holdout_hint(facts.totals["train"].documents, facts.totals["heldout"])
         return "\n".join(lines)
+
+
+def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> list[str]:
+    """Return a hint if nothing is held out, or too little for scores."""
+    if heldout.documents == 0 and train_documents == 1:
+        return [
+            "nothing is held out, because the text is one document: divide it into documents by blank lines, "
+            "or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
+        ]
+    if heldout.documents == 0:
+        return ["nothing is held out, because all documents have the same text"]
+    if heldout.tokens < _FEW_HELDOUT_TOKENS:
+        return ["few tokens are held out, so scores on them are noisy; use a larger --holdout"]
+    return []
 
 
 def _format_rate(text_bytes: int, seconds: float) -> str:

@@ -104,7 +104,7 @@ def publish_data(
         bytes_read=sum(result.bytes for result in results),
         tokens_read=sum(result.tokens for result in results),
         skipped_lines=sum(result.skipped_lines for result in results),
-        duplicates_dropped=sum(result.deduplicated.dropped for result in results if result.deduplicated),
+        duplicates_dropped=sum(result.rewritten.dropped for result in results if result.rewritten),
         totals=count_totals(tasks, results),
         bytes_per_token_on_disk=round(_bytes_per_token(tasks, results), 4),
         unknown_rate=round(float(train_counts[vocabulary.unk_id] / max(train_counts.sum(), 1)), 6),

@@ -98,11 +98,16 @@ class ShardIdentity:
 
 
 @dataclass(frozen=True)
-class Deduplication:
-    """Number of documents removed as duplicates, and the SHA-256 of the mask of retained documents."""
+class RewriteTarget:
+    """State of a work unit's shards after a merge has rewritten them.
+
+    dropped: number of documents removed as duplicates; retained_sha256: of the mask of retained documents;
+    heldout_hash: the document that is held out although its hash is not below the requested fraction.
+    """
 
     dropped: int
     retained_sha256: str
+    heldout_hash: int | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class ShardFacts:
     """Content of a work unit's `shard.json`.
 
     sha256: of the text on disk; bytes, tokens: of all text, also of documents that a weight below one leaves out;
-    deduplicated: None if a merge has removed nothing from these shards.
+    rewritten: None if no merge has changed these shards.
     """
 
     identity: ShardIdentity
@@ -120,7 +125,7 @@ class ShardFacts:
     skipped_lines: int
     shards: NamesByGroup
     totals: CountsByGroup
-    deduplicated: Deduplication | None = None
+    rewritten: RewriteTarget | None = None
 
 
 @dataclass(frozen=True)

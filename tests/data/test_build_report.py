@@ -15,5 +15,22 @@ def out(tmp_path: Path) -> Path:
 
 def test_report_warns_if_few_tokens_are_held_out(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     report = build(write_files(1), small_vocabulary, out, BuildSettings(holdout=1e-9))
-    assert report.facts.totals["heldout"].documents == 0
+    assert report.facts.totals["heldout"].documents == 1
     assert "use a larger --holdout" in report.format()
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("Ba de fi.\nMa ne lu.\n", "the text is one document: divide it into documents by blank lines"),
+        ("Ba de fi.\n\nBa de fi.\n", "all documents have the same text"),
+    ],
+)
+def test_report_explains_why_nothing_is_held_out(
+    text: str, hint: str, small_vocabulary: Path, tmp_path: Path, out: Path
+) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text(text)
+    report = build([str(source)], small_vocabulary, out, BuildSettings(holdout=0.01))
+    assert report.facts.totals["heldout"].documents == 0
+    assert hint in report.format() and "--holdout" not in report.format()

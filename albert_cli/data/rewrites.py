@@ -1,4 +1,4 @@
-"""Remove documents with equal text from finished shards, over all tasks of a build."""
+"""Rewrite finished shards once the text of all tasks is known: drop duplicates, and hold out at least one document."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from albert_cli import pool, store
 from albert_cli.data.arrays import Flags
-from albert_cli.data.records import GROUPS, Deduplication, Group, ShardFacts
+from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardTask, load_vocabulary_once, tokenize_task
-from albert_cli.data.writer import DROPPED, GroupWriter, TokenizedDocuments
+from albert_cli.data.writer import DROPPED, HELDOUT, GroupWriter, TokenizedDocuments
 
 _HASHES_AT_A_TIME: Final = 8 << 20  # sorting this many takes about 400 MB of memory
 
 
 @dataclass(frozen=True)
 class ShardRewrite:
-    """A task whose shards are not yet what `target` describes (None: no document is removed).
+    """A task whose shards are not yet what `target` describes; None: as the text was tokenized.
 
     is_retained: bool [documents of the task], in the order of its groups.
     """
@@ -32,17 +32,17 @@ class ShardRewrite:
     number: int
     task: ShardTask
     facts: ShardFacts
-    target: Deduplication | None
+    target: RewriteTarget | None
     is_retained: Flags
 
 
-def drop_duplicates(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
-    """Remove duplicates from the tasks' shards if the settings request it, and return the facts of all tasks."""
+def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
+    """Drop duplicates if the settings request it, hold out a document if none is, and return all tasks' facts."""
     completed = list(results)
+    rewrites = ((rewrite,) for rewrite in iter_rewrites(tasks, results))
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
-    calls = ((rewrite,) for rewrite in iter_rewrites(tasks, results))
     remedy = "run the same command again with fewer --workers"
-    with closing(pool.map_unordered(rewrite_shards, calls, workers, remedy)) as finished:
+    with closing(pool.map_unordered(rewrite_shards, rewrites, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
             completed[rewrite.number] = facts
     return completed
@@ -50,33 +50,53 @@ def drop_duplicates(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], w
 
 def iter_rewrites(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
     """Yield the tasks whose shards have to be rewritten."""
+    heldout_hash = choose_heldout_hash(tasks)
     is_first_copy = find_first_copies(tasks) if tasks[0].settings.dedup else None
     start = 0
     for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
-        n_documents = sum(hashes.size for _, hashes in _iter_hashes(task))
-        is_retained = np.ones(n_documents, np.bool_)
+        if is_first_copy is None and heldout_hash is None and facts.rewritten is None:
+            continue
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(part for _, part in _iter_hashes(task))])
+        is_retained = np.ones(hashes.size, np.bool_)
         if is_first_copy is not None:
-            is_retained = is_first_copy[start : start + n_documents]
-        start += n_documents
-        target = _describe_mask(is_retained)
+            is_retained = is_first_copy[start : start + hashes.size]
+        start += hashes.size
+        target = _describe_target(hashes, is_retained, heldout_hash)
         # The counts may match while the duplicates differ, if a task was rebuilt in between: the mask decides.
-        if facts.deduplicated != target:
+        if facts.rewritten != target:
             yield ShardRewrite(number, task, facts, target, is_retained)
 
 
-def _describe_mask(is_retained: Flags) -> Deduplication | None:
+def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_hash: int | None) -> RewriteTarget | None:
     dropped = int((~is_retained).sum())
-    if dropped == 0:
+    if heldout_hash is not None and not (hashes == np.uint64(heldout_hash)).any():
+        heldout_hash = None
+    if dropped == 0 and heldout_hash is None:
         return None
-    return Deduplication(dropped, hashlib.sha256(np.packbits(is_retained).tobytes()).hexdigest())
+    digest = hashlib.sha256(np.packbits(is_retained).tobytes()).hexdigest()
+    return RewriteTarget(dropped, digest, heldout_hash)
 
 
 def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
-    """Yield each group of a task's shards with the hashes of all its documents, removed ones included."""
+    """Yield each group of a task's shards with the hashes of all its documents, as they were tokenized."""
     for group in GROUPS:
         path = task.directory / f"{group}.hashes"
         if path.is_file():
             yield group, np.fromfile(path, "<u8").astype(np.uint64)
+
+
+def choose_heldout_hash(tasks: Sequence[ShardTask]) -> int | None:
+    """Return the smallest hash if `holdout` takes no document but should take one; None if no rewrite is necessary.
+
+    In a small corpus, no document's hash may lie below the requested fraction. Documents with equal text are held out
+    together, so there must be two different ones.
+    """
+    if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
+        return None
+    bounds = [(int(hashes.min()), int(hashes.max())) for task in tasks for _, hashes in _iter_hashes(task)]
+    smallest = min((first for first, _ in bounds), default=0)
+    largest = max((last for _, last in bounds), default=0)
+    return smallest if smallest < largest else None
 
 
 def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
@@ -105,25 +125,30 @@ def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
 def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
     """Bring a task's shards to the state that the rewrite describes, and return their facts."""
     facts = rewrite.facts
-    if facts.deduplicated is not None:
-        # An interrupted build with other tasks removed other documents: begin with the text again.
+    if facts.rewritten is not None:
+        # An interrupted build with other tasks rewrote them differently: begin with the text again.
         store.remove_directory(rewrite.task.directory)
         facts = tokenize_task(rewrite.task)
     if rewrite.target is None:
         return facts
-    return _write_retained(rewrite.task, replace(facts, deduplicated=rewrite.target), rewrite.is_retained)
+    return _write_target(rewrite.task, facts, rewrite.target, rewrite.is_retained)
 
 
-def _write_retained(task: ShardTask, facts: ShardFacts, is_retained: Flags) -> ShardFacts:
-    """Replace the task's shards, in one rename, by shards of the retained documents alone.
+def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_retained: Flags) -> ShardFacts:
+    """Replace the task's shards, in one rename, by shards without the dropped documents.
 
-    The files of hashes keep all documents, so that the same decision can be repeated.
+    The files of hashes keep all documents in their first groups, so that the same decision can be repeated.
     """
     vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary).size
     with store.commit_directory(task.directory, "shard", replace=True) as staging:
         with closing(GroupWriter(staging, vocab_size, task.settings.max_shard_tokens)) as writer:
             start = 0
             for group, hashes in _iter_hashes(task):
+                groups = np.full(hashes.size, GROUPS.index(group))
+                if target.heldout_hash is not None:
+                    groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
+                groups[~is_retained[start : start + hashes.size]] = DROPPED
+                start += hashes.size
                 first = 0
                 for name in facts.shards[group]:
                     shard = Shard.open(task.directory / name, id_type(vocab_size))
@@ -133,14 +158,13 @@ def _write_retained(task: ShardTask, facts: ShardFacts, is_retained: Flags) -> S
                         np.diff(shard.documents).astype(np.int64),
                         hashes[first : first + shard.n_documents],
                     )
-                    groups = np.full(shard.n_documents, GROUPS.index(group))
-                    groups[~is_retained[start + first : start + first + shard.n_documents]] = DROPPED
-                    writer.add(groups, documents)
+                    writer.add(groups[first : first + shard.n_documents], documents)
                     first += shard.n_documents
-                start += hashes.size
             totals, shards = writer.finish()
-            facts = replace(facts, totals=totals, shards=shards)
+        for path in staging.glob("*.hashes"):
+            path.unlink()
         for path in task.directory.glob("*.hashes"):
             shutil.copyfile(path, staging / path.name)
+        facts = replace(facts, totals=totals, shards=shards, rewritten=target)
         store.write_json(staging / "shard.json", asdict(facts))
     return facts

@@ -17,7 +17,7 @@ def interrupt(*_: object) -> None:
 def test_dedup_retains_the_first_of_equal_documents(
     small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
-    monkeypatch.setattr("albert_cli.data.deduplication._HASHES_AT_A_TIME", at_a_time)
+    monkeypatch.setattr("albert_cli.data.rewrites._HASHES_AT_A_TIME", at_a_time)
     once, again, spaced, every = (tmp_path / f"{name}.txt" for name in "abcd")
     once.write_text("\n\n".join([*documents[:300], *documents[:20]]))
     again.write_text("\n\n".join(documents[200:500]))
@@ -56,3 +56,43 @@ def test_dedup_after_killed_merge_drops_other_duplicates(
     report = build(sources, small_vocabulary, fresh, settings, workers=1)
     assert report.facts.duplicates_dropped == 1 and len(report.facts.sources) == 2
     assert contents(out) == contents(fresh)
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 20, 1 << 10])
+@pytest.mark.parametrize("holdout", [0.2, 0.01])
+def test_holdout_of_few_documents_takes_at_least_one(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, holdout: float, split_bytes: int
+) -> None:
+    sources = []
+    for number in range(6):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(documents[number])
+        sources.append(str(path))
+    settings = BuildSettings(holdout=holdout, split_bytes=split_bytes)
+    for workers in (1, 2):
+        report = build(sources, small_vocabulary, tmp_path / f"by-{workers}", settings, workers=workers)
+        assert report.facts.totals["heldout"].documents >= 1
+        assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == 6
+    assert contents(tmp_path / "by-1") == contents(tmp_path / "by-2")
+    together = document_set(tmp_path / "by-1", "train") | document_set(tmp_path / "by-1", "heldout")
+    assert len(together) == 6
+    assert build(sources, small_vocabulary, tmp_path / "by-1", settings).up_to_date
+
+
+def test_holdout_zero_takes_nothing(small_vocabulary: Path, documents: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("\n\n".join(documents[:6]))
+    report = build([str(source)], small_vocabulary, tmp_path / "data", BuildSettings(holdout=0))
+    assert report.facts.totals["heldout"].documents == 0
+
+
+def test_holdout_of_equal_documents_takes_all_copies(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("\n\n".join(documents[:4] * 3))
+    out = tmp_path / "data"
+    report = build([str(source)], small_vocabulary, out, BuildSettings(holdout=1e-9))
+    assert report.facts.totals["heldout"].documents == 3
+    assert not document_set(out, "train") & document_set(out, "heldout")
+    assert len(document_set(out, "heldout")) == 1
