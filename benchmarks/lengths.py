@@ -240,7 +240,14 @@ def _format_speedup(forms: dict[str, dict[int, LengthMeasurement]], form: str) -
         if full_seconds and measurement.seconds:
             speedups[length] = full_seconds / measurement.seconds
     faster = [length for length, speedup in speedups.items() if speedup > 1]
-    verdict = f"faster than full attention from {faster[0]} tokens on" if faster else "never faster than full"
+    slower = [length for length, speedup in speedups.items() if speedup <= 1]
+    always_faster = [length for length in faster if length > max(slower, default=0)]
+    if always_faster:
+        verdict = f"faster than full attention from {min(always_faster)} tokens on"
+    elif faster:
+        verdict = f"faster than full attention only at {' and '.join(map(str, faster))} tokens"
+    else:
+        verdict = "never faster than full"
     details = ", ".join(f"{speedup:.1f}x at {length}" for length, speedup in speedups.items())
     return f"{form}: {verdict} ({details})"
 

@@ -65,10 +65,13 @@ def pretrain(
         loaded = pretraining.load_recipe_for_data(recipe, data, settings)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
     elif dry_run:
+        from albert_cli.training.plan import check_disk
+
         planned = pretraining.plan_pretraining(
             recipe, data, out, settings, max_time=max_time, device=device, verify=verify
         )
         console.print_result(planned.as_json(), planned.duration.as_text())
+        check_disk(planned.recipe, out)
     else:
         result = pretraining.pretrain(
             recipe, data, out, settings, resume=resume, max_time=max_time, device=device, verify=verify

@@ -31,7 +31,9 @@ _GROUPS: Final = {
 # Headings, and the names of their shapes for `albert params`.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
-    "The first release, with dropout": tuple(name for name in PRESETS if name.endswith("-v1")),
+    "The first release, with dropout (xxlarge had none)": tuple(
+        name for name in PRESETS if name.endswith("-v1") and PRESETS[name].hidden_dropout_prob
+    ),
     "Tables 3 and 4: embedding size and sharing": tuple(
         f"albert-base:E={size},sharing={sharing}" for size in (64, 128, 256, 768) for sharing in _SHARINGS
     ),

@@ -27,7 +27,8 @@ def describe_models(
 ) -> tuple[Facts, str]:
     """Return the named models (by default the paper's seven) as data and as text; raise as `shapes.find_shape`."""
     models = [_facts(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
-    if details or len(models) <= MAX_DETAILED_MODELS:
+    details = details or len(models) <= MAX_DETAILED_MODELS
+    if details:
         headers = ("", *(model["name"] for model in models))
         lines = list(_lines(models))
         tables = [format_markdown_table(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
@@ -42,7 +43,7 @@ def describe_models(
                 batches = [model["largest_batch"].get(n) for n in lengths]
                 rows.append((model["name"], *("–" if b is None else f"{b['kept']:,}" for b in batches)))
             tables.append(show(("largest batch of", *lengths), rows))
-    notes = _notes(models, memory)
+    notes = _notes(models, memory, details=details)
     return {"models": models}, "\n\n".join([*tables, *(notes if as_markdown else [wrap_notes(notes)])])
 
 
@@ -175,7 +176,7 @@ def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
         first = stop
 
 
-def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
+def _notes(models: Sequence[Facts], memory: int | None, *, details: bool) -> list[str]:
     """Return the notes below the tables: on the paper's figures first, then on the estimates."""
     first = models[0]
     flops = first["flops_per_token"]
@@ -192,8 +193,9 @@ def _notes(models: Sequence[Facts], memory: int | None) -> list[str]:
         f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
         "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
-        "Applied: every block's weights as often as it is computed, as if no two layers shared any.",
     ]
+    if details:
+        notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
     if memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * activations.USABLE_FRACTION:.0f} % of {format_bytes(memory)} beside "

@@ -67,14 +67,13 @@ def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
     """Raise `CheckpointError` if the disk has no room for the retained checkpoints and the one being written."""
-    keep = recipe.train.keep
-    missing = max(1, keep + 1 - len(store.saved_steps(out)))
+    missing = max(1, recipe.train.keep + 1 - len(store.saved_steps(out)))
     needed = missing * costs.checkpoint_bytes(recipe.model)
     free = store.free_bytes(out)
     if free < needed:
         raise CheckpointError(
-            f"{out}: {keep} checkpoints need {needed / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free",
-            "free some space, or keep fewer with -s train.keep=1",
+            f"{out}: the checkpoints need {needed / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free",
+            "free some space, or keep fewer checkpoints with -s train.keep=1",
         )
 
 
@@ -246,11 +245,15 @@ def _format_value(name: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class DurationEstimate:
-    """Seconds of a run, measured on some sequences of its micro-batch; None if not even one fits into the memory."""
+    """Seconds of a run, measured on some sequences of its micro-batch.
 
-    seconds: float | None
+    If not even one sequence fits into the memory, they are the run's FLOPs at the measured rate of matmuls.
+    """
+
+    seconds: float
     measured_sequences: int
     micro_batch: int
+    flops_per_second: float | None = None
 
     def as_json(self) -> dict[str, object]:
         """Return the values by the names of a dry run's result."""
@@ -258,8 +261,12 @@ class DurationEstimate:
 
     def as_text(self) -> str:
         """Return the estimate as a sentence."""
-        if self.seconds is None:
-            return "the duration was not measured: not even one sequence fits into the memory"
+        if self.flops_per_second is not None:
+            rate = f"{self.flops_per_second / 1e12:.3g} TFLOP/s"
+            return (
+                f"takes at least {console.format_duration(self.seconds)} at {rate}, the measured rate of matmuls; not "
+                "even one sequence fits into the memory here"
+            )
         basis = "a micro-batch"
         if self.measured_sequences < self.micro_batch:
             basis = f"{self.measured_sequences} of the micro-batch's {self.micro_batch} sequences, and scaled"
@@ -320,7 +327,8 @@ def estimate_duration(
         while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
             sequences //= 2
         if sequences == 0:
-            return DurationEstimate(None, 0, recipe.micro_batch)
+            rate = peak * group.world_size
+            return DurationEstimate(flops * recipe.sequences / rate, 0, recipe.micro_batch, rate)
         batch_size = sequences * group.world_size
         job = _with_full_batch(new_job(recipe), batch_size, sequences)
         seconds = measure_step_seconds(job, group, steps=2, seconds=0.5) * recipe.sequences / batch_size

@@ -46,6 +46,8 @@ def pretrain(
         group = inputs.group
         compute_words = functools.cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
         resolved = _resolve(inputs, out, resume, budget, compute_words)
+        if group.rank == 0:
+            plan.check_disk(resolved, out)
         schedule = resolved.schedule
         parents = inputs.list_parents(resolved)
         with use_threads(resolved.train.threads):
@@ -74,7 +76,7 @@ def plan_pretraining(
     device: str = "auto",
     verify: bool = False,
 ) -> DryRun:
-    """Check everything that `pretrain` would, print the plan, then measure the duration."""
+    """Check everything that `pretrain` would except the disk, print the plan, then measure the duration."""
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with open_inputs(recipe, data, overrides, device, verify=verify) as inputs:
         group = inputs.group
@@ -83,7 +85,7 @@ def plan_pretraining(
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)
-        return DryRun(run_plan, duration)
+        return DryRun(resolved, run_plan, duration)
 
 
 def load_recipe_for_data(recipe: str, data: Path, overrides: Sequence[str]) -> PretrainRecipe:
@@ -99,7 +101,7 @@ def _resolve(
     budget: float | None,
     compute_words: Callable[[], Tensor | None],
 ) -> PretrainRecipe:
-    """Resolve the recipe; raises an error if `out`, its run or its disk does not allow it."""
+    """Resolve the recipe; raises an error if `out` or its run does not allow it."""
     group = inputs.group
     started = time.monotonic()
     saved = run.load_saved_recipe(out, resume, PretrainRecipe)
@@ -132,6 +134,4 @@ def _resolve(
     if environment.continued is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
         console.info(f"continues {environment.continued.directory}, and changes: {changes}")
-    if group.rank == 0:
-        plan.check_disk(recipe, out)
     return recipe

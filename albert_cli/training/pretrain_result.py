@@ -10,6 +10,7 @@ from albert_cli import console, journal, store
 from albert_cli.model import hub
 from albert_cli.training import checkpoint
 from albert_cli.training.plan import DurationEstimate, RunPlan
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class PretrainResult:
 class DryRun:
     """The plan and the estimated duration of a run."""
 
+    recipe: PretrainRecipe
     plan: RunPlan
     duration: DurationEstimate
 

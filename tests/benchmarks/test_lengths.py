@@ -36,6 +36,23 @@ def test_format_result_with_failure_shows_the_others() -> None:
     assert "block: faster than full attention from 512 tokens on (2.0x at 512)" in text
 
 
+@pytest.mark.parametrize(
+    ("speedups", "verdict"),
+    [
+        ({128: 1.2, 256: 0.5}, "faster than full attention only at 128 tokens"),
+        ({128: 1.2, 256: 0.5, 512: 1.5, 1024: 2.0}, "faster than full attention from 512 tokens on"),
+    ],
+)
+def test_format_result_names_the_length_of_lasting_speedup(speedups: dict[int, float], verdict: str) -> None:
+    forms = {
+        "full": {length: LengthMeasurement(1.0, 1) for length in speedups},
+        "window": {length: LengthMeasurement(1 / speedup, 1) for length, speedup in speedups.items()},
+    }
+    conditions = Conditions("cpu", threads=1, precision="fp32")
+    text = lengths.format_result(lengths.LengthsResult("m", 1, 8, 8, conditions, forms))
+    assert f"window: {verdict} (" in text
+
+
 def test_big_bird_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass on few tokens would switch it to full attention permanently."""
     switches = []

@@ -41,6 +41,12 @@ def test_the_shapes_cover_the_paper_s_tables() -> None:
     assert all(c.intermediate_size == 4 * c.hidden_size for c in configs)
 
 
+def test_shapes_with_dropout_have_dropout() -> None:
+    (names,) = (names for heading, names in PAPER_SHAPES.items() if "with dropout" in heading)
+    assert names == ("albert-base-v1", "albert-large-v1", "albert-xlarge-v1")
+    assert all(PRESETS[name].hidden_dropout_prob == 0.1 for name in names)
+
+
 def test_a_row_is_one_line_of_a_recipe() -> None:
     """`NAME:E=64,sharing=none` and `-s model.embedding_size=64 -s model.sharing=none` on the recipe are one shape."""
     for name in NAMES:

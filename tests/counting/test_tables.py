@@ -52,8 +52,10 @@ def test_a_few_models_are_shown_by_part() -> None:
 def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
     _, text = describe_models(PAPER_MODELS)
     assert "feed-forward" not in text
+    assert "Applied:" not in text, "a note on a row that is not printed"
     _, text = describe_models(PAPER_MODELS, details=True)
     assert text.count("feed-forward") > 1  # more tables than one
+    assert "Applied:" in text
     assert all(f"{model[2]:,}" in text for model in MAIN.values())
 
 

@@ -17,6 +17,7 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
 from albert_cli.training.pretrain import plan_pretraining
 from albert_cli.training.pretrain_result import DryRun
+from tests.command import albert
 from tests.helpers.runs import list_steps, read_status
 from tests.processes import end, start, start_ranks
 
@@ -84,8 +85,22 @@ def test_plan_measures_what_fits_into_memory(
     assert "train.micro_batch_size, which changes no result" in said[1]
     assert half.duration.seconds == 30 * 0.5 * 2  # steps of twice what was measured
     assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
-    nothing = planned(1e3)
-    assert measured == [64, 32] and nothing.duration.seconds is None and "not measured" in nothing.duration.as_text()
+    nothing = planned(1e3).duration
+    assert measured == [64, 32] and nothing.seconds > 0
+    assert nothing.flops_per_second is not None and "at least" in nothing.as_text()
+
+
+def test_plan_without_disk_space_is_printed_before_the_error(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "free_bytes", lambda path: 1000)
+    call = ("pretrain", recipe, "--data", tiny_data, "--out", tmp_path / "run", "--device", "cpu")
+    printed = albert(*call, "--dry-run", expect=4)
+    assert "disk needed" in printed.out and "takes about" in printed.out
+    assert "the checkpoints need" in printed.err
+    assert "the checkpoints need" in albert(*call, expect=4).err
+    plan = json.loads(albert(*call, "--dry-run", "--json", expect=4).out)
+    assert plan["disk_bytes_free"] == 1000 and plan["estimated_seconds"] > 0
 
 
 def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
