@@ -7,6 +7,7 @@ example, the features and the outputs are.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,7 +64,8 @@ class TaskInfo:
     `labels` name the classes in the order of the logits. The first of `metrics` selects the best checkpoint and is the
     one in the paper's tables (for MNLI: matched only, §4.2.2), unless `published` lists others. `inputs` is the number
     of texts of an example. `dev_splits` and `test_splits` begin with the main split. `classifier_of` names the task
-    whose fine-tuned models answer this task too, because it has no training data or is a part of that task.
+    whose fine-tuned models answer this task too, because it has no training data or is a part of that task. With
+    `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out.
     """
 
     name: str
@@ -76,6 +78,7 @@ class TaskInfo:
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
     published: tuple[str, ...] = ()
+    scores_whole_file: bool = False
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -135,6 +138,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def with_recipe(self, recipe: TaskRecipe) -> Self:
         """Return the task with the recipe's settings for its kind."""
         return self
+
+    def for_scoring(self) -> Self:
+        """Return the task that scores a model; held-out parts of a file are for training only."""
+        return dataclasses.replace(self, scores_whole_file=True)
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
         """Return recipe overrides (`key=value`) that encode inputs as in a checkpoint's fine-tuning."""

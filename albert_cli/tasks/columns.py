@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import DELIMITER_HINT, TextTable
@@ -11,11 +12,28 @@ from albert_cli.text.records import has_wrong_delimiter
 
 # Usual names of columns in lower case; the first that a table has is taken.
 COLUMN_NAMES: Mapping[str, Sequence[str]] = {
-    "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise"),
-    "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis"),
-    "label": ("label", "class", "score", "target"),
-    "id": ("id", "idx", "index"),
+    "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise", "question", "#1 string"),
+    "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis", "#2 string"),
+    "label": ("label", "gold_label", "class", "score", "target", "is_duplicate", "quality"),
+    "id": ("id", "idx", "index", "pairid", "pair_id"),
 }
+# Both texts of pairs in GLUE, SNLI and similar data sets; the first pair that a table has is taken.
+_PAIRS = (
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("text_a", "text_b"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("question", "answer"),
+    ("query", "passage"),
+    ("#1 string", "#2 string"),
+    ("text1", "text2"),
+)
+_SAMPLED_ROWS = 100
+_MIN_WORDS = 2  # of a cell that counts as text
 
 
 def find_column(
@@ -27,9 +45,7 @@ def find_column(
         if user_name not in table.columns:
             raise missing_column(table, role, [user_name])
         return table.columns.index(user_name)
-    if role == "text_pair" and settings.text:
-        return None  # a user who names only the text means single texts
-    lowercase = [name.lower() for name in table.columns]
+    lowercase = _lowercase(table)
     return next((lowercase.index(name) for name in names[role] if name in lowercase), None)
 
 
@@ -43,6 +59,62 @@ def require_column(
     return index
 
 
+def find_id_column(table: TextTable, settings: TableSettings) -> int | None:
+    """Return the index of the column with ids; `table.id = "none"` numbers the rows instead."""
+    if settings.id == "none" and "none" not in table.columns:
+        return None
+    return find_column(table, "id", settings)
+
+
+def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
+    """Return the indices of a text, or of both texts of a pair; raises `InputError` if there is none.
+
+    A user who names only `table.text` means single texts.
+    """
+    if settings.text or settings.text_pair:
+        text = require_column(table, "text", settings)
+        return (text, require_column(table, "text_pair", settings)) if settings.text_pair else (text,)
+    lowercase = _lowercase(table)
+    for first, second in _PAIRS:
+        if first in lowercase and second in lowercase:
+            return lowercase.index(first), lowercase.index(second)
+    text = require_column(table, "text", settings)
+    pair = find_column(table, "text_pair", settings)
+    return (text,) if pair is None else (text, pair)
+
+
+def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
+    """Return the columns of another file that hold the texts of `names`: the same names, or as many usual ones.
+
+    Raises `InputError` for a file without a second text.
+    """
+    lowercase = _lowercase(table)
+    if all(name.lower() in lowercase for name in names):
+        return tuple(lowercase.index(name.lower()) for name in names)
+    columns = find_text_columns(table, settings)[: len(names)]
+    if len(columns) < len(names):
+        raise missing_column(table, "text_pair", [names[1], *COLUMN_NAMES["text_pair"]])
+    return columns
+
+
+def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
+    """Print a warning that lists the columns with texts of several words that the task does not read."""
+    unused = [
+        repr(name) for index, name in enumerate(table.columns) if index not in used and _holds_texts(table, index)
+    ]
+    if unused:
+        columns = "column" if len(unused) == 1 else "columns"
+        hint = "use -s table.text=COLUMN and -s table.text_pair=COLUMN to choose other ones"
+        console.warn(f"{table.origin}: the {columns} {', '.join(unused)} with text will not be used; {hint}")
+
+
+def _holds_texts(table: TextTable, index: int) -> bool:
+    """Return True if most cells of a column are empty or have several words, and not all are empty."""
+    cells = [row[index] for row in table.cells[:_SAMPLED_ROWS] if row[index].strip()]
+    texts = [cell for cell in cells if len(cell.split()) >= _MIN_WORDS and not cell.lstrip().startswith(("[", "{"))]
+    return bool(cells) and len(texts) * 2 > len(cells)
+
+
 def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputError:
     """Return the error for a table that has none of a role's column names."""
     columns = ", ".join(map(repr, table.columns[:20]))
@@ -51,3 +123,7 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
         hint = DELIMITER_HINT
     wanted = " or ".join(map(repr, names))
     return InputError(f"{table.origin}: no column {wanted} for the {role} (columns: {columns})", hint)
+
+
+def _lowercase(table: TextTable) -> list[str]:
+    return [name.strip().lower() for name in table.columns]

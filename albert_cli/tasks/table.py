@@ -9,29 +9,40 @@ from string import ascii_uppercase
 from typing import TypedDict, TypeVar
 
 from albert_cli import console
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.tasks.base import AnyTask, TaskInfo, as_any_tasks
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.choice_columns import (
     CHOICE_COLUMN_NAMES,
+    decide_choice_labels,
+    describe_choice_labels,
     find_choice_columns,
     is_choice_table,
     parse_choice_label,
+    read_choice_rows,
     read_options,
 )
-from albert_cli.tasks.class_labels import infer_labels
 from albert_cli.tasks.classification import Classification, TextExample
-from albert_cli.tasks.columns import find_column, require_column
+from albert_cli.tasks.columns import (
+    find_column,
+    find_id_column,
+    find_same_columns,
+    find_text_columns,
+    require_column,
+    warn_unused_texts,
+)
 from albert_cli.tasks.data_files import read_delimited, read_objects
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
-from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.label_cells import infer_classes, is_missing, missing_label, read_label_cells
+from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
 T = TypeVar("T")
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 _MAX_LABELS_SHOWN = 10
+_ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
 # ---------------------------------------------------------------- the task
@@ -45,7 +56,7 @@ def open_table(settings: TableSettings, data: str | None = None, model_labels: t
     column, or for labels that are not classes or values.
     """
     files = _find_files(settings, data)
-    tables = TableFiles(settings, files)
+    tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
     reference = tables.table(next(iter(files)))
     if is_choice_table(reference, settings):
         return as_any_tasks({"table": _choice_task(settings, tables, reference)})["table"]
@@ -74,37 +85,72 @@ def _splits(settings: TableSettings, files: Mapping[str, str]) -> _Splits:
 def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> Choice:
     columns = find_choice_columns(reference, settings)
     count = len(read_options(reference, columns, 0))
-    before = [repr(reference.columns[index]) for index in (columns.passage, columns.question) if index is not None]
-    console.info(f"{reference.origin}: {' and '.join(before)} → one of {count} choices")
+    labels = _choice_labels(settings, tables)
+    texts = [index for index in (columns.passage, columns.question) if index is not None]
+    names = " and ".join(repr(reference.columns[index]) for index in texts)
+    read_as = f", labels are {describe_choice_labels(labels)}" if labels != "auto" else ""
+    console.info(f"{reference.origin}: {names} → one of {count} choices{read_as}")
+    warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
     return Choice(
         **_splits(settings, tables.files),
         labels=tuple(ascii_uppercase[:count]),
         metrics=("accuracy",),
-        source=ChoiceTableSource(tables),
+        source=ChoiceTableSource(tables, labels),
     )
+
+
+def _choice_labels(settings: TableSettings, tables: TableFiles) -> ChoiceLabels:
+    """Decide how labels name an option, from all labeled files together; "auto" if there is none."""
+    rows = []
+    counts_from_0 = False
+    for split in tables.files:
+        table = tables.table(split)
+        columns = find_choice_columns(table, settings)
+        if split != "test" and columns.label is not None:
+            rows += read_choice_rows(table, columns)
+            names = [table.columns[index] for index in columns.options]
+            counts_from_0 = counts_from_0 or (len(names) > 1 and names[0].endswith("0"))
+    return decide_choice_labels(rows, settings, counts_from_0=counts_from_0) if rows else settings.choice_labels
 
 
 def _classification_task(
     settings: TableSettings, tables: TableFiles, reference: TextTable, model_labels: tuple[str, ...]
 ) -> Classification:
-    text = require_column(reference, "text", settings)
-    pair = find_column(reference, "text_pair", settings)
-    texts = [repr(reference.columns[index]) for index in (text, pair) if index is not None]
-    labels = infer_labels(settings, tables.table("train") if "train" in tables.files else None, model_labels)
+    texts = find_text_columns(reference, settings)
+    names = tuple(reference.columns[index] for index in texts)
+    labels = _class_labels(settings, tables, model_labels)
     if labels is None:
         message = f"{reference.origin}: no training data to take the classes from"
         raise InputError(message, "use -s table.train=FILE, or list the classes in table.labels")
     target = f"{len(labels)} classes" if labels else "a value"
     if 0 < len(labels) <= _MAX_LABELS_SHOWN:
         target += f" ({', '.join(labels)})"
-    console.info(f"{reference.origin}: {' and '.join(texts)} → {target}")
+    console.info(f"{reference.origin}: {' and '.join(map(repr, names))} → {target}")
+    label = find_column(reference, "label", settings)
+    warn_unused_texts(reference, [*texts, label, find_id_column(reference, settings)])
     return Classification(
         **_splits(settings, tables.files),
         labels=labels,
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
-        source=TextTableSource(tables),
+        source=TextTableSource(tables, names),
     )
+
+
+def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the classes, () for a regression: from the recipe, from train's labels, or from a model's outputs.
+
+    None if there is neither train nor a model.
+    """
+    if settings.kind == "regression":
+        return ()
+    if settings.labels:
+        return settings.labels
+    if "train" in tables.files:
+        train = tables.table("train")
+        return infer_classes(read_label_cells(train, settings), settings, train.origin)
+    is_regression = len(model_labels) == 1
+    return () if is_regression else model_labels or None
 
 
 # ---------------------------------------------------------------- examples
@@ -112,10 +158,14 @@ def _classification_task(
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table's files by split, each read once. Without dev data a part of train is held out."""
+    """A table's files by split, each read once. Without dev data a part of train is held out.
+
+    `is_single_file` is true if the user named one file, whose split is open.
+    """
 
     settings: TableSettings
     files: Mapping[str, str] = field(hash=False)
+    is_single_file: bool = False
     _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, split: str) -> TextTable:
@@ -128,50 +178,60 @@ class TableFiles:
         """Return the rows' ids. They must be unique if they name predictions, as for dev held out of train."""
         table = self.table(split)
         names_predictions = split != "train" or "dev" not in self.files
-        return table.ids(find_column(table, "id", self.settings), must_be_unique=names_predictions)
+        return table.ids(find_id_column(table, self.settings), must_be_unique=names_predictions, hint=_ID_HINT)
 
 
 @dataclass(frozen=True)
 class TextTableSource:
-    """Examples of a table of texts with classes or values."""
+    """Examples of a table of texts with classes or values; `names` are the reference table's columns of texts."""
 
     tables: TableFiles
+    names: tuple[str, ...]
 
     def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[TextExample]:
         """Read a split. `open_table` has found the files, so `data` is ignored."""
         file_split = _file_of_split(self.tables.files, split)
         examples = self._read_file(task, file_split)
-        return _train_or_dev(self.tables, split, examples) if file_split == "train" else examples
+        return _train_or_dev(task, self.tables, split, examples) if file_split == "train" else examples
 
     def _read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
-        text = require_column(table, "text", settings)
-        pair = require_column(table, "text_pair", settings) if task.inputs == 2 else None
+        texts = find_same_columns(table, self.names, settings)
         is_labeled = split != "test"
         label = require_column(table, "label", settings) if is_labeled else find_column(table, "label", settings)
+        labels = [] if label is None else read_label_cells(table, settings, label)
         examples = []
         for index, row in enumerate(table.cells):
-            name = "" if label is None else row[label]
-            if not name and is_labeled:
-                raise InputError(f"{table.where(index)}: the label is empty", "fill it in, or remove the row")
-            gold = task.parse_label(name, table.where(index)) if name else None
-            examples.append(TextExample(row[text], None if pair is None else row[pair], gold, ids[index]))
+            gold = None
+            if labels and is_missing(labels[index].text, task.labels):
+                if is_labeled and settings.missing == "error":
+                    raise missing_label(labels[index])
+                if is_labeled:
+                    continue
+            elif labels:
+                gold = task.parse_label(labels[index].text, labels[index].where)
+            pair = row[texts[1]] if len(texts) == 2 else None
+            examples.append(TextExample(row[texts[0]], pair, gold, ids[index]))
+        skipped = len(table.cells) - len(examples)
+        if skipped:
+            console.info(f"{table.origin}: skipped {skipped} of {len(table.cells)} rows without a label")
         return examples
 
 
 @dataclass(frozen=True)
 class ChoiceTableSource:
-    """Examples of a table of multiple-choice questions."""
+    """Examples of a table of multiple-choice questions, whose labels are read as `labels` says."""
 
     tables: TableFiles
+    labels: ChoiceLabels
 
     def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[ChoiceExample]:
         """Read a split. `open_table` has found the files, so `data` is ignored."""
         file_split = _file_of_split(self.tables.files, split)
         examples = self._read_file(task, file_split)
-        return _train_or_dev(self.tables, split, examples) if file_split == "train" else examples
+        return _train_or_dev(task, self.tables, split, examples) if file_split == "train" else examples
 
     def _read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
         settings = self.tables.settings
@@ -180,31 +240,18 @@ class ChoiceTableSource:
         columns = find_choice_columns(table, settings)
         if split != "test":
             require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
-        first = self._first_number(len(task.labels))
         examples = []
-        for index, row in enumerate(table.cells):
-            where = table.where(index)
-            options = read_options(table, columns, index)
-            if len(options) != len(task.labels):
-                message = f"{where}: {len(options)} choices where train has {len(task.labels)}"
+        for index, row in enumerate(read_choice_rows(table, columns)):
+            if len(row.options) != len(task.labels):
+                message = f"{row.where}: {len(row.options)} choices where train has {len(task.labels)}"
                 raise InputError(message, "use one number of choices in a table")
-            passage = "" if columns.passage is None else row[columns.passage]
-            question = "" if columns.question is None else row[columns.question]
-            label = "" if columns.label is None else row[columns.label]
-            is_hidden = not label and split == "test"
-            correct = None if is_hidden else parse_choice_label(label, options, first, where)
-            examples.append(ChoiceExample(ids[index], passage, question, options, correct))
+            cells = table.cells[index]
+            passage = "" if columns.passage is None else cells[columns.passage]
+            question = "" if columns.question is None else cells[columns.question]
+            is_hidden = split == "test" and (self.labels == "auto" or is_missing(row.label))
+            correct = None if is_hidden else parse_choice_label(row, self.labels)
+            examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
         return examples
-
-    def _first_number(self, options: int) -> int:
-        """Return 1 if labels count from 1: the number of options is a label and 0 is not."""
-        labels: set[str] = set()
-        for split in self.tables.files:
-            table = self.tables.table(split)
-            column = find_choice_columns(table, self.tables.settings).label
-            if column is not None:
-                labels.update(row[column] for row in table.cells)
-        return 1 if str(options) in labels and "0" not in labels else 0
 
 
 def _file_of_split(files: Mapping[str, str], split: str) -> str:
@@ -212,9 +259,16 @@ def _file_of_split(files: Mapping[str, str], split: str) -> str:
     return "train" if split == "dev" and "dev" not in files else split
 
 
-def _train_or_dev(tables: TableFiles, split: str, examples: Sequence[T]) -> list[T]:
-    """Return the training examples without the held-out ones, or those; all of them if there is a dev file."""
+def _train_or_dev(task: TaskInfo, tables: TableFiles, split: str, examples: Sequence[T]) -> list[T]:
+    """Return the training or the held-out part of train; all of it if there is a dev file.
+
+    To score a model, all rows of a single file are dev. It then has no training split (`MissingDataError`).
+    """
     if "dev" in tables.files:
+        return list(examples)
+    if task.scores_whole_file and tables.is_single_file:
+        if split == "train":
+            raise MissingDataError(f"{tables.files['train']}: scored as a whole, so there is no training data")
         return list(examples)
     settings = tables.settings
     rows = [f"{settings.holdout_seed}:{index}" for index in range(len(examples))]

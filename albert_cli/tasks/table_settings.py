@@ -8,6 +8,8 @@ from typing import Literal
 from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError
 
+ChoiceLabels = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "names", "texts"]
+
 
 @dataclass(frozen=True)
 class TableSettings:
@@ -16,8 +18,10 @@ class TableSettings:
     `title` is the task's name in results. `train`, `dev` and `test` are files; without them `--data` holds
     `train.tsv|csv|jsonl|parquet` and so on. `text`, `text_pair`, `label` and `id` are column names. `labels` are the
     classes in the order of the model's outputs (default: the labels of train, sorted). For multiple choice `choices`
-    names a column per option, or one column with lists of options; `text` and `question` precede the options. Without
-    dev data a fraction `holdout` of train is held out, chosen by `holdout_seed`.
+    names a column per option, or one column with lists of options; `text` and `question` precede the options.
+    `choice_labels` says how labels name an option. `id = "none"` numbers the rows although there is a column with ids.
+    `missing = "skip"` skips rows without a label, `decimal` is the decimal sign of values. Without dev data a fraction
+    `holdout` of train is held out, chosen by `holdout_seed`.
     """
 
     title: str = "table"
@@ -32,6 +36,9 @@ class TableSettings:
     choices: tuple[str, ...] = ()
     kind: Literal["auto", "classification", "regression", "choice"] = "auto"
     labels: tuple[str, ...] = ()
+    choice_labels: ChoiceLabels = "auto"
+    missing: Literal["error", "skip"] = "error"
+    decimal: Literal[".", ","] = "."
     delimiter: str = ""
     quoting: Literal["auto", "on", "off"] = "auto"
     holdout: PositiveFraction = 0.1

@@ -9,6 +9,7 @@ from albert_cli.errors import InputError
 from albert_cli.text.records import has_wrong_delimiter
 
 DELIMITER_HINT = "use -s table.delimiter=';' if the columns are separated by another character"
+UNIQUE_HINT = "give every example its own id"
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,19 @@ class TextTable:
                     hint = DELIMITER_HINT
                 raise InputError(f"{self.where(index)}: {len(row)} fields instead of {len(self.columns)}", hint)
 
-    def ids(self, column: int | None, *, must_be_unique: bool) -> list[str]:
+    def ids(self, column: int | None, *, must_be_unique: bool, hint: str = UNIQUE_HINT) -> list[str]:
         """Return the rows' ids from a column, or their indices if there is no such column."""
         if column is None:
             return [str(index) for index in range(len(self.cells))]
         if must_be_unique:
-            check_unique((row[column], self.where(index)) for index, row in enumerate(self.cells))
+            check_unique(((row[column], self.where(index)) for index, row in enumerate(self.cells)), hint)
         return [row[column] for row in self.cells]
 
 
-def check_unique(ids: Iterable[tuple[str, str]]) -> None:
+def check_unique(ids: Iterable[tuple[str, str]], hint: str = UNIQUE_HINT) -> None:
     """Raise `InputError` for the first id that repeats an earlier one; each id comes with its file and line."""
     first_seen: dict[str, str] = {}
     for name, where in ids:
         earlier = first_seen.setdefault(name, where)
         if earlier != where:
-            raise InputError(f"{where}: the id {name!r} is already used at {earlier}", "give every example its own id")
+            raise InputError(f"{where}: the id {name!r} is already used at {earlier}", hint)

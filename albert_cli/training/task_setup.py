@@ -118,6 +118,8 @@ def prepare_with_recipe(
     """Apply a resolved recipe to a task and a checkpoint; inputs are never longer than the model has positions."""
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.shaped(source.checkpoint)
+    if for_scoring:
+        task = task.for_scoring()
     recipe = recipe.within(checkpoint.config.max_position_embeddings)
     return PreparedTask(
         request,

@@ -180,7 +180,7 @@ def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
         ("a.tsv", "text\ttext\tlabel\nx\ty\t1\n", "'text' occurs twice", ""),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", "only the label '1', so there is nothing to learn", "two classes"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t\nz\t0\n", "a.tsv:3: the label is empty", ""),
-        ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", "a.tsv:3: label 'nan' is not finite", ""),
+        ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", "a.tsv:3: the label 'nan' is a missing value", ""),
         ("a.tsv", "text\tlabel\n", "holds no examples", ""),
         ("a.tsv", "", "empty", ""),
         ("a.csv", 'text,label\nx,1\n"y,1\nz,0\n', "a.csv:3:", "quote"),

@@ -54,7 +54,7 @@ class SquadFiles:
 
     A folder holds `SPLIT-vVERSION.json` or `SPLIT.json`. If there is no dev file, or a single file is named, a
     fraction `settings.holdout` of the articles is held out, so that no context is in both parts. From a single article
-    paragraphs are held out.
+    paragraphs are held out. A model is scored on all of a single file.
     """
 
     hub: str
@@ -67,16 +67,16 @@ class SquadFiles:
         if is_hub_source(source):
             questions = list(self._iter_hub_questions(split, source))
         else:
-            questions = self._read_files(split, Path(source))
+            questions = self._read_files(task, split, Path(source))
         return _repair_answer_starts(questions, source, is_train=split == task.train_split)
 
-    def _read_files(self, split: str, data: Path) -> list[Question]:
+    def _read_files(self, task: TaskInfo, split: str, data: Path) -> list[Question]:
         dev = self._find_file(data, "dev")
         path = data if data.is_file() else self._find_file(data, split) or self._find_file(data, "train")
         if path is None:
             path = find_data_file(data, self._file_names(split), self.hub)
         questions = _read_questions(path, self.version)
-        if dev is not None:
+        if dev is not None or (task.scores_whole_file and data.is_file()):
             return questions
         by_article = len({question.title for question in questions}) > 1
         units = [question.title if by_article else question.context for question in questions]
@@ -191,7 +191,7 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
 
 
 def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
-    """Move answers that are not at their `answer_start` to their first occurrence, and print their number.
+    """Move answers that are not at their `answer_start` to their nearest occurrence, and print their number.
 
     A training question whose context contains none of its answers is left out. Scoring needs only the answers' texts.
     """
@@ -209,7 +209,7 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
         elif located or not answers:
             repaired.append(replace(question, answers=located))
     if moved:
-        console.info(f"{origin}: {moved:,} answers are not at their answer_start; using the first occurrence")
+        console.info(f"{origin}: {moved:,} answers are not at their answer_start; using the nearest occurrence")
     if missing:
         left_out = ", left out" if is_train else ""
         console.warn(f"{origin}: {missing:,} answers do not occur in their contexts{left_out}")
@@ -220,7 +220,13 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
 
 
 def _locate_answer(answer: Answer, context: str) -> Answer:
-    """Return the answer at its start if the context has it there, else at its first occurrence (`NOT_FOUND`: none)."""
-    if answer.start >= 0 and context.startswith(answer.text, answer.start):
-        return answer
-    return Answer(answer.text, context.find(answer.text))
+    """Return the answer at its occurrence nearest to its start, of two the first; `NOT_FOUND` if there is none.
+
+    An answer without a start is at its first occurrence.
+    """
+    start = max(answer.start, 0)
+    before = context.rfind(answer.text, 0, start + len(answer.text))
+    after = context.find(answer.text, start)
+    if before == NOT_FOUND or (after != NOT_FOUND and after - start < start - before):
+        return Answer(answer.text, after)
+    return Answer(answer.text, before)

@@ -37,7 +37,7 @@ def test_read_squad_file_returns_questions_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("start", "expected"),
-    [(9, 8), (0, 8), (12, 8), (14, 8), (17, 8), (10**9, 8), (-5, 8), (-1, 8), (8, 8), (18, 18)],
+    [(9, 8), (0, 8), (12, 8), (13, 8), (14, 18), (17, 18), (19, 18), (10**9, 18), (-5, 8), (-1, 8), (8, 8), (18, 18)],
 )
 def test_read_squad_file_moves_stray_answer(tmp_path: Path, start: int, expected: int) -> None:
     assert read_squad_file(file(tmp_path, qa(start=start)))[0].answers == (Answer("Bo", expected),)
@@ -48,7 +48,7 @@ def test_read_squad_counts_moved_and_missing_answers(tmp_path: Path, capfd: pyte
     file(tmp_path, qa())
     assert [q.id for q in SQUAD["squad1"].read("train", str(tmp_path))] == ["a", "b"]
     said = capfd.readouterr().err
-    assert "1 answers are not at their answer_start; using the first occurrence" in said
+    assert "1 answers are not at their answer_start; using the nearest occurrence" in said
     assert "1 answers do not occur in their contexts, left out" in said
     path.rename(tmp_path / "dev.json")  # to be scored, an answer's text is enough
     assert SQUAD["squad1"].read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)

@@ -1,0 +1,86 @@
+"""Labels of multiple-choice tables are read in one way for the whole table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.config import validate_recipe
+from albert_cli.errors import InputError
+from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+TEXTS = ["one", "two", "three", "four"]
+
+
+def read_labels(folder: Path, rows: list[tuple[Any, Any]], **settings: Any) -> list[int | None]:
+    """Return the indices that (choices, label) rows are read as."""
+    path = folder / "a.jsonl"
+    lines = [json.dumps({"question": "q", "choices": choices, "label": label}) for choices, label in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    values = {"train": str(path), "dev": str(path)} | settings
+    task = open_table(validate_recipe(TableSettings, values, "recipe"))
+    assert isinstance(task, Choice)
+    return [example.label for example in task.read("dev")]
+
+
+def arc(names: list[str]) -> dict[str, list[str]]:
+    return {"text": TEXTS, "label": names}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "reading"),
+    [
+        ([(["7", "3", "5", "2"], "3"), (["9", "7", "8", "0"], "7")], [1, 1], "the texts of the choices"),
+        ([(TEXTS, label) for label in (0, 1, 3)], [0, 1, 3], "numbers from 0"),
+        ([(TEXTS, label) for label in (1, 2, 4)], [0, 1, 3], "numbers from 1"),
+        ([(TEXTS, label) for label in "BAD"], [1, 0, 3], "letters"),
+        ([(TEXTS, label) for label in "bad"], [1, 0, 3], "letters"),
+        ([(TEXTS, "two"), (TEXTS, "four")], [1, 3], "the texts of the choices"),
+        ([(arc(list("1234")), "1"), (arc(list("1234")), "3")], [0, 2], "the names of the choices"),
+        ([(arc(list("ABCD")), "B"), (arc(list("DCBA")), "D")], [1, 0], "the names of the choices"),
+        ([(arc(["i", "ii", "iii", "iv"]), "iii")], [2], "the names of the choices"),
+        ([(["10", "20", "30", "40"], 20), (["1", "2", "3", "4"], 4)], [1, 3], "the texts of the choices"),
+    ],
+)
+def test_decide_choice_labels_reads_a_table_in_one_way(
+    tmp_path: Path, rows: list[tuple[Any, Any]], expected: list[int], reading: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert read_labels(tmp_path, rows) == expected
+    assert f"labels are {reading}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "ways"),
+    [
+        ([(TEXTS, label) for label in (1, 2, 3)], "numbers from 0 or numbers from 1"),
+        ([(TEXTS, 1)], "numbers from 0 or numbers from 1"),
+        ([(["3", "1", "2", "0"], label) for label in (0, 1, 3)], "numbers from 0 or the texts of the choices"),
+        ([(["2", "1"], "1"), (["1", "3"], "1")], "numbers from 0 or numbers from 1 or the texts of the choices"),
+        ([(["B", "A", "D", "C"], "A")], "letters or the texts of the choices"),
+    ],
+)
+def test_decide_choice_labels_two_readings_are_rejected(tmp_path: Path, rows: list[tuple[Any, Any]], ways: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_labels(tmp_path, rows)
+    assert f"a.jsonl:1: the labels may be {ways}" in raised.value.message
+    assert "table.choice_labels=" in str(raised.value.hint)
+
+
+def test_choice_labels_setting_decides(tmp_path: Path) -> None:
+    rows = [(TEXTS, label) for label in (1, 2, 3)]
+    assert read_labels(tmp_path, rows, choice_labels="numbers-from-0") == [1, 2, 3]
+    assert read_labels(tmp_path, rows, choice_labels="numbers-from-1") == [0, 1, 2]
+    with pytest.raises(InputError, match=r"a\.jsonl:1: label '1' names none of 4 choices"):
+        read_labels(tmp_path, rows, choice_labels="letters")
+
+
+def test_decide_choice_labels_numbered_columns_count_from_0(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sent1,sent2,ending0,ending1,ending2,label\na,b,c,d,e,1\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
+    assert isinstance(task, Choice) and task.read("dev")[0].label == 1

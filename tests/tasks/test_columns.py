@@ -1,0 +1,101 @@
+"""Columns of tables, by the names of published data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from albert_cli.config import validate_recipe
+from albert_cli.errors import InputError
+from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+
+def open_columns(folder: Path, columns: list[str], **settings: str) -> Classification:
+    """Open a TSV file of two rows in which every column but the label holds a text."""
+    cells: dict[str, str] = {}
+    path = folder / "a.tsv"
+    lines = ["\t".join(columns)]
+    for label in ("good", "bad"):
+        cells |= dict.fromkeys(LABELS, label) | dict.fromkeys(("id", "idx", "index"), label)
+        lines.append("\t".join(cells.get(name.lower(), f"the {name}") for name in columns))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)} | settings, "recipe"))
+    assert isinstance(task, Classification)
+    return task
+
+
+LABELS = ("label", "gold_label", "is_duplicate", "quality", "class")
+
+
+@pytest.mark.parametrize(
+    ("columns", "texts"),
+    [
+        (["index", "question", "sentence", "label"], ("question", "sentence")),  # QNLI
+        (["question", "sentence", "label"], ("question", "sentence")),
+        (["idx", "premise", "hypothesis", "label"], ("premise", "hypothesis")),  # MNLI on the Hub
+        (["gold_label", "sentence1", "sentence2"], ("sentence1", "sentence2")),  # SNLI
+        (["Quality", "#1 String", "#2 String"], ("#1 String", "#2 String")),  # MRPC
+        (["id", "question1", "question2", "is_duplicate"], ("question1", "question2")),  # QQP
+        (["passage", "question", "label"], ("question", "passage")),  # BoolQ
+        (["sentence", "label"], ("sentence",)),  # SST-2
+        (["Text", "Label"], ("Text",)),
+        (["text_b", "text_a", "class"], ("text_a", "text_b")),
+    ],
+)
+def test_find_text_columns_of_published_data_sets(tmp_path: Path, columns: list[str], texts: tuple[str, ...]) -> None:
+    task = open_columns(tmp_path, columns)
+    example = task.read("dev")[0]
+    assert task.inputs == len(texts)
+    assert (example.text_a, example.text_b) == (f"the {texts[0]}", f"the {texts[1]}" if len(texts) == 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "unused"),
+    [
+        (["text", "reply", "label"], "'reply'"),
+        (["sentence", "context", "label"], "'context'"),
+        (["title", "text", "label"], "'title'"),
+        (["sentence1", "sentence2", "sentence1_parse", "gold_label"], "'sentence1_parse'"),
+        (["a", "b", "text", "label"], "'a', 'b'"),
+    ],
+)
+def test_open_table_warns_of_unused_texts(
+    tmp_path: Path, columns: list[str], unused: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_columns(tmp_path, columns)
+    assert f" {unused} with text will not be used; use -s table.text=COLUMN" in capfd.readouterr().err
+
+
+def test_open_table_used_texts_need_no_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    open_columns(tmp_path, ["id", "question", "sentence", "label"])
+    assert "warning" not in capfd.readouterr().err
+    open_columns(tmp_path, ["question", "sentence", "label"], text="sentence")
+    assert "column 'question' with text will not be used" in capfd.readouterr().err
+
+
+def test_read_table_dev_takes_the_columns_of_train(tmp_path: Path) -> None:
+    train = tmp_path / "train.tsv"
+    dev = tmp_path / "dev.tsv"
+    train.write_text("sentence\tlabel\na b\tgood\nc d\tbad\n", encoding="utf-8")
+    dev.write_text("question\tsentence\tlabel\nwhy so\ta b\tgood\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert isinstance(task, Classification)
+    assert [example.text_a for example in task.read("dev")] == ["a b"]
+    train.write_text("question\tsentence\tlabel\nq r\ta b\tgood\ns t\tc d\tbad\n", encoding="utf-8")
+    dev.write_text("sentence\tlabel\na b\tgood\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"dev\.tsv: no column"):
+        open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path)).read("dev")
+
+
+def test_table_id_none_numbers_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,label\n" + "7,a b,good\n7,c d,bad\n" * 4, encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.csv:3: the id '7' is already used") as raised:
+        open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe")).read("dev")
+    assert "table.id=none" in str(raised.value.hint)
+    values = {"train": str(path), "dev": str(path), "id": "none"}
+    task = open_table(validate_recipe(TableSettings, values, "recipe"))
+    assert [example.id for example in task.read("dev")] == [str(number) for number in range(8)]

@@ -1,0 +1,99 @@
+"""Labels of tables: classes, values, missing values and other numbers than expected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.config import validate_recipe
+from albert_cli.errors import InputError
+from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.label_cells import is_missing, is_number
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+NUMBERS = [str(number / 2) for number in range(20)]
+
+
+def open_labels(folder: Path, cells: list[str], **settings: Any) -> AnyTask:
+    """Open a CSV file with a text and a label in each row, as train and dev."""
+    path = folder / "a.csv"
+    rows = "".join(f'text {number},"{label}"\n' for number, label in enumerate(cells))
+    path.write_text("text,label\n" + rows, encoding="utf-8")
+    return open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)} | settings, "recipe"))
+
+
+def labels_of(task: AnyTask, split: str = "dev") -> list[int | float | None]:
+    assert isinstance(task, Classification)
+    return [example.label for example in task.read(split)]
+
+
+@pytest.mark.parametrize(
+    "missing", ["NA", "n/a", "NaN", "nan", "null", "None", "-", "?", "#N/A", "<NA>", ".", "", "#VALUE!"]
+)
+def test_infer_classes_missing_value_names_file_and_line(tmp_path: Path, missing: str) -> None:
+    for labels in (NUMBERS, ["0", "1"] * 9):
+        with pytest.raises(InputError) as raised:
+            open_labels(tmp_path, [*labels[:7], missing, *labels[7:]])
+        assert raised.value.message.startswith(f"{tmp_path / 'a.csv'}:9: the label")
+        assert "table.missing=skip" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("missing", ["NA", "n/a", "nan", "#N/A", "", " - "])
+def test_infer_classes_skips_missing_values(tmp_path: Path, missing: str, capfd: pytest.CaptureFixture[str]) -> None:
+    task = open_labels(tmp_path, [*NUMBERS, missing], missing="skip")
+    assert task.labels == () and labels_of(task) == [number / 2 for number in range(20)]
+    assert "skipped 1 of 21 rows without a label" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["1,5", "0,25", "-3,0", "10,75", "1,250"])
+def test_infer_classes_decimal_comma_needs_a_setting(tmp_path: Path, value: str) -> None:
+    labels = ["2", "3,5", value]
+    with pytest.raises(InputError, match=r"a\.csv:3: the label '3,5' is a number with a comma") as raised:
+        open_labels(tmp_path, labels)
+    assert "table.decimal" in str(raised.value.hint)
+    task = open_labels(tmp_path, labels, decimal=",")
+    assert task.labels == () and labels_of(task) == [2.0, 3.5, float(value.replace(",", "."))]
+    assert open_labels(tmp_path, labels, kind="classification").labels != ()
+
+
+@pytest.mark.parametrize("stray", ["good", ">5", "4 stars", "1.5.2", "5%", "1_0"])
+def test_infer_classes_text_among_fractions_is_rejected(tmp_path: Path, stray: str) -> None:
+    with pytest.raises(InputError, match=r"a\.csv:22: the label .* is not a number, but others have fractions"):
+        open_labels(tmp_path, [*NUMBERS, stray])
+    assert len(open_labels(tmp_path, [*NUMBERS, stray], kind="classification").labels) == 21
+
+
+def test_infer_classes_dash_among_words_is_a_class(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    task = open_labels(tmp_path, ["good", "-", "bad"])
+    assert task.labels == ("-", "bad", "good")
+    assert labels_of(task) == [2, 0, 1]
+    assert "a.csv:3: the label '-' counts as a class, not as a missing value" in capfd.readouterr().err
+    with pytest.raises(InputError, match=r"a\.csv:3: the label 'nan' is a missing value"):
+        open_labels(tmp_path, ["good", "nan", "bad"])
+    assert open_labels(tmp_path, ["good", "nan"], labels=["good", "nan"]).labels == ("good", "nan")
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "  ", "\u00a0", "\u3000"])
+def test_read_label_cells_strips_blanks(tmp_path: Path, blank: str) -> None:
+    task = open_labels(tmp_path, ["good", f"good{blank}", f"{blank}bad"])
+    assert task.labels == ("bad", "good") and labels_of(task) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("label", [{"a": 1}, {"text": "x"}, {}])
+def test_infer_classes_nested_label_is_rejected(tmp_path: Path, label: object) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "x", "label": "good"}, {"text": "y", "label": label}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the label is"):
+        open_table(validate_recipe(TableSettings, {"train": str(path)}, "recipe"))
+
+
+def test_is_number_and_is_missing_cases() -> None:
+    assert all(is_number(text) for text in ("1", "-2", "+.5", "3.", "1e-3", "0.50"))
+    assert not any(is_number(text) for text in ("", "1,5", "1_0", "inf", "nan", "0x1", "1 2", "٣x"))
+    assert is_missing("NA") and not is_missing("NA", ("NA",)) and not is_missing("0")

@@ -1,0 +1,86 @@
+"""A model is scored on all rows of a file; rows are held out for training only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import MissingDataError
+from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+from tests.checkpoints import untrained
+from tests.command import QUICK, albert
+from tests.glue import SHAPE
+
+ROWS = 30
+
+
+def write_table(path: Path) -> Path:
+    """Write a table of two classes in the format of the file's ending."""
+    rows = [{"text": f"the film {number}", "label": ("bad", "good")[number % 2]} for number in range(ROWS)]
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
+    lines = [json.dumps(row) for row in rows]
+    if path.suffix in (".csv", ".tsv"):
+        delimiter = {".csv": ",", ".tsv": "\t"}[path.suffix]
+        lines = [f"text{delimiter}label", *(f"{row['text']}{delimiter}{row['label']}" for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def sizes(task: AnyTask, data: Path) -> tuple[int, int]:
+    """Return the number of dev examples in training and in scoring."""
+    return len(task.read("dev", str(data))), len(task.for_scoring().read("dev", str(data)))
+
+
+@pytest.mark.parametrize("name", ["dev.csv", "train.csv", "mine.tsv", "mine.jsonl", "mine.parquet"])
+def test_for_scoring_reads_all_of_a_table(tmp_path: Path, name: str) -> None:
+    path = write_table(tmp_path / name)
+    task = open_table(TableSettings(), str(path))
+    assert sizes(task, path) == (3, ROWS)
+    with pytest.raises(MissingDataError, match="scored as a whole"):
+        task.for_scoring().read("train", str(path))
+
+
+def test_for_scoring_folder_with_train_keeps_the_holdout(tmp_path: Path) -> None:
+    write_table(tmp_path / "train.csv")
+    assert sizes(open_table(TableSettings(), str(tmp_path)), tmp_path) == (3, 3)
+    path = str(write_table(tmp_path / "other.csv"))
+    assert sizes(open_table(TableSettings(dev=path), str(tmp_path)), tmp_path) == (ROWS, ROWS)
+
+
+@pytest.mark.parametrize(("name", "titles"), [("squad1", 20), ("squad2", 20), ("squad1", 1)])
+def test_for_scoring_reads_all_of_a_squad_file(tmp_path: Path, name: str, titles: int) -> None:
+    paragraphs = [
+        {
+            "context": f"Bo has {number} cats.",
+            "qas": [{"id": str(number), "question": "Who?", "answers": [{"text": "Bo", "answer_start": 0}]}],
+        }
+        for number in range(20)
+    ]
+    articles = [{"title": str(t), "paragraphs": paragraphs[t::titles]} for t in range(titles)]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"data": articles}), encoding="utf-8")
+    task = SQUAD[name]
+    assert len(task.read("dev", str(path))) == 2
+    assert len(task.for_scoring().read("dev", str(path))) == 20
+
+
+def test_eval_scores_all_of_a_single_file(tmp_path: Path, tiny_vocabulary: Path) -> None:
+    write_table(tmp_path / "train.csv")
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    albert("finetune", "table", "--checkpoint", encoder, "--data", tmp_path, "--out", tmp_path / "model", *QUICK)
+    path = write_table(tmp_path / "new.csv")
+    call = ["eval", "table", "--checkpoint", tmp_path / "model", "--data", path, "--device", "cpu"]
+    result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
+    assert result["examples"] == {"dev": ROWS}
+    lines = (tmp_path / "scores" / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == ROWS
