@@ -14,7 +14,7 @@ from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
 from tests.checkpoints import untrained
 from tests.command import QUICK, albert
-from tests.helpers.glue import SHAPE
+from tests.helpers.task_runs import SHAPE
 
 ROWS = 30
 
