@@ -1,4 +1,4 @@
-"""Sentences of our own in several scripts: every combination of a few phrases, 1,000 a language."""
+"""Sentences of our own in many scripts: every combination of a few phrases, 1,000 or 216 per language."""
 
 from __future__ import annotations
 
@@ -69,10 +69,88 @@ _PHRASES = {
 }
 
 
+# Six choices for each of three parts.
+_MORE_PHRASES = {
+    "traditional-chinese": (
+        "",
+        "老師|我的妹妹|隔壁的孩子|年輕的醫生|那位漁夫|國王",
+        "每天早上|在市場裡|慢慢地|昨天晚上|在河邊|高興地",
+        "讀書。|買了三顆蘋果。|唱歌！|寫了一封信。|喝水嗎？|種花。",
+    ),
+    "thai": (
+        "",
+        "ครูใหญ่|น้องสาวของฉัน|เด็กข้างบ้าน|หมอหนุ่ม|ชาวประมง|พระราชา",
+        "อ่านหนังสือ|ซื้อแอปเปิลสามลูก|ร้องเพลง|เขียนจดหมาย|ดื่มน้ำ|ปลูกดอกไม้",
+        "ทุกเช้า|ที่ตลาด|เมื่อวานตอนเย็น|ริมแม่น้ำ|ด้วยความสุข|หน้าโรงเรียน",
+    ),
+    "khmer": (
+        "",
+        "គ្រូ|ប្អូនស្រីខ្ញុំ|ក្មេងជិតខាង|គ្រូពេទ្យ|អ្នកនេសាទ|ស្តេច",
+        "អានសៀវភៅ|ទិញផ្លែប៉ោមបី|ច្រៀងចម្រៀង|សរសេរសំបុត្រ|ផឹកទឹក|ដាំផ្កា",
+        "រាល់ព្រឹក។|នៅផ្សារ។|ម្សិលមិញ។|ក្បែរទន្លេ។|ដោយសប្បាយ។|មុខសាលា។",
+    ),
+    "arabic": (
+        " ",
+        "المعلم|أختي الصغيرة|طفل الجيران|الطبيب الشاب|الصياد|الملك",
+        "يقرأ كتابا|يشتري ثلاث تفاحات|يغني أغنية|يكتب رسالة|يشرب الماء|يزرع الزهور",
+        "كل صباح.|في السوق.|أمس مساء!|قرب النهر.|بفرح؟|أمام المدرسة.",
+    ),
+    "persian": (
+        " ",
+        "معلم|خواهر کوچکم|کودک همسایه|پزشک جوان|ماهی\u200cگیر|پادشاه",
+        "هر صبح|در بازار|دیشب|کنار رودخانه|با شادی|جلوی مدرسه",
+        "کتاب می\u200cخواند.|سه سیب می\u200cخرد.|آواز می\u200cخواند!|"
+        "نامه می\u200cنویسد.|آب می\u200cنوشد؟|گل می\u200cکارد.",
+    ),
+    "hebrew": (
+        " ",
+        "המורה|אחותי הקטנה|הילד של השכנים|הרופא הצעיר|הדייג|המלך",
+        "קורא ספר|קונה שלושה תפוחים|שר שיר|כותב מכתב|שותה מים|שותל פרחים",
+        "בכל בוקר.|בשוק.|אתמול בערב!|ליד הנהר.|בשמחה?|מול בית הספר.",
+    ),
+    "finnish": (
+        " ",
+        "Opettaja|Pikkusiskoni|Naapurin lapsi|Nuori lääkäri|Vanha kalastaja|Kukaan",
+        "lukee kirjaa|ostaa kolme omenaa|laulaa laulun|kirjoittaa kirjettä|juo vettä|istuttaa kukkia",
+        "joka aamu.|torilla.|eilen illalla!|joen rannalla.|iloisesti?|koulun edessä.",
+    ),
+    "amharic": (
+        " ",
+        "አስተማሪው|ታናሽ እህቴ|የጎረቤት ልጅ|ወጣቱ ሐኪም|ዓሣ አጥማጁ|ንጉሡ",
+        "በየቀኑ ጠዋት|በገበያ ውስጥ|ትናንት ማታ|በወንዝ አጠገብ|በደስታ|ከትምህርት ቤት ፊት",
+        "መጽሐፍ ያነባል።|ሦስት ፖም ይገዛል።|ዘፈን ይዘፍናል።|ደብዳቤ ይጽፋል።|ውሃ ይጠጣል።|አበባ ይተክላል።",
+    ),
+}
+
 LANGUAGES = list(_PHRASES)
+
+# ISO 639 codes of all languages, whose rules split sentences.
+LANGUAGE_CODES = {
+    "german": "de",
+    "finnish": "fi",
+    "turkish": "tr",
+    "greek": "el",
+    "russian": "ru",
+    "hebrew": "he",
+    "arabic": "ar",
+    "persian": "fa",
+    "amharic": "am",
+    "hindi": "hi",
+    "korean": "ko",
+    "japanese": "ja",
+    "chinese": "zh",
+    "traditional-chinese": "zh",
+    "thai": "th",
+    "khmer": "km",
+}
 
 
 def sentences(language: str) -> list[str]:
     """Return every sentence that the phrases of a language make."""
-    space, *parts = _PHRASES[language]
+    space, *parts = (_PHRASES | _MORE_PHRASES)[language]
     return [space.join(chosen) for chosen in product(*(part.split("|") for part in parts))]
+
+
+def has_spaces(language: str) -> bool:
+    """Tell whether the language separates words by spaces."""
+    return (_PHRASES | _MORE_PHRASES)[language][0] == " "

@@ -1,0 +1,52 @@
+"""Run the whole pipeline on texts of sixteen languages and print a table.
+
+python -m tests.campaigns.languages OUT [LANGUAGE ...]
+
+For each language: vocabulary, data, masks, 20 steps of pretraining, fill-mask and a table task, all in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from albert_cli.console import format_table
+from tests.helpers.language_check import check_language, train_and_use
+from tests.helpers.languages import LANGUAGE_CODES, sentences
+
+
+def main() -> None:
+    """Check the languages and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument(
+        "languages", nargs="*", metavar="LANGUAGE", help=f"of {', '.join(LANGUAGE_CODES)}; default: all"
+    )
+    arguments = parser.parse_args()
+    rows = []
+    for language in arguments.languages or LANGUAGE_CODES:
+        folder = arguments.out / language
+        folder.mkdir(parents=True)
+        report = check_language(language, folder)
+        filled, score = train_and_use(folder, sentences(language))
+        cut_words = "–" if report.cut_words is None else f"{report.cut_words} of {report.spans}"
+        rows.append(
+            [
+                language,
+                f"{report.tokens_per_word:.2f}",
+                report.unknown_tokens,
+                cut_words,
+                f"{report.sentences_found} of {report.sentences_expected}",
+                report.different_ids,
+                report.not_restored,
+                filled,
+                f"{score:.2f}",
+            ]
+        )
+    headers = ("language", "tokens a word", "unknown", "cut words", "sentences", "other ids", "not restored")
+    print(format_table([*headers, "filled", "table"], rows))
+    print("Languages without spaces: tokens a character.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The pipeline on small texts of sixteen languages; `tests.campaigns.languages` prints the figures as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.language_check import check_language, train_and_use
+from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
+
+WITHOUT_STOPS = ("thai", "khmer")  # sentences are found by a fallback
+WITH_JOINERS = ("persian",)  # normalization turns U+200C into a space
+
+
+@pytest.mark.parametrize("language", LANGUAGE_CODES)
+def test_pipeline_treats_every_language_alike(language: str, tmp_path: Path) -> None:
+    report = check_language(language, tmp_path)
+    assert report.unknown_tokens == 0
+    assert report.different_ids == 0
+    assert report.spans > 300
+    if has_spaces(language):
+        assert report.cut_words == 0
+    if language not in WITHOUT_STOPS:
+        assert report.sentences_found == report.sentences_expected
+    if language not in WITH_JOINERS:
+        assert report.not_restored == 0
+
+
+def test_pipeline_without_spaces_trains_and_fills_masks(tmp_path: Path) -> None:
+    check_language("khmer", tmp_path)
+    filled, score = train_and_use(tmp_path, sentences("khmer"))
+    assert filled
+    assert 0 <= score <= 1
