@@ -50,7 +50,8 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
         raise ConfigError(
             f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
             f"those of {task.title}",
-            f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)}, "
+            f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)} in this order, "
+            "-s 'model.labels=[…]' to name them in theirs, "
             "or -s model.head=new to train a new head",
         )
     recipe = prepared.recipe

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
@@ -138,6 +138,15 @@ class Choice(LogitsTask[ChoiceExample]):
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
         has_one_logit = len(checkpoint.tensors.get("classifier.weight", ())) == 1
         return checkpoint.architecture == _ARCHITECTURE and has_one_logit and self.accepts_checkpoint(checkpoint)
+
+    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
+        """Return the checkpoint, whose options have no names; raises `CheckpointError` for another head."""
+        if checkpoint.architecture != _ARCHITECTURE:
+            message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'
+            raise CheckpointError(
+                message, "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
+            )
+        return checkpoint
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from albert_cli import console
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
@@ -244,17 +245,48 @@ class Classification(LogitsTask[TextExample]):
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)
 
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        """Compare the labels in any order; of Hugging Face's default names only the number counts."""
+        """Compare the labels in any order and case; of Hugging Face's default names only the number counts."""
         has_default_names = checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names)
-        has_same_names = sorted(checkpoint.labels) == sorted(self.output_names)
-        return self.accepts_checkpoint(checkpoint) and (has_default_names or has_same_names)
+        return self.accepts_checkpoint(checkpoint) and (has_default_names or self._head_rows(checkpoint) is not None)
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        if sorted(checkpoint.labels) != sorted(self.output_names):
+        """Order the head's rows by the names of the classes; unnamed ones are in the task's order already.
+
+        Raises `CheckpointError` if the names are not those of the task.
+        """
+        if checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names):
             return checkpoint
-        rows = [checkpoint.labels.index(name) for name in self.output_names]
+        rows = self._head_rows(checkpoint)
+        if rows is None:
+            raise self._wrong_head(checkpoint)
         head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
         return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
+
+    def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
+        """Return the head's row for each of the task's outputs, by name; None if the names differ."""
+        if self.is_regression:
+            return [0] if len(checkpoint.labels) == 1 else None
+        if sorted(checkpoint.labels) == sorted(self.labels):
+            return [checkpoint.labels.index(name) for name in self.labels]
+        head_names = [_comparable(name) for name in checkpoint.labels]
+        names = [_comparable(name) for name in self.labels]
+        if sorted(head_names) != sorted(names) or len(set(names)) < len(names):
+            return None
+        return [head_names.index(name) for name in names]
+
+    def _wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
+        """Return the error for a head whose outputs are not the task's."""
+        wanted = ", ".join(self.output_names)
+        if not checkpoint.labels:
+            message = f'{checkpoint.directory}: has no classifier, but model.head is "checkpoint"'
+            return CheckpointError(message, "fine-tune it first, or use -s model.head=new")
+        message = (
+            f"{checkpoint.directory}: its classes ({', '.join(checkpoint.labels)}) are not {self.title}'s ({wanted})"
+        )
+        hint = "use -s model.head=new"
+        if len(checkpoint.labels) == len(self.output_names):
+            hint = f"use -s 'model.labels=[…]' to call its outputs {wanted} in their order, or -s model.head=new"
+        return CheckpointError(message, hint)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         if checkpoint.has_unnamed_labels and self.labels not in ((), checkpoint.labels):
@@ -268,6 +300,9 @@ class Classification(LogitsTask[TextExample]):
         if not checkpoint.labels:
             return None
         is_regression = checkpoint.values.get("problem_type") == "regression" or len(checkpoint.labels) == 1
+        if is_regression and len(checkpoint.labels) > 1:
+            message = f"{checkpoint.directory}: predicts {len(checkpoint.labels)} values for a text"
+            raise CheckpointError(message, "use a model that predicts one value")
         finetuned = checkpoint.finetuned_task
         return cls(
             name=finetuned.task if finetuned else "",
@@ -276,6 +311,11 @@ class Classification(LogitsTask[TextExample]):
             labels=() if is_regression else checkpoint.labels,
             inputs=finetuned.inputs if finetuned else 0,
         )
+
+
+def _comparable(label: str) -> str:
+    """Return a class name for comparison: without case, blanks, hyphens and underscores (NOT-ENTAILMENT)."""
+    return re.sub(r"[\s_-]+", "", label.casefold()) or label
 
 
 def label_array(labels: Sequence[int | float | None]) -> Array | None:

@@ -83,6 +83,8 @@ class TaskModelSettings:
 
     For texts longer than the checkpoint's: `max_position_embeddings`, made of its own as `positions` says, and another
     `attention`, with its `attention_window`, `attention_block` and `attention_global`; else they are the checkpoint's.
+
+    `labels` names the outputs of a checkpoint's classifier in their order, if it calls them LABEL_0, LABEL_1 and so on.
     """
 
     dropout: Fraction = 0.0
@@ -98,9 +100,19 @@ class TaskModelSettings:
     attention_window: int | None = None
     attention_block: int | None = None
     attention_global: GlobalTokens | None = None
+    labels: tuple[str, ...] = ()
 
     def shaped(self, found: Checkpoint) -> Checkpoint:
-        """The checkpoint with the attention and the positions that are asked for."""
+        """Return the checkpoint with the requested attention, positions and names of its classes.
+
+        Raises `ConfigError` if `labels` has another number of names than the checkpoint has classes.
+        """
+        if self.labels:
+            if len(self.labels) != len(found.labels):
+                problem = f"model.labels lists {len(self.labels)} classes, {found.directory} has {len(found.labels)}"
+                raise ConfigError(problem, "name each output of the checkpoint once, in their order")
+            id2label = {str(number): name for number, name in enumerate(self.labels)}
+            found = replace(found, values=found.values | {"id2label": id2label})
         names = ("attention", "attention_window", "attention_block", "attention_global")
         asked: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
         found = replace(found, config=replace(found.config, **asked))

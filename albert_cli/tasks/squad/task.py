@@ -199,6 +199,14 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         is_span_head = checkpoint.architecture in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE)
         return is_span_head and self.accepts_checkpoint(checkpoint)
 
+    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
+        """Return the checkpoint; raises `CheckpointError` for one without a head that finds spans."""
+        if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
+            message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
+            hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
+            raise CheckpointError(message, hint)
+        return checkpoint
+
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         """Load the checkpoint's head; `settings.head` is for new heads."""
         head: Literal["beam", "linear"] = "beam" if checkpoint.architecture == BEAM_ARCHITECTURE else "linear"

@@ -1,0 +1,100 @@
+"""Heads of classifiers: which task they answer, and in which order their rows are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.race import RACE
+from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.training.task_recipe import TaskModelSettings
+
+
+def with_labels(*labels: str, problem: str | None = None) -> hub.Checkpoint:
+    """Return a checkpoint whose classifier has a row for each label, with the row's number as its weight."""
+    values = {
+        "architectures": ["AlbertForSequenceClassification"],
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "problem_type": problem,
+    }
+    rows = torch.arange(float(len(labels)))
+    tensors = {"classifier.weight": rows[:, None], "classifier.bias": rows} if labels else {}
+    return hub.Checkpoint(Path("model"), ModelConfig(), values, "albert", tensors)
+
+
+def rows_of(task: Classification, checkpoint: hub.Checkpoint) -> list[float]:
+    """Return the head's rows in the task's order."""
+    ordered: list[float] = task.reorder_labels(checkpoint).tensors["classifier.bias"].tolist()
+    return ordered
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "rows"),
+    [
+        ("mnli", ("CONTRADICTION", "NEUTRAL", "ENTAILMENT"), [0, 2, 1]),
+        ("mnli", ("entailment", "neutral", "contradiction"), [2, 0, 1]),
+        ("rte", ("Not Entailment", "Entailment"), [1, 0]),
+        ("qnli", ("NOT-ENTAILMENT", "ENTAILMENT"), [1, 0]),
+        ("rte", ("not_entailment", "entailment"), [1, 0]),
+        ("cola", ("1", "0"), [1, 0]),
+        ("mnli", ("LABEL_0", "LABEL_1", "LABEL_2"), [0, 1, 2]),
+        ("stsb", ("similarity",), [0]),
+    ],
+)
+def test_reorder_labels_follows_the_names(task: str, labels: tuple[str, ...], rows: list[float]) -> None:
+    checkpoint = with_labels(*labels)
+    assert GLUE[task].has_head(checkpoint)
+    assert rows_of(GLUE[task], checkpoint) == rows
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        ("cola", ("unacceptable", "acceptable")),
+        ("sst2", ("negative", "positive")),
+        ("mnli", ("entailment", "contradiction")),
+        ("rte", ("contradiction", "entailment", "neutral")),
+        ("stsb", ("0", "1")),
+        ("mnli", ("LABEL_0", "LABEL_1")),
+        ("rte", ("entailment", "ENTAILMENT")),
+    ],
+)
+def test_reorder_labels_other_classes_are_rejected(task: str, labels: tuple[str, ...]) -> None:
+    checkpoint = with_labels(*labels)
+    assert not GLUE[task].has_head(checkpoint)
+    with pytest.raises(CheckpointError, match=r"its classes \(.*\) are not .*'s") as raised:
+        GLUE[task].reorder_labels(checkpoint)
+    assert ("model.labels" in str(raised.value.hint)) == (len(labels) == len(GLUE[task].output_names))
+
+
+def test_model_labels_name_the_outputs() -> None:
+    settings = TaskModelSettings(labels=("entailment", "neutral", "contradiction"))
+    checkpoint = settings.shaped(with_labels("LABEL_0", "LABEL_1", "LABEL_2"))
+    assert not checkpoint.has_unnamed_labels
+    assert rows_of(GLUE["mnli"], checkpoint) == [2, 0, 1]
+    with pytest.raises(ConfigError, match=r"model\.labels lists 3 classes, model has 2"):
+        settings.shaped(with_labels("LABEL_0", "LABEL_1"))
+
+
+def test_reorder_labels_without_the_head_names_the_remedy() -> None:
+    pretrained = with_labels()
+    with pytest.raises(CheckpointError, match="has no classifier"):
+        GLUE["rte"].reorder_labels(pretrained)
+    with pytest.raises(CheckpointError, match="has no head that finds answers") as raised:
+        SQUAD["squad2"].reorder_labels(pretrained)
+    assert "mini/squad1" in str(raised.value.hint)
+    with pytest.raises(CheckpointError, match="has no multiple-choice head"):
+        RACE["race"].reorder_labels(pretrained)
+
+
+def test_from_checkpoint_several_values_are_rejected() -> None:
+    with pytest.raises(CheckpointError, match="predicts 3 values for a text"):
+        task_from_checkpoint(with_labels("a", "b", "c", problem="regression"))
