@@ -19,6 +19,7 @@ PACKAGE = "albert-cli"
 EXTRAS = {
     "tensorboard": "TensorBoard: curves of a run while it trains",
     "test": "pytest, hypothesis, transformers: the test suite",
+    "cluster": "Dask: parallel work on a cluster (--cluster)",
     "docs": "mkdocs: the documentation site",
     "dev": "ruff, mypy: checks for changes to the code",
 }

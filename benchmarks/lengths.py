@@ -21,7 +21,7 @@ import torch
 import typer
 from torch import Tensor
 
-from albert_cli import console, pool
+from albert_cli import console, executor
 from albert_cli.bench import harness
 from albert_cli.bench.harness import Conditions
 from albert_cli.bench.inputs import random_batch
@@ -94,14 +94,14 @@ def measure_lengths(
     modules = {__name__}
     if set(PEERS) & set(forms):
         modules.add("transformers.modeling_utils")
-    context = pool.process_context(modules)
+    context = executor.process_context(modules)
     threads = torch.get_num_threads()
     measured: dict[str, dict[int, LengthMeasurement]] = {form: {} for form in forms}
     work = [(length, form) for length in sorted(lengths) for form in forms]
     with console.progress("lengths", len(work)) as progress:
         for completed, (length, form) in enumerate(work, start=1):
-            with ProcessPoolExecutor(1, context) as executor:
-                future = executor.submit(_measure, config, form, length, rounds, precision, device, threads)
+            with ProcessPoolExecutor(1, context) as process:
+                future = process.submit(_measure, config, form, length, rounds, precision, device, threads)
                 error = future.exception()
                 measured[form][length] = _failure(error) if error else future.result()
             progress.update(completed)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from albert_cli import console, pool, store
+from albert_cli import console, executor, store
 from albert_cli.data.array_jobs import ArrayJob, select_array_job
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.merge import publish_data, require_training_text
@@ -228,7 +228,7 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
         remedy = "run the same command again with fewer --workers; finished files are kept"
         calls = ((task,) for task in pool_tasks)
         workers = min(workers, len(pool_tasks))
-        with closing(pool.map_unordered(run_unless_finished, calls, workers, remedy)) as finished:
+        with closing(executor.map_unordered(run_unless_finished, calls, workers, remedy)) as finished:
             for (task,), facts in finished:
                 results[task.name] = facts
                 if task.name not in was_finished:

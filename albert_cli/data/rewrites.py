@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli import pool, store
+from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
 from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts
 from albert_cli.data.shards import Shard, id_type
@@ -42,7 +42,7 @@ def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], worke
     rewrites = ((rewrite,) for rewrite in iter_rewrites(tasks, results))
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     remedy = "run the same command again with fewer --workers"
-    with closing(pool.map_unordered(rewrite_shards, rewrites, workers, remedy)) as finished:
+    with closing(executor.map_unordered(rewrite_shards, rewrites, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
             completed[rewrite.number] = facts
     return completed

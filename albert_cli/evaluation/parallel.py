@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from albert_cli import console, pool
+from albert_cli import console, executor
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.output import run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
@@ -52,7 +52,7 @@ def train_in_parallel(tasks: Sequence[TaskRuns], nproc: int) -> None:
         return
     errors: dict[str, BaseException] = {}
 
-    def record(item: pool.WorkItem[float | None], score: float | BaseException | None) -> None:
+    def record(item: executor.WorkItem[float | None], score: float | BaseException | None) -> None:
         if isinstance(score, BaseException):
             errors[item.name] = score
         else:
@@ -60,13 +60,13 @@ def train_in_parallel(tasks: Sequence[TaskRuns], nproc: int) -> None:
 
     count = min(nproc, len(items))
     threads = max(1, torch.get_num_threads() // count)
-    pool.run_items(items, pool.WorkerLimits(count, threads, torch.cuda.device_count(), quiet=True), record)
+    executor.run_items(items, executor.WorkerLimits(count, threads, torch.cuda.device_count(), quiet=True), record)
     for item in items:
         if item.name in errors:
             raise errors[item.name]
 
 
-def _work_items(runs: TaskRuns) -> list[pool.WorkItem[float | None]]:
+def _work_items(runs: TaskRuns) -> list[executor.WorkItem[float | None]]:
     """Return one item for each seed."""
     prepared = runs.prepared
     request = prepared.request
@@ -77,7 +77,7 @@ def _work_items(runs: TaskRuns) -> list[pool.WorkItem[float | None]]:
         out = run_directory(runs.out, seed)
         intermediate = prepared.intermediate.directory if prepared.intermediate else None
         run = _RunRequest(request, runs.name, seed, out, intermediate, prepared.intermediate_note)
-        items.append(pool.WorkItem(f"{out}: {runs.name} seed {seed}", _train_in_worker, (run,)))
+        items.append(executor.WorkItem(f"{out}: {runs.name} seed {seed}", _train_in_worker, (run,)))
     return items
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from albert_cli import console, machine, pool, store
+from albert_cli import console, executor, machine, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recall_table, recipe
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
@@ -93,7 +93,7 @@ def reproduce_experiment(
         # Speeds are measured one at a time, because parallel stages would slow each other down.
         for speed in plan.speeds:
             num_finished += run([speed])
-            if pool.is_stop_requested():
+            if executor.is_stop_requested():
                 raise _stopped(plan)
         plan = make_plan(plan.experiment, request)
         num_finished += run(list(plan.stages.values()))
@@ -135,9 +135,9 @@ def run_stages(
     # torch has read OMP_NUM_THREADS, which may be a list.
     has_thread_limit = "OMP_NUM_THREADS" in os.environ
     threads = torch.get_num_threads() if has_thread_limit else max(1, machine.available_cores() // (max_jobs * ranks))
-    limits = pool.WorkerLimits(max_jobs, threads, gpus, ranks, fresh=True, here=in_process)
+    limits = executor.WorkerLimits(max_jobs, threads, gpus, ranks, fresh=True, in_process=in_process)
 
-    def record(job: pool.WorkItem[CommandOutcome], result: CommandOutcome | BaseException) -> None:
+    def record(job: executor.WorkItem[CommandOutcome], result: CommandOutcome | BaseException) -> None:
         nonlocal num_finished
         if isinstance(result, BaseException):
             raise result
@@ -152,9 +152,9 @@ def run_stages(
         prefix = "" if in_process else stage.title
         command = recall_table.main if stage.kind == "table" else invoke
         arguments = (command, stage.argv, prefix, plan.directory(stage), needs)
-        jobs.append(pool.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
+        jobs.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
     try:
-        pool.run_items(jobs, limits, record, max_time)
+        executor.run_items(jobs, limits, record, max_time)
     except Interrupted:
         if plan.unfinished(stages):
             raise _stopped(plan) from None
@@ -221,7 +221,7 @@ def _wait_for_lock(directory: Path) -> None:
             with store.lock(directory):
                 return
         except BusyError:
-            if time.monotonic() - started > _LOCK_PATIENCE_SECONDS or pool.is_stop_requested():
+            if time.monotonic() - started > _LOCK_PATIENCE_SECONDS or executor.is_stop_requested():
                 raise
             console.info(f"{directory}: waiting for another process that is still writing")
             time.sleep(5)
@@ -257,7 +257,7 @@ def _record_stage(plan: ExperimentPlan, stage: Stage, outcome_: CommandOutcome) 
         store.write_json(plan.result_path(stage), record | {"diverged": True})
     elif outcome_.exit_code == 0:
         store.write_json(plan.result_path(stage), record | {"result": json.loads(outcome_.printed)})
-    elif outcome_.exit_code == Interrupted.exit_code or pool.is_stop_requested():
+    elif outcome_.exit_code == Interrupted.exit_code or executor.is_stop_requested():
         raise Interrupted("stopped")
     else:
         message = f"{stage.title}: ended with exit code {outcome_.exit_code}: {stage.command}"

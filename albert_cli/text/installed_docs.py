@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from albert_cli import machine, pool
+from albert_cli import executor, machine
 from albert_cli.text.docstring_prose import extract_prose
 
 _PACKAGE_NAMES = """
@@ -72,7 +72,7 @@ def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str]
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
     remedy = "use docs:stdlib, which is smaller"
     next_start = 0
-    with closing(pool.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
+    with closing(executor.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
         for (start, _), paragraphs in results:
             finished[start] = paragraphs
             while next_start in finished:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-from albert_cli import console, machine, pool
+from albert_cli import console, executor, machine
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sampling import SampledWorkUnit, SentenceSample, sample_work_unit
 from albert_cli.text.work_units import WorkUnit
@@ -66,6 +66,6 @@ def _map_work_units(
     pooled = [unit for unit in units if unit not in local]
     for group, processes in ((local, 1), (pooled, min(workers or machine.available_cores(), len(pooled)))):
         calls = (make_arguments(unit) for unit in group)
-        with closing(pool.map_unordered(call, calls, processes, _REMEDY)) as results:
+        with closing(executor.map_unordered(call, calls, processes, _REMEDY)) as results:
             for (unit, *_), result in results:
                 yield unit, result

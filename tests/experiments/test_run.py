@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli import pool, store
+from albert_cli import executor, store
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe, runner
@@ -354,7 +354,7 @@ def test_time_limit_covers_all_parts_of_a_run(tmp_path: Path, tiny_data: Path, m
         return 0
 
     monkeypatch.setattr(runner, "run_stages", part)
-    monkeypatch.setattr(pool, "is_stop_requested", lambda: False)
+    monkeypatch.setattr(executor, "is_stop_requested", lambda: False)
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
     runner.reproduce_experiment("equal-time", request, invoke, max_time="1h")
     assert len(limits) == 3 and 3600 > limits[0] > limits[1] > limits[2]

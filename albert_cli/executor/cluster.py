@@ -1,0 +1,134 @@
+"""Dask clusters (`--cluster`, extra `cluster`): one that runs already, or Slurm jobs that this process starts."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from albert_cli import console
+from albert_cli.errors import ConfigError
+
+T = TypeVar("T")
+_SECONDS_BETWEEN_POLLS = 1.0
+_DEFAULT_SLURM_JOBS = 4
+_clients: list[Any] = []  # Dask's clients of the enclosing `use_cluster`
+
+
+def has_cluster() -> bool:
+    """Return True inside `use_cluster` with an address."""
+    return bool(_clients)
+
+
+@contextmanager
+def use_cluster(address: str | None) -> Iterator[None]:
+    """Send all parallel work of the block to a Dask cluster; None: keep it on this machine.
+
+    address: of a scheduler, such as tcp://host:8786; or slurm, or slurm:N for N jobs, whose resources are those of
+    Dask's `jobqueue.slurm` settings.
+    """
+    if address is None:
+        yield
+        return
+    try:
+        import dask
+        from distributed import Client
+    except ImportError:
+        message = "--cluster needs Dask, which is not installed"
+        raise ConfigError(message, "pip install 'albert-cli[cluster]'") from None
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    # The work of a lost worker is repeated once; workers may start processes, which training needs.
+    settings = {"distributed.scheduler.allowed-failures": 1, "distributed.worker.daemon": False}
+    with dask.config.set(settings), _start_workers(address) as target:
+        try:
+            client = Client(target, timeout="30s")
+        except (OSError, ValueError) as error:
+            message = f"--cluster {address}: no scheduler answers ({error})"
+            raise ConfigError(message, "check the address") from None
+        with client:
+            console.info(f"using the Dask cluster at {client.scheduler.address}")
+            _clients.append(client)
+            try:
+                yield
+            finally:
+                _clients.pop()
+
+
+@contextmanager
+def _start_workers(address: str) -> Iterator[object]:
+    """Yield the address, or a cluster of Slurm jobs that end with the block."""
+    match = re.fullmatch(r"slurm(?::(\d+))?", address)
+    if match is None:
+        yield address
+        return
+    from dask_jobqueue import SLURMCluster
+
+    with SLURMCluster(cores=1, processes=1) as cluster:
+        cluster.scale(jobs=int(match[1] or _DEFAULT_SLURM_JOBS))
+        yield cluster
+
+
+def make_executor() -> Executor:
+    """Return the cluster's executor."""
+    executor: Executor = _clients[-1].get_executor(pure=False)
+    return executor
+
+
+def shut_down(executor: Executor) -> None:
+    """Drop the work that has not begun, and wait for a local executor's processes."""
+    if isinstance(executor, ProcessPoolExecutor):
+        executor.shutdown(cancel_futures=True)
+    else:
+        executor.shutdown(wait=False)  # Dask cancels its futures
+
+
+def lost_worker_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that say that a worker was lost, and its work repeated, in vain."""
+    if not _clients:
+        return ()
+    from distributed.scheduler import KilledWorker
+
+    return (KilledWorker,)
+
+
+# ---------------------------------------------------------------- interruptible work
+
+
+class StopFlag:
+    """A flag on the cluster that makes all workers stop their interruptible work."""
+
+    def __init__(self) -> None:
+        from distributed import Event
+
+        self.name = f"albert-stop-{uuid.uuid4().hex}"
+        self._event = Event(self.name, client=_clients[-1])
+
+    def set(self) -> None:
+        """Stop the work; each worker notices it within a second."""
+        self._event.set()
+
+
+def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """Run a call on a worker in a process of its own, which gets SIGTERM when the flag is set.
+
+    Dask runs work in threads, where no signal handler can be installed; training saves on SIGTERM.
+    """
+    from distributed import Event
+
+    from albert_cli.executor.items import call_interruptibly
+
+    stop = Event(flag_name)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        future = pool.submit(call_interruptibly, call, arguments)
+        is_stopped = False
+        while not future.done():
+            if not is_stopped and stop.wait(timeout=_SECONDS_BETWEEN_POLLS):
+                is_stopped = True
+                for process in list((pool._processes or {}).values()):
+                    process.terminate()
+        return future.result()

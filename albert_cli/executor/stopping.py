@@ -1,0 +1,54 @@
+"""Stop requests: SIGTERM, Ctrl-C or the end of the allowed time stop all parallel work, which saves first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from albert_cli import ranks
+
+_stop_requested = threading.Event()
+
+
+def is_stop_requested() -> bool:
+    """Return True if this process was told to stop its parallel work."""
+    return _stop_requested.is_set()
+
+
+def request_stop() -> None:
+    """Let no other work begin."""
+    _stop_requested.set()
+
+
+@contextmanager
+def stopping_on_signals(stop_workers: Callable[[], None], max_seconds: float | None) -> Iterator[None]:
+    """Handle SIGTERM and Ctrl-C while the block runs, and send this process SIGTERM after `max_seconds`."""
+    _stop_requested.clear()
+
+    def stop(*_: object) -> None:
+        request_stop()
+        stop_workers()
+
+    with ranks.handle_signals((signal.SIGTERM, signal.SIGINT), stop), _alarm(max_seconds):
+        yield
+
+
+@contextmanager
+def _alarm(seconds: float | None) -> Iterator[None]:
+    """Send this process SIGTERM after some seconds, as a scheduler would."""
+
+    def ring() -> None:
+        request_stop()  # also if the work in this process handles the signal itself and ends normally
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(seconds or 0.0, ring)
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

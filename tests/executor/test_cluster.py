@@ -1,0 +1,87 @@
+"""Tests of `albert_cli.executor.cluster` on a local Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli.errors import AlbertError, ConfigError, Interrupted
+from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
+
+distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    import dask
+
+    with (
+        dask.config.set({"distributed.worker.daemon": False, "distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local,
+    ):
+        yield local
+
+
+def kill_worker_once(folder: Path, number: int) -> int:
+    marker = folder / str(number)
+    if number == 3 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def kill_worker(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def wait_for_sigterm(folder: Path) -> int:
+    def save(number: int, frame: object) -> None:
+        (folder / "saved").touch()
+        raise Interrupted("saved")
+
+    signal.signal(signal.SIGTERM, save)
+    (folder / "started").touch()
+    time.sleep(60)
+    return 0
+
+
+def answer(value: int) -> int:
+    return value
+
+
+def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
+    with use_cluster(cluster.scheduler_address):
+        results = map_unordered(kill_worker_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
+        assert sorted(result for _, result in results) == list(range(8))
+
+
+def test_map_on_a_cluster_names_work_that_is_lost_twice(cluster: Any) -> None:
+    with use_cluster(cluster.scheduler_address), pytest.raises(AlbertError, match="lost twice"):
+        list(map_unordered(kill_worker, [(1,)], 1, "remedy"))
+
+
+def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> None:
+    def send_sigterm() -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    recorded = []
+    threading.Thread(target=send_sigterm, daemon=True).start()
+    items = [WorkItem("run", wait_for_sigterm, (tmp_path,)), WorkItem("later", answer, (1,), frozenset({"run"}))]
+    with use_cluster(cluster.scheduler_address), pytest.raises(Interrupted):
+        run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(item.name))
+    assert (tmp_path / "saved").exists() and recorded == []
+
+
+def test_unreachable_cluster_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="no scheduler answers"), use_cluster("no-such-scheme://host:1"):
+        raise AssertionError

@@ -1,0 +1,116 @@
+"""Tests of `albert_cli.executor.items`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import AlbertError, ConfigError, Interrupted
+from albert_cli.executor import WorkerLimits, WorkItem, run_items
+
+Outcome = int | BaseException
+
+
+def answer(value: int) -> int:
+    return value
+
+
+def fail() -> int:
+    raise ConfigError("no such thing")
+
+
+def kill_self() -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def kill_self_once(marker: Path) -> int:
+    if not marker.exists():
+        marker.touch()
+        kill_self()
+    return 7
+
+
+def crash() -> int:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 0
+
+
+class Recorder:
+    """Records the outcome of each item by its name."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+
+    def __call__(self, item: WorkItem[int], outcome: Outcome) -> None:
+        self.outcomes[item.name] = outcome
+
+
+def test_run_items_waits_for_needed_items_and_records_errors() -> None:
+    record = Recorder()
+    items = [
+        WorkItem("last", answer, (2,), frozenset({"killed", "failed", "crashed"})),
+        WorkItem("killed", kill_self, ()),
+        WorkItem("failed", fail, ()),
+        WorkItem("crashed", crash, ()),
+    ]
+    run_items(items, WorkerLimits(1), record)
+    assert list(record.outcomes) == ["killed", "failed", "crashed", "last"]
+    killed, failed, crashed, last = record.outcomes.values()
+    assert isinstance(killed, AlbertError) and "was killed" in str(killed)
+    assert isinstance(failed, ConfigError)
+    assert isinstance(crashed, AlbertError) and "crashed (SIGSEGV)" in str(crashed)
+    assert last == 2
+
+
+def test_run_items_repeats_a_killed_item_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Recorder()
+    run_items([WorkItem("seed 0", kill_self_once, (tmp_path / "marker",))], WorkerLimits(1), record)
+    assert record.outcomes == {"seed 0": 7}
+    assert "seed 0: its process was killed" in capsys.readouterr().err
+
+
+def test_run_items_stops_if_recording_raises() -> None:
+    recorded: list[str] = []
+
+    def record(item: WorkItem[int], outcome: Outcome) -> None:
+        recorded.append(item.name)
+        raise ConfigError("enough")
+
+    items = [WorkItem("a", answer, (1,)), WorkItem("b", answer, (2,))]
+    with pytest.raises(ConfigError, match="enough"):
+        run_items(items, WorkerLimits(in_process=True), record)
+    assert recorded == ["a"]
+
+
+def test_run_items_starts_nothing_after_sigterm() -> None:
+    recorded: list[str] = []
+
+    def record(item: WorkItem[int], outcome: Outcome) -> None:
+        recorded.append(item.name)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    items = [WorkItem("a", answer, (1,)), WorkItem("b", answer, (2,))]
+    with pytest.raises(Interrupted):
+        run_items(items, WorkerLimits(in_process=True), record)
+    assert recorded == ["a"] and signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_run_items_replaces_a_worker_killed_between_items() -> None:
+    outcomes: dict[str, Outcome] = {}
+
+    def record(item: WorkItem[int], outcome: Outcome) -> None:
+        outcomes[item.name] = outcome
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+        time.sleep(1)  # until the executor's own thread notices
+
+    run_items([WorkItem("first", answer, (1,)), WorkItem("second", answer, (2,))], WorkerLimits(1), record)
+    assert outcomes == {"first": 1, "second": 2}

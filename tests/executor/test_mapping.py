@@ -1,0 +1,112 @@
+"""Tests of `albert_cli.executor.mapping` on local pools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.executor import map_unordered
+
+
+def answer(value: int) -> int:
+    return value
+
+
+def fail() -> int:
+    raise ConfigError("no such thing")
+
+
+def kill_self() -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def kill_self_once(folder: Path, number: int) -> int:
+    """Kill the worker of item 3, the first time."""
+    marker = folder / str(number)
+    if number == 3 and not marker.exists():
+        marker.touch()
+        kill_self()
+    return number
+
+
+def crash() -> int:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 0
+
+
+def crash_first(number: int) -> int:
+    if number:
+        time.sleep(10)  # the executor ends it, unless it is just being started
+    return crash()
+
+
+def test_map_unordered_yields_every_result() -> None:
+    results = [result for _, result in map_unordered(answer, ((n,) for n in range(9)), 2, "remedy")]
+    assert sorted(results) == list(range(9))
+
+
+def test_map_unordered_raises_the_error_of_the_call() -> None:
+    with pytest.raises(ConfigError, match="no such thing"):
+        list(map_unordered(fail, [()] * 9, 2, "remedy"))
+
+
+def test_map_unordered_repeats_work_of_a_killed_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = [(tmp_path, number) for number in range(12)]
+    results = [result for _, result in map_unordered(kill_self_once, items, 2, "remedy")]
+    assert sorted(results) == list(range(12))
+    assert "its work is repeated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("call", "message"), [(kill_self, "was killed"), (crash, r"crashed \(SIGSEGV\)")])
+def test_map_unordered_names_the_cause_of_a_second_loss(call: Callable[[], int], message: str) -> None:
+    with pytest.raises(AlbertError, match=f"a worker process {message}"):
+        list(map_unordered(call, [(), ()], 2, "remedy"))
+
+
+def test_cause_is_known_if_another_thread_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    waitpid = os.waitpid
+
+    def slow_waitpid(pid: int, options: int) -> tuple[int, int]:
+        is_main = threading.current_thread() is threading.main_thread()
+        time.sleep(0.1 if is_main and not options else 0)  # as on a busy machine
+        status = waitpid(pid, options)
+        time.sleep(0 if is_main else 0.5)  # only the executor's thread has the exit code for this time
+        return status
+
+    monkeypatch.setattr(os, "waitpid", slow_waitpid)
+    with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
+        list(map_unordered(crash_first, [(0,), (1,)], 2, "remedy"))
+
+
+def test_cause_is_memory_if_the_kernel_counts_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter(range(9))
+    monkeypatch.setattr("albert_cli.machine.count_oom_kills", lambda: next(counts))
+    with pytest.raises(AlbertError, match="because memory ran out"):
+        list(map_unordered(kill_self, [()], 2, "remedy"))
+
+
+def test_cause_is_known_if_another_worker_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 closes the workers' queue without waiting for the worker that is being started with it."""
+    start = SpawnProcess.start
+    started = list[SpawnProcess]()
+
+    def start_late(self: SpawnProcess) -> None:
+        for process in started:
+            process.join(20)
+        for _ in range(100 if started else 0):
+            time.sleep(0.01 * (not self._args[0]._reader.closed))  # type: ignore[attr-defined]
+        start(self)
+        started.append(self)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_late)
+    with pytest.raises(AlbertError, match=r"a worker process crashed \(SIGSEGV\)"):
+        list(map_unordered(crash, [(), ()], 2, "remedy"))
