@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import BaseModel
 
+from albert_cli.counting.activations import activation_bytes
+from albert_cli.counting.costs import GPU
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import AVERAGE, PaperTable
@@ -33,6 +35,7 @@ from albert_cli.experiments.uncertainty import (
 )
 from albert_cli.report.collect import Curve, read_curves
 from albert_cli.results import TaskScore, TaskScoreRecord, standard_error
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 Metrics = Mapping[str, JackknifeEstimate]
 
@@ -175,13 +178,19 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
     if run.pretrain.kind == "count":
         counted = read_result(plan, run.pretrain, StageRecord[CountResult])
         return _measure_counts(counted) if counted else {}
-    metrics = {}
+    metrics = _count_activations(run.recipe) if run.recipe else {}
     trained = read_result(plan, run.pretrain, StageRecord[PretrainResult])
     if trained is not None:
         metrics["steps"] = exact_value(trained.steps)
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
     return metrics | (_measure_probe(probe) if probe else {})
+
+
+def _count_activations(recipe: PretrainRecipe) -> dict[str, JackknifeEstimate]:
+    """Return the bytes that a GPU saves for the backward pass of a full-length sequence."""
+    length = recipe.data.max_seq_length
+    return {"activation_bytes": exact_value(activation_bytes(recipe.model, length, GPU))}
 
 
 def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:

@@ -15,6 +15,7 @@ from typing import Final
 from typing_extensions import TypedDict
 
 from albert_cli import __version__, console, store
+from albert_cli.counting.costs import format_bytes
 from albert_cli.errors import InputError
 from albert_cli.experiments.budget import describe_matched_time
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, CheckedClaim, Finding, Verdict
@@ -229,6 +230,8 @@ def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
 
 
 def _format_metric(metric: str, value: float) -> str:
+    if metric == "activation_bytes":
+        return format_bytes(round(value))
     if metric in EXACT:
         return f"{value:,.0f}"
     if metric == "seconds":

@@ -26,6 +26,7 @@ METRICS: Final = {
     "parameters": "parameters",
     "paper_count": "parameters, counted as in the paper",
     "block_parameters": "block parameters",
+    "activation_bytes": "activations per sequence",
     "layers": "layers",
     "hidden": "hidden size",
     "steps": "steps",
@@ -56,7 +57,9 @@ LEARNED_ABOVE: Final = {
     "sop_accuracy": 0.535,
 }
 # These metrics are equal for all seeds by construction.
-EXACT: Final = frozenset({"parameters", "block_parameters", "paper_count", "steps", "layers", "hidden"})
+EXACT: Final = frozenset(
+    {"parameters", "block_parameters", "paper_count", "activation_bytes", "steps", "layers", "hidden"}
+)
 _INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
 AVERAGE: Final = "tasks_mean"
 # The metrics behind each column of the paper's tables; scores are in per cent there.

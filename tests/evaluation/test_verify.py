@@ -178,6 +178,16 @@ def test_offline_one_line_says_why(tmp_path: Path) -> None:
     assert len(lines) == 2 and "skipped: albert/albert-base-v2" in lines[0] and lines[1].startswith("hint:")
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("size", ["base", "large", "xlarge", "xxlarge"])
+def test_verify_recipe_has_the_published_scores(size: str, version: str) -> None:
+    shipped = config.load_recipe(VerifyRecipe, f"verify/albert-{size}-{version}")
+    assert shipped.checkpoint == f"albert/albert-{size}-{version}"
+    published = load_published_scores()[f"ALBERT-{size} {version}"]
+    for task, scores in published.items():
+        assert shipped.expected[task] == pytest.approx(scores, abs=0.11), task  # one RACE score is on test
+
+
 def test_the_shipped_recipe_has_the_published_scores() -> None:
     shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
     assert shipped.expected == load_published_scores()["ALBERT-base v2"]

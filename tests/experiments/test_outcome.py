@@ -18,7 +18,7 @@ from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
 from albert_cli.experiments.stages import make_plan
 from albert_cli.tasks.registry import paper_metric_names
 from tests.helpers.experiments import finish_stage
-from tests.helpers.results import evaluation_result
+from tests.helpers.results import ensemble_result, evaluation_result
 
 TASKS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 TASKS |= {name: name.lower().replace("-", "") for name in ("QNLI", "QQP", "RTE", "MRPC", "CoLA", "STS-B")}
@@ -123,10 +123,19 @@ def test_ensembles_are_compared_with_f1_on_mrpc() -> None:
 def test_f1_of_mrpc_is_read_from_its_result(tmp_path: Path) -> None:
     plan = make_plan(recipe.load_experiment("glue"), ExperimentRequest("paper", tmp_path, dry_run=True))
     (ensemble,) = (run for run in plan.runs if run.variant == "ensemble")
-    result = {"kind": "ensemble", "scores": {"accuracy": 0.9, "f1": 0.93}, "labels": ["0", "1"]}
-    finish_stage(plan, ensemble.tasks["mrpc"], result)
+    result = ensemble_result(0.9, task="mrpc", scores={"accuracy": 0.9, "f1": 0.93}, labels=["0", "1"])
+    finish_stage(plan, ensemble.tasks["mrpc"], result.to_json())
     values = outcome.read_outcome(plan).values["ensemble"]
     assert values["task_mrpc"][0] == 0.9 and values["task_mrpc_f1"][0] == 0.93
+
+
+def test_activations_without_dropout_are_smaller(tmp_path: Path) -> None:
+    plan = make_plan(recipe.load_experiment("dropout"), ExperimentRequest("paper", tmp_path, dry_run=True))
+    result = outcome.read_outcome(plan)
+    (checked,) = (checked for checked in result.claims if "memory" in checked.claim.statement)
+    assert checked.verdict == HOLDS
+    medians = [result.median(variant, "activation_bytes") or 0 for variant in ("without", "with")]
+    assert 0 < medians[0] < medians[1]
 
 
 PARAMETERS = [

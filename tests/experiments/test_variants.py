@@ -136,7 +136,10 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
         {"h1024": (16, 3), "h2048": (32, 3), "h4096": (64, 3), "h6144": (96, 3)},
     ),
     "deeper-xxlarge": (lambda f: (hidden(f), layers(f)), {"l12": (96, 2), "l24": (96, 4)}),
-    "degradation": (lambda f: (hidden(f), blocks(f)), {"large": (48, (4, 4)), "xlarge": (96, (4, 4))}),
+    "degradation": (
+        lambda f: (hidden(f), blocks(f)),
+        {"large": (48, (4, 4)), "xlarge": (96, (4, 4)), "deep": (48, (8, 8))},
+    ),
     "dropout": (dropout, {"with": (0.1, 0.1), "without": (0.0, 0.0)}),
     "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (96, (1, 1)), "bert-large": (48, (4, 4))}),
     "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in LOSSES} | {"three": "three-way"}),
