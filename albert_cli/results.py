@@ -91,12 +91,12 @@ class TaskResult(Record):
 
     @property
     def divergence_reasons(self) -> dict[str, str]:
-        """Why each diverged seed has no score."""
+        """The reason of each diverged seed."""
         return {}
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """Why each collapsed seed counts as collapsed."""
+        """The reason of each collapsed seed."""
         return {}
 
     @property
@@ -154,7 +154,7 @@ class RunResult(CheckpointResult):
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """Why the seed collapsed, if it did."""
+        """The reason of the seed, if it collapsed."""
         return {} if self.collapsed is None else {str(self.seed): self.collapsed}
 
 
@@ -231,7 +231,7 @@ class EvaluationResult(CheckpointResult):
 
     @property
     def divergence_reasons(self) -> dict[str, str]:
-        """Why each diverged seed has no score."""
+        """The reason of each diverged seed."""
         return self.diverged
 
     @property
@@ -241,7 +241,7 @@ class EvaluationResult(CheckpointResult):
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """Why each collapsed seed counts as collapsed."""
+        """The reason of each collapsed seed."""
         return self.collapsed
 
     @property

@@ -1,95 +1,117 @@
-"""What needs no pretraining, as a measure for what does: linear models on counted words, by scikit-learn.
+"""Baselines without pretraining: linear models on word counts, by scikit-learn.
 
-Nothing is chosen on dev: how strongly the models are regularised is fixed for every task. Words are runs of word
-characters, in small letters; nothing else is known of the language.
+Nothing is tuned on dev: the strength of regularization is fixed for all tasks. Words are runs of word characters in
+lower case, in any language.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.metrics import scores
 
-WORDS, OVERLAP = "words", "overlap"
+WORDS: Final = "words"
+OVERLAP: Final = "overlap"
+_INVERSE_PENALTY: Final = 10.0  # scikit-learn's C
+_WORD: Final = r"\w+"
+_WORD_OR_SIGN: Final = r"\w+|[^\w\s]"
+_MAX_FEATURES: Final = 2**18  # all words and bigrams of a hundred thousand sentences
+_NGRAM_SIZES: Final = (1, 2)
 
-_INVERSE_PENALTY = 10.0  # the inverse of the penalty's strength
-_WORD, _WORD_OR_SIGN = r"\w+", r"\w+|[^\w\s]"
-_MAX_FEATURES = 2**18  # the commonest words and bigrams: all of them for a hundred thousand sentences
+Texts = list[list[str]]  # the first texts of all examples and, for pairs, the second ones
 
 
 def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """Every metric of the task on dev, for each linear model that learns from `train`; none for choices and spans.
+    """Train linear models on `train` and return every metric of the task on `dev`; empty for choices and spans.
 
-    `words` is logistic regression (ridge regression for values) on TF-IDF weights of words and bigrams, of each text by
-    itself; `overlap`, for pairs, the same on what the two texts have in common.
+    `words` is logistic regression (for values: ridge regression) on TF-IDF weights of the words and bigrams of each
+    text. `overlap`, for pairs, is the same on what the two texts have in common.
     """
     if not isinstance(task, Classification):
         return {}
-    labels, gold = (np.array([e.label for e in examples]) for examples in (train, dev))
-    texts = [
-        [[e.text_a for e in examples], [e.text_b or "" for e in examples]][: task.inputs] for examples in (train, dev)
-    ]
-    if not any(text.strip() for texts_of_train in texts[0] for text in texts_of_train):
-        return {}  # not a word to count
+    train_texts = _split_texts(train, task.inputs)
+    dev_texts = _split_texts(dev, task.inputs)
+    if not any(text.strip() for column in train_texts for text in column):
+        return {}
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    features = {WORDS: _tfidf_features(*texts)}
+    labels = np.array([example.label for example in train])
+    gold = np.array([example.label for example in dev])
+    features = {WORDS: _tfidf_features(train_texts, dev_texts)}
     if task.inputs == 2:
-        features[OVERLAP] = _overlap_features(*texts)
-    if np.ptp(labels) == 0:  # of one class, or one value, there is nothing to learn
+        features[OVERLAP] = _overlap_features(train_texts, dev_texts)
+    if np.ptp(labels) == 0:  # a single class or value: the models predict nothing else
         return dict.fromkeys(features, scores(task.metrics, np.full(len(gold), labels[0]), gold))
-    found = {}
-    for name, (of_train, of_dev) in features.items():
-        model = (
-            Ridge(alpha=1 / _INVERSE_PENALTY)
-            if task.is_regression
-            else LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
-        )
-        found[name] = scores(task.metrics, model.fit(of_train, labels).predict(of_dev), gold)
-    return found
+    metrics = {}
+    for name, (train_features, dev_features) in features.items():
+        if task.is_regression:
+            model = Ridge(alpha=1 / _INVERSE_PENALTY)
+        else:
+            model = LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
+        predictions = model.fit(train_features, labels).predict(dev_features)
+        metrics[name] = scores(task.metrics, predictions, gold)
+    return metrics
 
 
-def _tfidf_features(train: list[list[str]], dev: list[list[str]]) -> tuple[Any, Any]:
-    """TF-IDF weights of words, signs and their bigrams for both splits, sparse; of two texts side by side."""
+def _split_texts(examples: Sequence[TextExample], inputs: int) -> Texts:
+    first = [example.text_a for example in examples]
+    second = [example.text_b or "" for example in examples]
+    return [first, second][:inputs]
+
+
+def _tfidf_features(train: Texts, dev: Texts) -> tuple[Any, Any]:
+    """Return sparse TF-IDF weights of words, signs and bigrams for both splits; two texts are concatenated."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    counted = TfidfVectorizer(
+    vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORD_OR_SIGN, max_features=_MAX_FEATURES
     )
-    counted.fit([text for texts in train for text in texts])
-    of_train, of_dev = (hstack([counted.transform(texts) for texts in split], format="csr") for split in (train, dev))
-    return of_train, of_dev
+    vectorizer.fit([text for column in train for text in column])
+    train_features = hstack([vectorizer.transform(column) for column in train], format="csr")
+    dev_features = hstack([vectorizer.transform(column) for column in dev], format="csr")
+    return train_features, dev_features
 
 
-def _overlap_features(train: list[list[str]], dev: list[list[str]]) -> tuple[Array, Array]:
-    """What pairs of texts have in common, for both splits [N, 11], each column with mean 0 and variance 1 in train."""
+def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
+    """Return what pairs have in common [N, 11] for both splits, standardized to mean 0 and variance 1 on train."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.preprocessing import StandardScaler
 
-    # By hashes, so that words which train does not have are compared too.
-    hashed = {"alternate_sign": False, "norm": None, "token_pattern": _WORD}
-    count = {n: HashingVectorizer(ngram_range=(n, n), **hashed) for n in (1, 2)}
-    weights = TfidfTransformer(sublinear_tf=True).fit(count[1].transform([text for texts in train for text in texts]))
+    # Hashes also count words that train does not have.
+    vectorizers = [
+        HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=_WORD)
+        for size in _NGRAM_SIZES
+    ]
+    words = vectorizers[0]
+    weights = TfidfTransformer(sublinear_tf=True).fit(words.transform([text for column in train for text in column]))
     splits = []
-    for split in (train, dev):
+    for texts in (train, dev):
         columns: list[Array] = []
-        for counter in count.values():
-            a, b = ((counter.transform(texts) > 0).astype(np.float64) for texts in split)
-            shared, of_a, of_b = (_row_sums(x) for x in (a.multiply(b), a, b))
-            columns += [shared / np.maximum(total, 1) for total in (of_a, of_b, of_a + of_b - shared)]
-        a, b = (count[1].transform(texts) for texts in split)
-        cosine = _row_sums(weights.transform(a).multiply(weights.transform(b)))
-        lengths = np.stack([_row_sums(a), _row_sums(b)])
+        for vectorizer in vectorizers:
+            columns += _shared_fractions(*(vectorizer.transform(column) for column in texts))
+        first, second = (words.transform(column) for column in texts)
+        cosine = _row_sums(weights.transform(first).multiply(weights.transform(second)))
+        lengths = np.stack([_row_sums(first), _row_sums(second)])
         ratio = lengths.min(0) / np.maximum(lengths.max(0), 1)
         splits.append(np.stack([*columns, cosine, cosine**2, ratio, *np.log1p(lengths)], axis=1))
-    scale = StandardScaler().fit(splits[0])
-    return scale.transform(splits[0]), scale.transform(splits[1])
+    scaler = StandardScaler().fit(splits[0])
+    return scaler.transform(splits[0]), scaler.transform(splits[1])
+
+
+def _shared_fractions(first: Any, second: Any) -> list[Array]:
+    """Return the number of shared n-grams [N] as a fraction of the first text's, the second's, and their union."""
+    in_first = (first > 0).astype(np.float64)
+    in_second = (second > 0).astype(np.float64)
+    shared = _row_sums(in_first.multiply(in_second))
+    num_first = _row_sums(in_first)
+    num_second = _row_sums(in_second)
+    return [shared / np.maximum(total, 1) for total in (num_first, num_second, num_first + num_second - shared)]
 
 
 def _row_sums(matrix: Any) -> Array:

@@ -134,9 +134,8 @@ def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | Non
     name = f"finetune/{task}"
     if name not in config.shipped_recipes():
         return None
-    return config.validate_recipe(
-        FinetuneRecipe, config.merge_values(config.read_recipe(name), scale.task_changes), name
-    )
+    values = config.merge_values(config.read_recipe(name), scale.task_changes)
+    return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
     """
     recipe = prepared.recipe
     items = 1 if recipe.schedule.epochs is None else len(inputs.train)
-    return recipe.schedule.in_steps(items, recipe.train.batch_size)
+    return recipe.schedule.to_steps(items, recipe.train.batch_size)
 
 
 def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainSettings) -> Any:

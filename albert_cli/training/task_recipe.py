@@ -1,4 +1,4 @@
-"""Fine-tuning recipes: what a task's run is made of, checked."""
+"""Fine-tuning recipes, read and checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Gt, Lt
 
@@ -22,28 +22,30 @@ from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
-PRETRAINED = "pretrained"
-PAPER_RECIPES = "finetune"  # the folder of the paper's own recipes
+PRETRAINED: Final = "pretrained"  # no intermediate task
+PAPER_RECIPES: Final = "finetune"  # the folder of the paper's recipes
+_DEFAULT_STEPS: Final = 1000
+_ATTENTION_KEYS: Final = ("attention", "attention_window", "attention_block", "attention_global")
 
 
 @dataclass(frozen=True)
 class TaskDataSettings:
-    """`[data]`: the longest input in tokens; longer ones are cut, the longer of two texts first.
+    """`[data]` of a fine-tuning recipe.
 
-    `train_examples` is how many of the training examples a run learns from, drawn by its seed (0: all): for curves by
-    the number of labels. A seed's smaller part lies within its larger one. `both_orders`: every training pair is learnt
-    from a second time with its texts exchanged, for tasks that ask the same of either order (STS-B, MRPC, QQP). An
-    epoch has both.
+    `max_seq_length` is the longest input in tokens; longer ones are truncated, the longer of two texts first.
+    `train_examples` is the number of training examples that the run's seed samples (0: all), for curves over the
+    number of labels; a smaller subset of a seed is a part of its larger ones. With `both_orders` an epoch also has
+    every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B, MRPC, QQP).
     """
 
-    max_seq_length: Annotated[int, Ge(5)] = 512  # two texts and their special tokens
+    max_seq_length: Annotated[int, Ge(5)] = 512  # room for two texts and their special tokens
     train_examples: NonNegativeInt = 0
     both_orders: bool = False
 
 
 @dataclass(frozen=True)
 class TaskScheduleSettings:
-    """`[schedule]`: `total_steps` (1,000 where nothing is said), or `epochs`: passes over the training examples."""
+    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` (default: 1,000) or in `epochs`."""
 
     total_steps: PositiveInt | None = None
     epochs: Annotated[float, Gt(0), Lt(math.inf)] | None = None
@@ -52,37 +54,38 @@ class TaskScheduleSettings:
 
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
-            raise ConfigError("schedule.epochs and schedule.total_steps are both given", "leave one of them out")
-        if self.total_steps is None and self.epochs is None:
-            object.__setattr__(self, "total_steps", 1000)
+            raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
+        if self.epochs is None:
+            self.to_steps(1, 1).check()
 
-    def in_steps(self, examples: int, batch_size: int) -> ScheduleSettings:
-        """As a number of steps: for epochs the one that comes nearest to them, at least one."""
-        total = self.total_steps
-        if total is None:
-            assert self.epochs is not None
-            total = max(1, round(self.epochs * examples / batch_size))
-        return ScheduleSettings(total, self.warmup_steps, self.warmup_ratio)
+    def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
+        """Convert to a number of steps, at least one; an epoch has `num_items` items."""
+        total_steps = self.total_steps or _DEFAULT_STEPS
+        if self.epochs is not None:
+            total_steps = max(1, round(self.epochs * num_items / batch_size))
+        return ScheduleSettings(total_steps, self.warmup_steps, self.warmup_ratio)
 
 
 @dataclass(frozen=True)
 class TaskModelSettings:
-    """`[model]`: dropout inside the encoder and before the classifier (Table 14's DR and 0.1).
+    """`[model]` of a fine-tuning recipe.
 
-    Controls show what pretraining brought: `weights = "random"` keeps the checkpoint's shape and vocabulary and draws
-    new weights, `weights = "init"` takes the weights at step 0 of the run that the checkpoint belongs to (`[init]` of
-    its recipe). For tasks on pairs of texts, where an encoder is too small to have learnt it, `overlap_heads`
-    heads of every block are rewritten to look for each word in the other text, and [CLS] gets the share that is found
-    (`model.matching`); beside these the last `overlap_context_heads` tell each token how many of those around
-    it were found, for tasks on tokens such as SQuAD. `classifier_bias = "labels"` lets the classifier's bias begin at
-    what the training labels say by themselves: the mean value, or the logarithms of the classes' shares.
+    `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
 
-    `head`: "new" trains a new head, "checkpoint" goes on with the checkpoint's own, of this task or of one with the
-    same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" is "new", but that `eval` scores a
-    checkpoint that has the task's head as it is, and asks where its classes have no names.
+    `weights` are the encoder's initial weights. Controls use it to show what pretraining contributes: "random" samples
+    new weights for the checkpoint's shape and vocabulary, "init" takes those at step 0 of the checkpoint's run.
 
-    For texts longer than the checkpoint's: `max_position_embeddings`, made of its own as `positions` says, and another
-    `attention`, with its `attention_window`, `attention_block` and `attention_global`; else they are the checkpoint's.
+    `head`: "new" trains a new head; "checkpoint" continues with the checkpoint's head, of this task or of one with the
+    same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" means "new", except that `eval` scores
+    a checkpoint that has the task's head, and raises an error if its classes have no names. With
+    `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
+
+    For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
+    the same word in the other text, so that [CLS] receives the fraction of shared words. The last
+    `overlap_context_heads` tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD.
+
+    For longer texts than the checkpoint's: `max_position_embeddings` (how they grow: `positions`), and another
+    `attention` with its window, block and global tokens. The default is the checkpoint's value.
 
     `labels` names the outputs of a checkpoint's classifier in their order, if it calls them LABEL_0, LABEL_1 and so on.
     """
@@ -102,39 +105,42 @@ class TaskModelSettings:
     attention_global: GlobalTokens | None = None
     labels: tuple[str, ...] = ()
 
-    def shaped(self, found: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with the requested attention, positions and names of its classes.
+    def __post_init__(self) -> None:
+        if self.overlap_context_heads and not self.overlap_heads:
+            raise ConfigError("model.overlap_context_heads needs model.overlap_heads", "set model.overlap_heads to 1")
+        if self.weights == "random" and self.head == "checkpoint":
+            raise ConfigError("model.weights is random but model.head is the checkpoint's", "remove one of the two")
+
+    def reshape_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with this recipe's attention, number of positions and class names.
 
         Raises `ConfigError` if `labels` has another number of names than the checkpoint has classes.
         """
         if self.labels:
-            if len(self.labels) != len(found.labels):
-                problem = f"model.labels lists {len(self.labels)} classes, {found.directory} has {len(found.labels)}"
-                raise ConfigError(problem, "name each output of the checkpoint once, in their order")
-            id2label = {str(number): name for number, name in enumerate(self.labels)}
-            found = replace(found, values=found.values | {"id2label": id2label})
-        names = ("attention", "attention_window", "attention_block", "attention_global")
-        asked: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
-        found = replace(found, config=replace(found.config, **asked))
+            checkpoint = self._name_labels(checkpoint)
+        values = {key: getattr(self, key) for key in _ATTENTION_KEYS}
+        changes = {key: value for key, value in values.items() if value is not None}
+        checkpoint = replace(checkpoint, config=replace(checkpoint.config, **changes))
         if self.max_position_embeddings is None:
-            return found
-        return resize_positions(found, self.max_position_embeddings, self.positions)
+            return checkpoint
+        return resize_positions(checkpoint, self.max_position_embeddings, self.positions)
 
-    def __post_init__(self) -> None:
-        if self.overlap_context_heads and not self.overlap_heads:
+    def _name_labels(self, checkpoint: Checkpoint) -> Checkpoint:
+        if len(self.labels) != len(checkpoint.labels):
             raise ConfigError(
-                "model.overlap_context_heads hand on what model.overlap_heads find", "set overlap_heads to 1, say"
+                f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has {len(checkpoint.labels)}",
+                "name each output of the checkpoint once, in their order",
             )
-        if self.weights == "random" and self.head == "checkpoint":
-            raise ConfigError("model.head is the checkpoint's, model.weights is random", "leave out one of the two")
+        id2label = {str(number): name for number, name in enumerate(self.labels)}
+        return replace(checkpoint, values=checkpoint.values | {"id2label": id2label})
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """A fine-tuning recipe; the paper's own stand in `recipes/finetune/` (Table 14).
+    """A fine-tuning recipe; those of the paper are in `recipes/finetune/` (Table 14).
 
-    `intermediate_task = "mnli"` takes the encoder from a model that was fine-tuned on MNLI first, as the paper does for
-    RTE, STS-B and MRPC (footnote 4). A control's model is fine-tuned on that task first too.
+    `intermediate_task = "mnli"` takes the encoder from a model that is fine-tuned on MNLI first, as the paper does for
+    RTE, STS-B and MRPC (footnote 4). Controls are fine-tuned on that task first too.
     """
 
     task: str
@@ -148,19 +154,25 @@ class FinetuneRecipe:
     span: SpanSettings = field(default_factory=SpanSettings)
 
     def __post_init__(self) -> None:
-        if self.intermediate_task not in (PRETRAINED, *GLUE_SCORE_TASKS):
-            choices = ", ".join((PRETRAINED, *GLUE_SCORE_TASKS))
-            raise ConfigError(f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {choices}")
-        if self.intermediate_task == self.task:
-            object.__setattr__(self, "intermediate_task", PRETRAINED)
-        object.__setattr__(self, "optimizer", self.optimizer.with_lr(self.train.batch_size))
-        if self.schedule.total_steps is not None:
-            self.schedule.in_steps(1, 1).check()
+        choices = (PRETRAINED, *GLUE_SCORE_TASKS)
+        if self.intermediate_task not in choices:
+            raise ConfigError(
+                f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {', '.join(choices)}"
+            )
         if self.task in SQUAD:
             self.span.check(self.data.max_seq_length)
 
-    def within(self, positions: int) -> FinetuneRecipe:
-        """The recipe for a model of so many positions: 512 is a ceiling, and a question takes half at most."""
+    def with_derived_values(self) -> FinetuneRecipe:
+        """Fill in the values that other keys determine: learning rate, steps, and no intermediate task for itself."""
+        schedule = self.schedule
+        if schedule.epochs is None:
+            schedule = replace(schedule, total_steps=schedule.total_steps or _DEFAULT_STEPS)
+        intermediate_task = PRETRAINED if self.intermediate_task == self.task else self.intermediate_task
+        optimizer = self.optimizer.with_lr(self.train.batch_size)
+        return replace(self, schedule=schedule, intermediate_task=intermediate_task, optimizer=optimizer)
+
+    def clamp_to_positions(self, positions: int) -> FinetuneRecipe:
+        """Return the recipe with inputs that fit a model's positions; a question takes at most half of them."""
         if self.data.max_seq_length <= positions:
             return self
         span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
@@ -168,20 +180,32 @@ class FinetuneRecipe:
 
 
 def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPES) -> FinetuneRecipe:
-    """The recipe of a task, of a shipped recipe's full name, or of a file, with overrides.
+    """Load the recipe of a task, with overrides; `task` may also be the full name of a shipped recipe, or a file.
 
-    `recipes` says whose: the name of a folder of shipped recipes, or a folder of one's own with a `TASK.toml`.
+    recipes: the folder of the recipe: a name of shipped recipes, or a directory with `TASK.toml`.
     """
     if task.endswith(".toml") or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
-            raise ConfigError(f"{task} is no fine-tuning recipe: it names no task", "albert pretrain takes it")
-        name = task
+            raise ConfigError(
+                f"{task}: is not a fine-tuning recipe, because it names no task", "use it with `albert pretrain`"
+            )
+        path = task
     else:
-        is_trained = task == "table" or find_task(task).train_split is not None  # says what is wrong with the name
-        name = f"{recipes}/{task}" if is_trained else f"{PAPER_RECIPES}/{task}"  # what is only scored has no protocol
-        if name not in config.shipped_recipes():
-            name = str(Path(recipes, f"{task}.toml"))
-            if not Path(name).is_file():
-                hint = f"{PAPER_RECIPES}, mini, or a folder with {task}.toml"
-                raise ConfigError(f"--recipes {recipes}: there is no recipe for {task}", hint)
-    return config.load_recipe(FinetuneRecipe, name, overrides)
+        path = _find_recipe(task, recipes)
+    return config.load_recipe(FinetuneRecipe, path, overrides).with_derived_values()
+
+
+def _find_recipe(task: str, recipes: str) -> str:
+    """Return the name or the path of a task's recipe in a folder; raises `ConfigError` for an unknown task."""
+    # A task without training data has no protocol, only the paper's way of scoring it.
+    is_trained = task == "table" or find_task(task).train_split is not None
+    name = f"{recipes}/{task}" if is_trained else f"{PAPER_RECIPES}/{task}"
+    if name in config.shipped_recipes():
+        return name
+    path = Path(recipes, f"{task}.toml")
+    if not path.is_file():
+        raise ConfigError(
+            f"--recipes {recipes}: found no recipe for {task}",
+            f"use {PAPER_RECIPES}, mini, or a folder with {task}.toml",
+        )
+    return str(path)

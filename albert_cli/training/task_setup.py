@@ -117,10 +117,10 @@ def prepare_with_recipe(
 ) -> PreparedTask:
     """Apply a resolved recipe to a task and a checkpoint; inputs are never longer than the model has positions."""
     task = task.with_recipe(recipe)
-    checkpoint = recipe.model.shaped(source.checkpoint)
+    checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if for_scoring:
         task = task.for_scoring()
-    recipe = recipe.within(checkpoint.config.max_position_embeddings)
+    recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
     return PreparedTask(
         request,
         recipe,

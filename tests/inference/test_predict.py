@@ -56,7 +56,7 @@ def test_what_answering_takes_is_said_before_a_model_is_made(
         with monkeypatch.context() as small:
             small.setattr("albert_cli.machine.memory_info", lambda: {"total": 2**20, "available": 2**20})
             said = albert(*call).err
-        assert said.count("warning: answering may take ") == 1 and "1.05 MB are free" in said
+        assert said.count("warning: inference may take ") == 1 and "1.05 MB are free" in said
 
 
 def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_mini_recipes_cover_glue() -> None:
 def test_finetune_reads_custom_recipes(tmp_path: Path) -> None:
     (tmp_path / "rte.toml").write_text('extends = "mini/rte"\n[optimizer]\nlr = 0.5\n')
     assert load_recipe("rte", (), str(tmp_path)).optimizer.lr == 0.5
-    with pytest.raises(ConfigError, match="there is no recipe for cola"):
+    with pytest.raises(ConfigError, match="found no recipe for cola"):
         load_recipe("cola", (), str(tmp_path))
-    with pytest.raises(ConfigError, match="--recipes minni: there is no recipe for rte"):
+    with pytest.raises(ConfigError, match="--recipes minni: found no recipe for rte"):
         load_recipe("rte", (), "minni")
