@@ -27,10 +27,12 @@ from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
-from albert_cli.data.tokenization import clean_normalized, tokenize_documents, tokenize_task
-from albert_cli.errors import InputError
+from albert_cli.data.tokenization import tokenize_documents, tokenize_task
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.text.clean import clean_normalized
 from albert_cli.text.corpus import Document, hash_normalized_text, read_part
 from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
 from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.vocabulary import MODEL_FILE, Vocabulary
@@ -76,6 +78,8 @@ def measure_data(
     seconds: for each figure of the sampler.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
+    if not isinstance(vocabulary, SentencePieceVocabulary):
+        raise ConfigError(f"{vocabulary_dir}: not a SentencePiece vocabulary", "build one with `albert vocab`")
     text_bytes = 0
 
     def count_bytes(disk: int, text: int) -> None:
@@ -122,7 +126,7 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def _time_stages(
-    documents: Sequence[Document], vocabulary: Vocabulary, vocabulary_dir: Path, language: str
+    documents: Sequence[Document], vocabulary: SentencePieceVocabulary, vocabulary_dir: Path, language: str
 ) -> dict[str, float]:
     """Return the seconds of each stage between reading and writing, on all documents at once."""
     paragraphs, paragraph_seconds = _timed(lambda: [split_paragraphs(document.text) for document in documents])

@@ -65,7 +65,7 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
         cls_id=2,
         sep_id=3,
         mask_id=4,
-        first_ordinary_id=_SPECIAL_PIECES,
+        ordinary_ids=np.arange(_SPECIAL_PIECES, vocab_size, dtype=np.int32),
     )
     return PretrainingCorpora(corpus, corpus, cast(Vocabulary, vocabulary))
 

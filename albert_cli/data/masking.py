@@ -98,8 +98,8 @@ def mask_spans(
     bits = random_bits(keys[sequence], position - sequences.offsets[sequence])
     # `uniform` uses the upper bits and `bounded_ints` the lower ones, so the two are independent.
     fate = uniform(bits)
-    ordinary_tokens = vocabulary.size - vocabulary.first_ordinary_id
-    replacement = vocabulary.first_ordinary_id + bounded_ints(bits, ordinary_tokens)
+    ordinary_ids = vocabulary.ordinary_ids
+    replacement = ordinary_ids[bounded_ints(bits, len(ordinary_ids))]
     replacement[fate < _KEEP_BELOW] = labels[fate < _KEEP_BELOW]
     replacement[fate < _MASK_BELOW] = vocabulary.mask_id
     ids = sequences.ids.copy()

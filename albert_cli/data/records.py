@@ -158,7 +158,7 @@ class DataFacts:
     settings: BuildSettings
     sources: list[WorkUnitRecord]
     vocab_size: int
-    cleaning: Cleaning
+    cleaning: Cleaning | None  # None: the tokenizer normalizes text itself
     bytes_read: int
     tokens_read: int
     skipped_lines: int

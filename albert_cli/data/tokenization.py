@@ -18,7 +18,6 @@ from albert_cli.data.records import DATA_FORMAT, BuildSettings, ShardFacts, Shar
 from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers, repetitions
-from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import Document, hash_normalized_text
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
 from albert_cli.text.source_parts import ReadCounter
@@ -133,8 +132,7 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     texts = [split_paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_normalized_text(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [segment_paragraphs(lines, language) for lines in texts]
-    cleaned = clean_normalized(list(chain.from_iterable(sentences)), vocabulary.cleaning)
-    tokens = vocabulary.encode_cleaned(cleaned)
+    tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences)))
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
     sentence_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
@@ -142,19 +140,6 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     nonempty_sentences = np.append(0, np.cumsum(has_tokens))
     sizes = np.diff(nonempty_sentences[sentence_ends], prepend=0)
     return TokenizedDocuments(ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0])
-
-
-def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
-    """Apply `clean` to sentences that have only single spaces; of ASCII it can change nothing but the case."""
-    cleaned = []
-    for sentence in sentences:
-        if not sentence.isascii():
-            cleaned.append(clean(sentence, cleaning))
-        elif cleaning.lowercase:
-            cleaned.append(sentence.lower())
-        else:
-            cleaned.append(sentence)
-    return cleaned
 
 
 # ---------------------------------------------------------------- finished tasks

@@ -15,6 +15,7 @@ from albert_cli.text.normalization_report import AccentReport, measure_accent_st
 from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sampling import SentenceSample, clean_in_place
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
@@ -146,7 +147,7 @@ def _add_hashes(units: Sequence[WorkUnit], hashes: Sequence[str | None]) -> list
 
 def _train(
     sample: SentenceSample, request: VocabularyRequest, sources: Sequence[str]
-) -> tuple[Vocabulary, VocabularyReport]:
+) -> tuple[SentencePieceVocabulary, VocabularyReport]:
     settings = request.settings
     sentences = sample.sentences
     if sentences:
@@ -161,7 +162,7 @@ def _train(
         held_out = sentences[99::100]
         del sentences[99::100]
     model = train_unigram(sentences, settings.size, settings.character_coverage, settings.seed)
-    vocabulary = Vocabulary(model, settings.cleaning)
+    vocabulary = SentencePieceVocabulary(model, settings.cleaning)
     report = VocabularyReport(
         request=request,
         documents=sample.documents,
@@ -196,7 +197,7 @@ def _format_tokens(report: VocabularyReport) -> list[str]:
 def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
     """Return a vocabulary directory's contents as JSON values and as lines."""
     vocabulary = Vocabulary.load(directory)
-    ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
+    ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     printable = [token_statistics.replace_unprintable(piece.replace("▁", " ")) for piece in ordinary]
     lengths = [len(piece.removeprefix("▁")) for piece in ordinary]
     facts: dict[str, object] = {
@@ -206,7 +207,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
         "mean_length": round(sum(lengths) / max(len(lengths), 1), 2),
         "longest": sorted(printable, key=lambda piece: (-len(piece), piece))[:5],
         "first": printable[:20],
-        "cleaning": asdict(vocabulary.cleaning),
+        "cleaning": asdict(vocabulary.cleaning) if vocabulary.cleaning else None,
     }
     lines = console.format_named_values(facts)
     if store.is_listed(directory / REPORT_FILE):

@@ -7,6 +7,7 @@ languages (Devanagari vowel signs, Japanese dakuten, Turkish dotted i), so each 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -73,6 +74,19 @@ def clean(text: str, cleaning: Cleaning) -> str:
     text = normalize_characters(text, cleaning)
     # Compatibility forms may contain spaces, for example those of ´ and ﷺ.
     return " ".join(text.split()) if "  " in f" {text} " else text
+
+
+def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
+    """Apply `clean` to sentences that have only single spaces; of ASCII it can change nothing but the case."""
+    cleaned = []
+    for sentence in sentences:
+        if not sentence.isascii():
+            cleaned.append(clean(sentence, cleaning))
+        elif cleaning.lowercase:
+            cleaned.append(sentence.lower())
+        else:
+            cleaned.append(sentence)
+    return cleaned
 
 
 def normalize_characters(text: str, cleaning: Cleaning) -> str:

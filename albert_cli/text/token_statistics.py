@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from unicodedata import normalize
 
 from albert_cli import console
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
-from albert_cli.text.vocabulary import Vocabulary
 
 _MEASURED_SENTENCES = 20_000  # gives tokens a word to about 0.2 %
 _SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # of the tokens
@@ -53,7 +53,7 @@ class TokenStatistics(TokenRates):
     pruned: list[PrunedRates]
 
 
-def measure_tokens(vocabulary: Vocabulary, sentences: Sequence[str]) -> TokenStatistics:
+def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
     """Measure a vocabulary on cleaned sentences; the result is unbiased if it was not trained on them."""
     measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
     composed = [normalize("NFKC", sentence) for sentence in measured]
@@ -62,7 +62,7 @@ def measure_tokens(vocabulary: Vocabulary, sentences: Sequence[str]) -> TokenSta
     missing = Counter({character: count for character, count in characters.items() if character not in pieces})
     token_ids = vocabulary.encode_batch(measured)
     piece_counts = Counter(index for row in token_ids for index in row)
-    ordinary = vocabulary.pieces[vocabulary.first_ordinary_id :]
+    ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     return TokenStatistics(
         **vars(_measure_rates(composed, token_ids, vocabulary.unk_id)),
         measured_on=len(measured),
@@ -76,11 +76,13 @@ def measure_tokens(vocabulary: Vocabulary, sentences: Sequence[str]) -> TokenSta
     )
 
 
-def _measure_pruned(vocabulary: Vocabulary, sentences: Sequence[str], composed: Sequence[str]) -> list[PrunedRates]:
-    pruned_by_size: dict[int, Vocabulary] = {}
+def _measure_pruned(
+    vocabulary: SentencePieceVocabulary, sentences: Sequence[str], composed: Sequence[str]
+) -> list[PrunedRates]:
+    pruned_by_size: dict[int, SentencePieceVocabulary] = {}
     for fraction in _SIZE_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
-        pruned = Vocabulary(model, vocabulary.cleaning)
+        pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
         pruned_by_size[pruned.size] = pruned
     rates = []
     for size, pruned in pruned_by_size.items():

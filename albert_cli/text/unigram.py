@@ -49,8 +49,28 @@ def penalize_digit_comma(proto: Any) -> None:
     same pieces in one pass, in SentencePiece and in Hugging Face alike.
     """
     for p in proto.pieces:
-        if p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit():
+        is_digit_comma = p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit()
+        if is_digit_comma and p.score > -_DIGIT_COMMA_PENALTY:  # once only
             p.score -= _DIGIT_COMMA_PENALTY
+
+
+def describe_unsupported_model(proto: Any) -> str:
+    """Return why `tokenizer.json` could not give a model's ids; "" if it can."""
+    trainer = proto.trainer_spec
+    normalizer = proto.normalizer_spec
+    if trainer.model_type != trainer.UNIGRAM:
+        return f"a {trainer.ModelType.Name(trainer.model_type)} model; only UNIGRAM models are supported"
+    if trainer.byte_fallback:
+        return "a model with byte fallback, which is not supported"
+    if trainer.treat_whitespace_as_suffix:
+        return "a model with the word mark after words, which is not supported"
+    if not normalizer.add_dummy_prefix:
+        return "a model without the word mark before the first word (add_dummy_prefix), which is not supported"
+    if not normalizer.remove_extra_whitespaces:
+        return "a model that keeps repeated spaces (remove_extra_whitespaces), which is not supported"
+    if not normalizer.escape_whitespaces:
+        return "a model without a word mark (escape_whitespaces), which is not supported"
+    return ""
 
 
 def log_training_estimate(sentences: int, text_bytes: int, qualifier: str = "") -> None:

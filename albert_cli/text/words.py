@@ -69,20 +69,19 @@ class WordBoundaries:
         return is_start
 
 
-def find_word_boundaries(pieces: Sequence[str], n_special: int, rule: WordRule) -> WordBoundaries:
-    """Return the word boundaries of a vocabulary, whose first `n_special` pieces are not text.
+def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundaries:
+    """Return the word boundaries of a vocabulary from its pieces as text; "" for tokens that are not text.
 
     rule: "script" uses spaces or, in scripts without them, tokens; "reference" is the rule of the released generator.
     """
     if rule == "reference":
-        starts = [index < n_special or _starts_word_in_reference(piece) for index, piece in enumerate(pieces)]
+        starts = [piece == "" or _starts_word_in_reference(piece) for piece in pieces]
         nothing = np.zeros(len(pieces), np.bool_)
         return WordBoundaries(np.array(starts, np.bool_), nothing, nothing)
-    text = [piece if index >= n_special else "" for index, piece in enumerate(pieces)]
     return WordBoundaries(
-        starts=np.array([_starts_word(piece) for piece in text], np.bool_),
-        separates=np.array([piece != "" and is_unspaced(piece[-1]) for piece in text], np.bool_),
-        continues=np.array([piece != "" and _is_attached(piece[0]) for piece in text], np.bool_),
+        starts=np.array([_starts_word(piece) for piece in pieces], np.bool_),
+        separates=np.array([piece != "" and is_unspaced(piece[-1]) for piece in pieces], np.bool_),
+        continues=np.array([piece != "" and _is_attached(piece[0]) for piece in pieces], np.bool_),
     )
 
 

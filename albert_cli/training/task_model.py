@@ -73,7 +73,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
             settings.overlap_heads,
             seed=seed,
             cls_id=vocabulary.cls_id,
-            word_ids=torch.arange(vocabulary.first_ordinary_id, config.vocab_size),
+            word_ids=torch.from_numpy(vocabulary.ordinary_ids).long(),
             positions=prepared.recipe.data.max_seq_length if context_heads else SAMPLED_POSITIONS,
             context_heads=context_heads,
         )

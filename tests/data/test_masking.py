@@ -205,8 +205,8 @@ def test_mask_spans_replaces_80_keeps_10_randomizes_10() -> None:
     counts = [int(is_mask.sum()), int(is_unchanged.sum()), int((~is_mask & ~is_unchanged).sum())]
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * shown.size).pvalue > 1e-3
     random_pieces = shown[~is_mask & ~is_unchanged]
-    assert random_pieces.min() >= VOCABULARY.first_ordinary_id
-    bins = np.bincount((random_pieces - VOCABULARY.first_ordinary_id) * 20 // (VOCABULARY.size - 5), minlength=20)
+    assert random_pieces.min() >= FIRST_ORDINARY
+    bins = np.bincount((random_pieces - FIRST_ORDINARY) * 20 // (VOCABULARY.size - 5), minlength=20)
     assert chisquare(bins).pvalue > 1e-3
 
 
@@ -235,7 +235,8 @@ def test_sample_batch_changes_only_masked_positions(seed: int, length: int, cap:
 @pytest.mark.parametrize("rule", ["script", "reference"])
 def test_select_spans_cuts_words_only_by_the_reference_rule(rule: WordRule) -> None:
     pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁прав", "ительств", "о", "▁народ", "ный", "."]
-    boundaries = find_word_boundaries(pieces, FIRST_ORDINARY, rule)
+    text_pieces = ["" if index < FIRST_ORDINARY else piece for index, piece in enumerate(pieces)]
+    boundaries = find_word_boundaries(text_pieces, rule)
     vocabulary = FakeVocabulary(size=len(pieces), boundaries={rule: boundaries})
     corpus = text_like_corpus(50, size=len(pieces))
     settings = PairSettings(128, word_rule=rule)

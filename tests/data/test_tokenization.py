@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.data.tokenization import clean_normalized
-from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.clean import Cleaning, clean, clean_normalized
 from albert_cli.text.sentences import split_sentences
 
 

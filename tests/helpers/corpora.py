@@ -31,6 +31,11 @@ class _Facts:
     sep_id: int = 3
     mask_id: int = 4
     first_ordinary_id: int = FIRST_ORDINARY
+
+    @property
+    def ordinary_ids(self) -> NDArray[np.int32]:
+        return np.arange(self.first_ordinary_id, self.size, dtype=np.int32)
+
     is_word_start: NDArray[np.bool_] = field(default_factory=lambda: word_starts(30_000))
     boundaries: Mapping[WordRule, WordBoundaries] = field(default_factory=dict)
 

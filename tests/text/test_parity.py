@@ -22,10 +22,11 @@ from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import read_documents
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.unigram import SPECIAL_TOKENS
-from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.languages import LANGUAGES, sentences
+from tests.helpers.vocabularies import load_sentencepiece
 
 KEPT = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
 
@@ -43,7 +44,7 @@ def glue_lines(folder: Path) -> list[str]:
     return texts
 
 
-def explain(v: Vocabulary, text: str, ours: list[int], theirs: list[int]) -> str:
+def explain(v: SentencePieceVocabulary, text: str, ours: list[int], theirs: list[int]) -> str:
     """Return the known reason why the ids of a text differ, or "unexplained"."""
     if any(token in text for token in SPECIAL_TOKENS.values()):
         return "a literal special token"
@@ -62,7 +63,7 @@ def differences(directory: Path, texts: Iterable[str]) -> Counter[str]:
     from transformers import AutoTokenizer
 
     texts = list(texts)
-    v = Vocabulary.load(directory)
+    v = load_sentencepiece(directory)
     fast = AutoTokenizer.from_pretrained(directory)
     bare = SentencePieceProcessor(model_file=str(directory / "spiece.model"))
     expected = bare.encode([clean(text, v.cleaning) for text in texts])

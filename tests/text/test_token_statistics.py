@@ -5,12 +5,12 @@ from unicodedata import normalize
 import pytest
 
 from albert_cli.text import token_statistics
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 
 TEXT = ["the file is not there.", "a snow☃man ☃", "unquestionably 한국"]
 
 
-def test_measure_tokens_follows_the_definitions(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_follows_the_definitions(small_vocabulary: SentencePieceVocabulary) -> None:
     v = small_vocabulary
     statistics = token_statistics.measure_tokens(v, TEXT)
     ids = [v.encode(text) for text in TEXT]
@@ -28,7 +28,7 @@ def test_measure_tokens_follows_the_definitions(small_vocabulary: Vocabulary) ->
     assert len(statistics.longest_pieces[0]) == max(map(len, v.pieces))
 
 
-def test_measure_tokens_pruned_needs_more_tokens(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_pruned_needs_more_tokens(small_vocabulary: SentencePieceVocabulary) -> None:
     pruned = token_statistics.measure_tokens(small_vocabulary, TEXT).pruned
     assert [rates.size for rates in pruned] == [2000, 1000, 500]
     tokens_per_word = [rates.pieces_per_word for rates in pruned]
@@ -36,7 +36,7 @@ def test_measure_tokens_pruned_needs_more_tokens(small_vocabulary: Vocabulary) -
     assert tokens_per_word[0] < tokens_per_word[2]
 
 
-def test_measure_tokens_counts_composed_characters(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_counts_composed_characters(small_vocabulary: SentencePieceVocabulary) -> None:
     """Count a Korean syllable as one character: SentencePiece composes what NFKD has decomposed."""
     decomposed = token_statistics.measure_tokens(small_vocabulary, [normalize("NFKD", "한국 각")])
     assert decomposed.distinct_characters == 3
@@ -44,7 +44,7 @@ def test_measure_tokens_counts_composed_characters(small_vocabulary: Vocabulary)
     assert decomposed.bytes_per_piece == composed.bytes_per_piece
 
 
-def test_measure_tokens_of_empty_text(small_vocabulary: Vocabulary) -> None:
+def test_measure_tokens_of_empty_text(small_vocabulary: SentencePieceVocabulary) -> None:
     statistics = token_statistics.measure_tokens(small_vocabulary, [""])
     assert statistics.unknown_rate == 0
     assert (

@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from albert_cli.text.clean import Cleaning
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
+from tests.helpers.vocabularies import load_sentencepiece
 
 # Characters newer than the Unicode tables of either side differ; these four decompose only in Python's.
 NEWER = "\ua7f2\ua7f3\ua7f4\U0001f16c"
@@ -36,11 +37,11 @@ def fast(vocabulary_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(vocabulary_dir)
 
 
-def score(v: Vocabulary, ids: list[int]) -> float:
+def score(v: SentencePieceVocabulary, ids: list[int]) -> float:
     return float(sum(v.model.pieces[i].score for i in ids))
 
 
-def differing(v: Vocabulary, fast: Any, texts: list[str]) -> list[str]:
+def differing(v: SentencePieceVocabulary, fast: Any, texts: list[str]) -> list[str]:
     """Return the texts whose ids differ for another reason than a tie of two segmentations."""
     theirs = fast(texts, add_special_tokens=False)["input_ids"]
     pairs = zip(texts, v.encode_batch(texts), theirs, strict=True)
@@ -57,12 +58,12 @@ print(AutoTokenizer.from_pretrained(sys.argv[1])("one two", "three")["input_ids"
 """
     arguments = [sys.executable, "-c", program, str(vocabulary_dir)]
     output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    v = Vocabulary.load(vocabulary_dir)
+    v = load_sentencepiece(vocabulary_dir)
     expected = [v.cls_id, *v.encode("one two"), v.sep_id, *v.encode("three"), v.sep_id]
     assert json.loads(output) == expected
 
 
-def test_auto_tokenizer_pair_has_segment_ids(small_vocabulary: Vocabulary, fast: Any) -> None:
+def test_auto_tokenizer_pair_has_segment_ids(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
     v = small_vocabulary
     encoded = fast("One text.", "And another text.")
     a = v.encode("One text.")
@@ -75,7 +76,7 @@ def test_auto_tokenizer_pair_has_segment_ids(small_vocabulary: Vocabulary, fast:
         assert getattr(fast, f"{name}_token_id") == getattr(v, f"{name}_id")
 
 
-def test_literal_mask_is_special_for_hugging_face_only(small_vocabulary: Vocabulary, fast: Any) -> None:
+def test_literal_mask_is_special_for_hugging_face_only(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
     v = small_vocabulary
     ids = fast("The [MASK] of a [MASK].", add_special_tokens=False)["input_ids"]
     pieces = [v.pieces[i] for i in ids]
@@ -91,12 +92,12 @@ def test_literal_mask_is_special_for_hugging_face_only(small_vocabulary: Vocabul
 @example("\u07eb\0")
 @example("\x01\u200b\u0301\u200ba")
 @example("2011, 1,000,000, ①，")
-def test_ids_of_any_text_are_equal(small_vocabulary: Vocabulary, fast: Any, text: str) -> None:
+def test_ids_of_any_text_are_equal(small_vocabulary: SentencePieceVocabulary, fast: Any, text: str) -> None:
     if not any(token in text for token in SPECIAL):
         assert differing(small_vocabulary, fast, [text, f"a{text}b"]) == []
 
 
-def test_ids_of_every_character_are_equal(small_vocabulary: Vocabulary, fast: Any) -> None:
+def test_ids_of_every_character_are_equal(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
     assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in OLD[:: max(1, len(OLD) // 20_000)]]) == []
 
 
@@ -114,7 +115,7 @@ def test_ids_of_every_character_are_equal(small_vocabulary: Vocabulary, fast: An
 def test_ids_with_other_cleanings_are_equal(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:
     from transformers import AutoTokenizer
 
-    v = Vocabulary((vocabulary_dir / "spiece.model").read_bytes(), cleaning)
+    v = SentencePieceVocabulary((vocabulary_dir / "spiece.model").read_bytes(), cleaning)
     v.copy_to(tmp_path)
     texts = [
         "Élève, ﬁ № ½!",

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
-from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import write_numbered_sentences
+from tests.helpers.vocabularies import load_sentencepiece
 
 
-def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: Vocabulary) -> None:
+def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: SentencePieceVocabulary) -> None:
     v = small_vocabulary
-    smaller = Vocabulary(prune_vocabulary(v.model, 500), v.cleaning)
+    smaller = SentencePieceVocabulary(prune_vocabulary(v.model, 500), v.cleaning)
     assert smaller.size == 500
     assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
     assert smaller.first_ordinary_id == v.first_ordinary_id
@@ -22,7 +23,7 @@ def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: Vocabular
     scores = {p.piece: p.score for p in v.model.pieces if p.type == p.NORMAL and len(p.piece) > 1}
     kept_scores = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept_scores) == sorted(scores.values())[-len(kept_scores) :]
-    single = Vocabulary(
+    single = SentencePieceVocabulary(
         prune_vocabulary(v.model, 1), v.cleaning
     )  # less than what every text may need: special pieces, symbols and characters remain
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
@@ -45,7 +46,7 @@ def test_log_estimate_warns_and_names_a_sample_that_fits(
     assert "warning" not in capsys.readouterr().err
 
 
-def test_train_rounds_scores(small_vocabulary: Vocabulary) -> None:
+def test_train_rounds_scores(small_vocabulary: SentencePieceVocabulary) -> None:
     scores = np.array([p.score for p in small_vocabulary.model.pieces])
     assert np.array_equal(scores * 1024, np.round(scores * 1024))
     assert np.abs(scores).max() > 5
@@ -53,7 +54,7 @@ def test_train_rounds_scores(small_vocabulary: Vocabulary) -> None:
 
 def test_train_makes_no_piece_with_digit_and_comma(tmp_path: Path) -> None:
     build([str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(120))
-    v = Vocabulary.load(tmp_path / "out")
+    v = load_sentencepiece(tmp_path / "out")
     assert not [piece for piece in v.pieces if re.search(r"\d,$", piece)]
     pieces = [v.pieces[i] for i in v.encode("In 1911, ships")]
     assert "," in pieces

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import write_numbered_sentences
 
 
-def test_pieces_begin_as_in_published_vocabularies(small_vocabulary: Vocabulary) -> None:
+def test_pieces_begin_as_in_published_vocabularies(small_vocabulary: SentencePieceVocabulary) -> None:
     v = small_vocabulary
     assert v.size == len(v.pieces) == 2000
     assert v.pieces[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -29,7 +30,9 @@ def test_pieces_begin_as_in_published_vocabularies(small_vocabulary: Vocabulary)
 
 
 @given(st.lists(st.sampled_from(["0", "00", "000", "aa", "aaa", "ss", "sss", "the", ",", "2011,"]), min_size=1))
-def test_encode_word_is_independent_of_its_position(small_vocabulary: Vocabulary, parts: list[str]) -> None:
+def test_encode_word_is_independent_of_its_position(
+    small_vocabulary: SentencePieceVocabulary, parts: list[str]
+) -> None:
     """Sums are exact, so the text before a word does not decide between its segmentations."""
     v = small_vocabulary
     word = "".join(parts)
@@ -146,20 +149,20 @@ def test_load_from_a_data_directory(tmp_path: Path, vocabulary_dir: Path) -> Non
     assert Vocabulary.load(tmp_path).pieces == Vocabulary.load(vocabulary_dir).pieces
 
 
-def test_encode_literal_special_token_is_ordinary_text(small_vocabulary: Vocabulary) -> None:
+def test_encode_literal_special_token_is_ordinary_text(small_vocabulary: SentencePieceVocabulary) -> None:
     ids = small_vocabulary.encode("the [MASK] and <pad> here")
     assert all(i == small_vocabulary.unk_id or i >= small_vocabulary.first_ordinary_id for i in ids)
 
 
 @given(st.text(), st.text())
-def test_encode_batch_equals_encoding_each(small_vocabulary: Vocabulary, a: str, b: str) -> None:
+def test_encode_batch_equals_encoding_each(small_vocabulary: SentencePieceVocabulary, a: str, b: str) -> None:
     a, b = (text.encode(errors="replace").decode() for text in (a, b))
     v = small_vocabulary
     assert v.encode_batch([a, b]) == [v.encode(a), v.encode(b)]
     assert all(0 <= i < v.size for i in v.encode(a))
 
 
-def test_decode_returns_the_cleaned_text(small_vocabulary: Vocabulary) -> None:
+def test_decode_returns_the_cleaned_text(small_vocabulary: SentencePieceVocabulary) -> None:
     v = small_vocabulary
     assert v.decode(v.encode("The Café, (2011).")) == "the cafe, (2011)."
     ids = [v.cls_id, *v.encode("one"), v.sep_id, *v.encode("two"), v.sep_id, v.pad_id]

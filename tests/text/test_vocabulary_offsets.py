@@ -76,8 +76,10 @@ def test_offsets_of_letters_by_hand(vocabulary: Vocabulary, text: str, letters: 
 def test_offsets_of_squad_contexts_spell_their_pieces(vocabulary: Vocabulary, shared_data: Path) -> None:
     articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
     contexts = [paragraph["context"] for article in articles[:3] for paragraph in article["paragraphs"]]
+    cleaning = vocabulary.cleaning
+    assert cleaning is not None
     for context, encoded in zip(contexts, vocabulary.encode_with_offsets(contexts), strict=True):
         assert encoded.ids.tolist() == vocabulary.encode(context)
         for index, start, end in zip(*encoded, strict=True):
             piece = vocabulary.pieces[index].removeprefix("▁")
-            assert index == vocabulary.unk_id or clean(context[start:end], vocabulary.cleaning) == piece
+            assert index == vocabulary.unk_id or clean(context[start:end], cleaning) == piece

@@ -8,6 +8,7 @@ import pytest
 
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.words import find_word_boundaries, is_unspaced
@@ -18,11 +19,11 @@ VOCABULARY_SIZES = {"german": 100, "russian": 70, "hindi": 76, "korean": 104, "t
 
 def starts_of(*pieces: str) -> list[bool]:
     """Flag the word starts of a text that consists of these pieces."""
-    boundaries = find_word_boundaries(pieces, 0, "script")
+    boundaries = find_word_boundaries(pieces, "script")
     return [bool(is_start) for is_start in boundaries.find_starts(np.arange(len(pieces)))]
 
 
-def test_reference_rule_follows_the_released_generator(small_vocabulary: Vocabulary) -> None:
+def test_reference_rule_follows_the_released_generator(small_vocabulary: SentencePieceVocabulary) -> None:
     starts = small_vocabulary.word_boundaries("reference").starts
     pieces = small_vocabulary.pieces
     assert starts.dtype == np.bool_
@@ -60,7 +61,7 @@ def test_script_rule_punctuation_and_digits_belong_to_the_word() -> None:
 
 
 def test_script_rule_unknown_token_continues_the_word() -> None:
-    boundaries = find_word_boundaries(["<unk>", "▁сло", "во"], 1, "script")
+    boundaries = find_word_boundaries(["", "▁сло", "во"], "script")
     assert boundaries.find_starts(np.array([1, 0, 2])).tolist() == [True, False, False]
 
 

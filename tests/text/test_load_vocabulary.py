@@ -1,0 +1,109 @@
+"""A Unigram `tokenizer.json` becomes a SentencePiece model in memory if the ids agree."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from albert_cli.errors import CheckpointError
+from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
+from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
+from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.text_files import write_numbered_sentences
+from tests.helpers.tokenizers import lines_of_eight_scripts
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(), Cleaning(False, False, "NFKC"), Cleaning(True, False, "NFC")])
+@pytest.mark.parametrize("has_cleaning_key", [True, False])
+def test_vocabulary_saved_by_transformers_is_the_same(
+    cleaning: Cleaning, has_cleaning_key: bool, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(lines_of_eight_scripts(4000)), encoding="utf-8")
+    build([str(text)], tmp_path / "ours", VocabularySettings(600, cleaning=cleaning))
+    ours = Vocabulary.load(tmp_path / "ours")
+    AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "spiece.model").exists()
+    if not has_cleaning_key:
+        path = tmp_path / "saved" / "tokenizer_config.json"
+        config = json.loads(path.read_text())
+        del config["albert_cleaning"]
+        path.write_text(json.dumps(config))
+    saved = Vocabulary.load(tmp_path / "saved")
+    assert isinstance(saved, SentencePieceVocabulary)
+    lines = lines_of_eight_scripts(8000)
+    assert saved.encode_batch(lines) == ours.encode_batch(lines)
+    if has_cleaning_key:
+        assert saved.fingerprint == ours.fingerprint
+
+
+def test_other_normalizer_keeps_the_tokenizers_backend(tmp_path: Path) -> None:
+    build([str(write_numbered_sentences(tmp_path))], tmp_path / "ours", VocabularySettings(120))
+    AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+    path.write_text(json.dumps(content))
+    vocabulary = Vocabulary.load(tmp_path / "saved")
+    assert isinstance(vocabulary, TokenizersVocabulary)
+    fast = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    texts = ["a sentence, number 3", "Another"]
+    assert vocabulary.encode_batch(texts) == [fast(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+IDS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>", "unk_piece": "<unk>"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_type": "bpe"}, "a BPE model; only UNIGRAM models are supported"),
+        ({"model_type": "word"}, "a WORD model"),
+        ({"model_type": "char", "vocab_size": 40}, "a CHAR model"),
+        ({"byte_fallback": True, "vocab_size": 400}, "byte fallback"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix"),
+        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces"),
+        ({"treat_whitespace_as_suffix": True}, "the word mark after words"),
+    ],
+)
+def test_other_kinds_of_spiece_model_are_rejected(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    train_elsewhere(tmp_path, **options)
+    with pytest.raises(CheckpointError, match=message) as raised:
+        Vocabulary.load(tmp_path)
+    assert "\n" not in raised.value.message and "tokenizer.json" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nfkc_cf", "nmt_nfkc_cf", "identity"])
+def test_normalizers_give_equal_ids_or_are_rejected(rule: str, tmp_path: Path) -> None:
+    train_elsewhere(tmp_path, normalization_rule_name=rule)
+    vocabulary = Vocabulary.load(tmp_path)
+    (tmp_path / "out").mkdir()
+    try:
+        vocabulary.copy_to(tmp_path / "out")
+    except CheckpointError as error:
+        assert "\n" not in error.message
+        return
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    for line in lines_of_eight_scripts(800):
+        assert fast(line, add_special_tokens=False)["input_ids"] == vocabulary.encode(line)
+
+
+def train_elsewhere(directory: Path, **options: Any) -> None:
+    """Train a `spiece.model` as other programs do."""
+    import sentencepiece
+
+    model = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(write_numbered_sentences(directory).read_text().lower().split("\n")),
+        model_writer=model,
+        minloglevel=2,
+        **{"vocab_size": 100, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"], **IDS, **options},
+    )
+    (directory / "spiece.model").write_bytes(model.getvalue())

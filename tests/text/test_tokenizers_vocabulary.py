@@ -1,0 +1,119 @@
+"""Vocabularies of the `tokenizers` backend give transformers' ids, and are written so that transformers reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unicodedata import category
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from albert_cli.errors import CheckpointError
+from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
+from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_scripts, train_wordpiece
+
+EXTRA = ["``quoted''  twice", "a\tb", " lead", "x" * 300, "2,011 don't!", "Cafe\u0301 👍🏽", "", "\ud800"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return KINDS[request.param](tmp_path_factory.mktemp("tokenizer") / "it")
+
+
+def hugging_face_ids(directory: Path, texts: list[str]) -> list[list[int]]:
+    load = AutoTokenizer if (directory / "tokenizer.json").is_file() else BertTokenizerFast
+    fast = load.from_pretrained(directory)
+    return [fast(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+def test_encode_equals_transformers_and_survives_copying(directory: Path, tmp_path: Path) -> None:
+    lines = lines_of_eight_scripts(8000)
+    vocabulary = Vocabulary.load(directory)
+    assert isinstance(vocabulary, TokenizersVocabulary)
+    ids = vocabulary.encode_batch(lines + EXTRA)
+    assert ids[: len(lines) + len(EXTRA) - 1] == hugging_face_ids(directory, lines + EXTRA[:-1])
+    assert vocabulary.encode_sentences(lines) == ids[: len(lines)]
+    vocabulary.copy_to(tmp_path, 128)
+    copied = Vocabulary.load(tmp_path)
+    assert copied.fingerprint == vocabulary.fingerprint
+    assert copied.encode_batch(lines + EXTRA) == ids
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    assert [fast(line, add_special_tokens=False)["input_ids"] for line in lines] == ids[: len(lines)]
+    assert fast.model_max_length == 128
+    assert (fast.cls_token_id, fast.sep_token_id, fast.mask_token_id) == (
+        *(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id),
+    )
+
+
+def test_offsets_cover_the_text_and_ids_are_equal(directory: Path) -> None:
+    lines = lines_of_eight_scripts(800)
+    vocabulary = Vocabulary.load(directory)
+    for line, ids, encoded in zip(
+        lines, vocabulary.encode_batch(lines), vocabulary.encode_with_offsets(lines), strict=True
+    ):
+        assert encoded.ids.tolist() == ids
+        covered = np.zeros(len(line), bool)
+        for start, end in zip(encoded.starts, encoded.ends, strict=True):
+            covered[start:end] = True
+        # BERT's normalizer drops accents, which no token covers then.
+        assert all(covered[i] or c.isspace() or category(c).startswith("M") for i, c in enumerate(line))
+
+
+def test_special_tokens_are_not_ordinary(directory: Path) -> None:
+    vocabulary = Vocabulary.load(directory)
+    special = {vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id}
+    assert not special & set(vocabulary.ordinary_ids.tolist())
+    names = [vocabulary.pieces[index] for index in sorted(special)]
+    texts = [f"a {name} b" for name in names]
+    assert not any(special - {vocabulary.unk_id} & set(ids) for ids in vocabulary.encode_batch(texts))
+
+
+def test_word_starts_follow_spaces(directory: Path) -> None:
+    vocabulary = Vocabulary.load(directory)
+    line = "Die Köchin kaufte gestern zwölf Bücher"
+    ids = np.array([vocabulary.cls_id, *vocabulary.encode(line)])
+    starts = vocabulary.word_boundaries().find_starts(ids)[1:]
+    if vocabulary.unk_id in ids:  # the Chinese vocabulary has no Latin letters
+        pytest.skip("no pieces for this text")
+    (encoded,) = vocabulary.encode_with_offsets([line])
+    expected = [start == 0 or line[start - 1] == " " for start in encoded.starts]
+    assert starts.tolist() == expected
+
+
+def test_continuation_equals_text_after_the_mask(directory: Path, tmp_path: Path) -> None:
+    vocabulary = Vocabulary.load(directory)
+    vocabulary.copy_to(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    for text in (", heute", "ing", " und"):
+        ids = fast(f"{fast.mask_token}{text}", add_special_tokens=False)["input_ids"]
+        assert vocabulary.encode_continuation(text) == ids[1:]
+
+
+def test_vocab_txt_equals_its_tokenizer_json(tmp_path: Path) -> None:
+    saved = train_wordpiece(tmp_path / "json")
+    vocabulary = Vocabulary.load(saved)
+    (tmp_path / "txt").mkdir()
+    (tmp_path / "txt" / "vocab.txt").write_text("\n".join(vocabulary.pieces) + "\n", encoding="utf-8")
+    lines = lines_of_eight_scripts(800)
+    assert Vocabulary.load(tmp_path / "txt").encode_batch(lines) == vocabulary.encode_batch(lines)
+
+
+def test_special_tokens_are_found_by_role(tmp_path: Path) -> None:
+    saved = train_wordpiece(tmp_path / "it")
+    config = json.loads((saved / "tokenizer_config.json").read_text())
+    vocabulary = Vocabulary.load(saved)
+    piece = vocabulary.pieces[vocabulary.ordinary_ids[0]]
+    (saved / "tokenizer_config.json").write_text(json.dumps(config | {"mask_token": {"content": piece}}))
+    assert Vocabulary.load(saved).mask_id == vocabulary.ordinary_ids[0]
+
+
+def test_missing_special_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([name for name in BERT_ROLES.values() if name != "[MASK]"]))
+    with pytest.raises(CheckpointError, match=r"vocab\.txt: .*it has no mask token"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
+        Vocabulary.load(tmp_path)
