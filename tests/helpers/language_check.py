@@ -20,6 +20,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from tests.campaigns.world import CPU, RECIPE
 from tests.command import albert
 from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
+from tests.helpers.vocabularies import load_sentencepiece
 
 _SENTENCES_PER_DOCUMENT: Final = 6
 _SEQUENCES: Final = 200
@@ -77,7 +78,7 @@ def build_language(language: str, folder: Path) -> list[str]:
 def check_language(language: str, folder: Path) -> LanguageReport:
     """Build vocabulary and data of a language, and measure what should be zero."""
     lines = build_language(language, folder)
-    vocabulary = Vocabulary.load(folder / "vocabulary")
+    vocabulary = load_sentencepiece(folder / "vocabulary")
     encoded = [vocabulary.encode(line) for line in lines]
     restored = [vocabulary.decode(ids) for ids in encoded]
     expected_texts = [clean(line, vocabulary.cleaning) for line in lines]
