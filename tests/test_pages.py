@@ -210,17 +210,16 @@ def shape(text: str) -> str:
     return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
 
 
-def check_printed(command: str, wanted: list[str], printed: str) -> None:
-    """Every line that the README shows was printed, up to numbers; those of `albert params` exactly."""
+def lines_not_printed(command: str, shown: list[str], printed: str) -> list[str]:
+    """List the lines that a page shows and the command did not print, up to numbers; for `albert params` exactly."""
     exact = command.startswith("albert params albert")
-    there = {line.rstrip() if exact else shape(line) for line in printed.splitlines()}
-    for line in wanted:
-        if line != "…":
-            assert (line if exact else shape(line)) in there, f"$ {command}\nnot printed: {line}\n{printed}"
+    lines = {line.rstrip() if exact else shape(line) for line in printed.splitlines()}
+    return [line for line in shown if line != "…" and (line if exact else shape(line)) not in lines]
 
 
 def walk(text: str, run: Callable[[str], str]) -> None:
     """Run the commands of a page in the current folder and compare what they print with what it shows."""
+    differences = []
     for block in blocks(text):
         if not block.is_run:
             continue
@@ -231,7 +230,10 @@ def walk(text: str, run: Callable[[str], str]) -> None:
             for part in parts:
                 if part.startswith(INSTALLS):
                     continue  # see test_ci_installs_as_the_readme_says
-                check_printed(part, wanted, (in_python if block.language == "python" else run)(part))
+                printed = (in_python if block.language == "python" else run)(part)
+                if missing := lines_not_printed(part, wanted, printed):
+                    differences.append("\n".join([f"$ {part}", "not printed:", *missing, "printed:", printed]))
+    assert not differences, "\n\n".join(differences)
 
 
 def in_python(program: str) -> str:
