@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.lines import check_characters, reject_utf16
@@ -16,6 +18,21 @@ from albert_cli.text.records import iter_csv_rows, iter_json_objects, iter_parqu
 from albert_cli.text.source_parts import SourcePart, translate_read_errors
 from albert_cli.text.sources import TextSource
 
+_SAVE_AS_CSV = "save it as CSV (UTF-8) from the spreadsheet program"
+_DECOMPRESS = "decompress it first"
+# First bytes of files that people rename to .csv and the like.
+_BINARY_FORMATS = (
+    (b"PK\x03\x04", "an Excel or LibreOffice workbook (or another zip archive)", _SAVE_AS_CSV),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook (.xls)", _SAVE_AS_CSV),
+    (b"PAR1", "a Parquet file", "rename it to .parquet"),
+    (b"\x1f\x8b", "a gzip archive", _DECOMPRESS),
+    (b"BZh", "a bzip2 archive", _DECOMPRESS),
+    (b"\xfd7zXZ\x00", "an xz archive", _DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive", _DECOMPRESS),
+    (b"%PDF", "a PDF document", "export its text"),
+    (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
+)
+_SEPARATOR_LINE = re.compile('"?sep=(.)"?')  # Excel's first line, which names the delimiter
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
@@ -40,12 +57,20 @@ def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
     with translate_read_errors(path):
         raw = path.read_bytes()
+    reject_binary_formats(path, raw)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
+
+
+def reject_binary_formats(path: Path, raw: bytes) -> None:
+    """Raise `InputError` that names the format of a file that is not text, such as a renamed workbook."""
+    for magic, name, remedy in _BINARY_FORMATS:
+        if raw.startswith(magic):
+            raise InputError(f"{path}: {name}, not text", remedy)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -66,9 +91,26 @@ def parse_json_as(schema: type[RecordT], text: str, where: str, hint: str) -> Re
         raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
 
 
-def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True) -> TextTable:
-    """Read a delimited file. Without quoting every line is a row and a quote is a character, as in GLUE."""
-    numbered_lines = enumerate(read_lines(path), start=1)
+def read_delimited(
+    path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True, alternatives: str = ""
+) -> TextTable:
+    """Read a delimited file. Without quoting every line is a row and a quote is a character, as in GLUE.
+
+    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. Else it is one of `alternatives`
+    if the header contains that one and not `delimiter`.
+    """
+    lines = read_lines(path)
+    first_line = 1
+    separator = _SEPARATOR_LINE.fullmatch(lines[0]) if header and lines else None
+    if separator is not None:
+        delimiter = separator[1]
+        first_line = 2
+    elif lines and delimiter not in lines[0]:
+        found_alternatives = [sign for sign in alternatives if sign in lines[0]]
+        if len(found_alternatives) == 1:
+            delimiter = found_alternatives[0]
+            console.info(f"{path}: the columns are separated by {delimiter!r}")
+    numbered_lines = enumerate(lines[first_line - 1 :], start=first_line)
     if quoting:
         rows = list(iter_csv_rows(numbered_lines, f"{path}:{{}}".format, delimiter))
     else:
@@ -76,7 +118,7 @@ def read_delimited(path: Path, delimiter: str = "\t", *, quoting: bool = False, 
     if header and not rows:
         raise InputError(f"{path}: empty, without a header", "check that the file is complete")
     columns = tuple(rows.pop(0)[1]) if header else ()
-    return TextTable(str(path), columns, [cells for _, cells in rows], [number for number, _ in rows])
+    return TextTable(str(path), columns, [cells for _, cells in rows], [number for number, _ in rows], delimiter)
 
 
 def read_objects(path: Path) -> TextTable:

@@ -41,6 +41,7 @@ from albert_cli.tasks.text_table import TextTable
 T = TypeVar("T")
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+_OTHER_DELIMITERS = ";\t,"  # of spreadsheets in other languages
 _MAX_LABELS_SHOWN = 10
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
@@ -334,7 +335,8 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
         return read_objects(path)
     quoting = settings.quoting == "on" or (settings.quoting == "auto" and suffix == ".csv")
     delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
-    table = read_delimited(path, delimiter, quoting=quoting)
+    alternatives = "" if settings.delimiter else _OTHER_DELIMITERS
+    table = read_delimited(path, delimiter, quoting=quoting, alternatives=alternatives)
     for column in table.columns:
         if table.columns.count(column) > 1:
             raise InputError(f"{path}:1: the column {column!r} occurs twice", "rename one of them")

@@ -20,6 +20,7 @@ class TextTable:
     columns: tuple[str, ...]
     cells: list[list[str]]
     lines: list[int]
+    delimiter: str = "\t"
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -42,10 +43,18 @@ class TextTable:
         """Raise `InputError` for the first row whose number of fields is not the number of columns."""
         for index, row in enumerate(self.cells):
             if len(row) != len(self.columns):
-                hint = "look for a tab or line break inside a text, or a cut line"
-                if has_wrong_delimiter(self.columns):
-                    hint = DELIMITER_HINT
+                hint = self._width_hint(len(row))
                 raise InputError(f"{self.where(index)}: {len(row)} fields instead of {len(self.columns)}", hint)
+
+    def _width_hint(self, fields: int) -> str:
+        """Return the remedy for a row of this many fields."""
+        if has_wrong_delimiter(self.columns):
+            return DELIMITER_HINT
+        if fields < len(self.columns):
+            return "look for a line break inside a text, or a cut line"
+        if self.delimiter == "\t":
+            return "look for a tab inside a text"
+        return f'put quotes around texts that contain {self.delimiter!r}, as in "a{self.delimiter} b"'
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = UNIQUE_HINT) -> list[str]:
         """Return the rows' ids from a column, or their indices if there is no such column."""

@@ -1,0 +1,91 @@
+"""Files as spreadsheet programs write them, and files that are something else."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from albert_cli.config import validate_recipe
+from albert_cli.errors import InputError
+from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+
+def workbook() -> bytes:
+    """Return the bytes of a zip archive, as an .xlsx file is."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (workbook(), "an Excel or LibreOffice workbook"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook"),
+        (gzip.compress(b"text,label\n"), "a gzip archive"),
+        (b"PAR1\x15\x04", "a Parquet file"),
+        (b"%PDF-1.7\n", "a PDF document"),
+        (b"\x28\xb5\x2f\xfd\x04", "a Zstandard archive"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_read_text_names_binary_formats(tmp_path: Path, content: bytes, name: str, suffix: str) -> None:
+    path = tmp_path / f"train.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        open_table(TableSettings(), str(tmp_path))
+    assert raised.value.message.startswith(f"{path}: {name}") and raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "sep=;\ntext;label\na, b;x\nc;y\n"),
+        ("a.csv", '"sep=;"\r\ntext;label\r\n"a, b";x\r\nc;y\r\n'),
+        ("a.csv", "\ufeffsep=\t\ntext\tlabel\na, b\tx\nc\ty\n"),
+        ("a.csv", 'sep=,\ntext,label\n"a, b",x\nc,y\n'),
+        ("a.csv", "sep=|\ntext|label\na, b|x\nc|y\n"),
+        ("a.csv", "text;label\na, b;x\nc;y\n"),
+        ("a.csv", 'text;label\n"a, b";x\nc;y\n'),
+        ("a.csv", "text\tlabel\na, b\tx\nc\ty\n"),
+        ("a.tsv", "text,label\na b,x\nc,y\n"),
+    ],
+)
+def test_read_delimited_finds_the_delimiter(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
+    assert isinstance(task, Classification)
+    assert [example.text_a.replace(",", "") for example in task.read("dev")] == ["a b", "c"]
+
+
+def test_read_delimited_sep_line_keeps_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sep=;\ntext;label\na;x\nb;\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.csv:4: the label is empty"):
+        open_table(TableSettings(), str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("a.csv", "text,label\nthe film, was great,good\n", "put quotes around texts that contain ','"),
+        ("a.csv", "text;label\nthe film; was great;good\n", "put quotes around texts that contain ';'"),
+        ("a.csv", "text,label\nthe film\n", "a cut line"),
+        ("a.tsv", "text\tlabel\nthe\tfilm\tgood\n", "a tab inside a text"),
+        ("a.tsv", "text\tlabel\nthe film\n", "a cut line"),
+    ],
+)
+def test_check_widths_hint_fits_the_delimiter(tmp_path: Path, name: str, content: str, hint: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{name}:2: \d fields instead of 2") as raised:
+        open_table(TableSettings(), str(path))
+    assert hint in str(raised.value.hint)
