@@ -114,8 +114,6 @@ def test_a_table_that_is_cut_at_another_sign(work: Path, run: Path) -> None:
     (work / "a.csv").write_text("id;text;label\n1;Yes, it is.;good\n2;No.;bad\n")
     said = refused(INPUT, "vocab", "a.csv", "--out", "out")
     assert "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by" in said.err
-        "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by commas" in said.err
-    )
     (work / "b.csv").write_text("text|label\nYes, it is.|good\nNo.|bad\n")
     said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "b.csv", "--out", "out")
     assert "error: b.csv:2: 2 fields instead of 1\nhint: use -s table.d" in said.err
