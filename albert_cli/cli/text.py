@@ -44,6 +44,9 @@ def vocab(
         Literal["NFKD", "NFKC", "NFC", "none"],
         typer.Option(help="Unicode normal form; text that keeps its accents is composed in any case."),
     ] = "NFKD",
+    keep_zwnj: Annotated[
+        bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C) instead of a space.")
+    ] = False,
     language: Language = "en",
     text_field: TextField = "text",
     max_line: MaxLine = "64MiB",
@@ -66,7 +69,7 @@ def vocab(
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = build_vocabulary.VocabularySettings(
-        size, cleaning, sample_size, character_coverage, seed, language, read
+        size, cleaning, sample_size, character_coverage, seed, language, keep_zwnj, read
     )
     built = build_vocabulary.build(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))

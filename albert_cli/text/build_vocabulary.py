@@ -48,6 +48,7 @@ class VocabularySettings:
     character_coverage: float = 0.99995
     seed: int = 0
     language: str = "en"
+    keep_zwnj: bool = False
     read: ReadSettings = field(default_factory=ReadSettings)
 
     def __post_init__(self) -> None:
@@ -73,11 +74,12 @@ class VocabularyRequest:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Sentences of the text, of the training sample, of those too long for SentencePiece, and held out."""
+    """Sentences read, trained on, split because they are long, empty after the cleaning, and held out."""
 
     read: int
     training: int
-    too_long: int
+    split: int
+    empty: int
     held_out: int
 
 
@@ -153,15 +155,19 @@ def _train(
     if sentences:
         log_training_estimate(len(sentences), utf8_size(sentences))
     accents = measure_accent_stripping(sentences, settings.cleaning)
-    warn_about_normalization(accents, sentences, settings.cleaning)
+    warn_about_normalization(accents, sentences, settings.cleaning, settings.keep_zwnj)
+    sampled = len(sentences)
     clean_in_place(sentences, settings.cleaning)
+    empty = sampled - len(sentences)
     if not sentences:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
     held_out = []
     if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT:
         held_out = sentences[99::100]
         del sentences[99::100]
-    model = train_unigram(sentences, settings.size, settings.character_coverage, settings.seed)
+    model = train_unigram(
+        sentences, settings.size, settings.character_coverage, settings.seed, keep_zwnj=settings.keep_zwnj
+    )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
     report = VocabularyReport(
         request=request,
@@ -169,7 +175,8 @@ def _train(
         sentences=SentenceCounts(
             read=sample.sentences_read,
             training=len(sentences),
-            too_long=sum(map(exceeds_training_length, sentences)),
+            split=sum(map(exceeds_training_length, sentences)),
+            empty=empty,
             held_out=len(held_out),
         ),
         characters=sum(map(len, sentences)),
@@ -183,9 +190,16 @@ def format_summary(built: BuiltVocabulary) -> str:
     """Return the report in a few lines for a person."""
     report = built.report
     sentences = report.sentences
+    details = [f"{report.characters / 1e6:.1f} M characters"]
+    if sentences.held_out:
+        details.append(f"{sentences.held_out:,} held out")
+    if sentences.split:
+        details.append(f"{sentences.split:,} long ones split")
+    if sentences.empty:
+        details.append(f"{sentences.empty:,} empty after cleaning left out")
     head = (
         f"{built.directory}: {report.request.settings.size:,} tokens"
-        f" from {sentences.training:,} of {sentences.read:,} sentences ({report.characters / 1e6:.1f} M characters)"
+        f" from {sentences.training:,} of {sentences.read:,} sentences ({', '.join(details)})"
     )
     return "\n".join([head, *_format_tokens(report)])
 

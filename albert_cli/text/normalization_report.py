@@ -9,6 +9,7 @@ from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.unigram import ZWNJ
 
 _MEASURED_SENTENCES = 50_000
 _MEASURED_FOR_DOTLESS_I = 1000
@@ -55,13 +56,22 @@ def measure_accent_stripping(sentences: Sequence[str], cleaning: Cleaning) -> Ac
     return AccentReport(changed / total, merged.total() / total, examples)
 
 
-def warn_about_normalization(accents: AccentReport | None, sentences: Sequence[str], cleaning: Cleaning) -> None:
-    """Warn once about what the cleaning takes from raw sentences, with the options that keep it."""
+def warn_about_normalization(
+    accents: AccentReport | None, sentences: Sequence[str], cleaning: Cleaning, keep_zwnj: bool = False
+) -> None:
+    """Warn once about what the normalization takes from raw sentences, with the options that keep it."""
     warnings = []
     if accents and accents.changed >= _MIN_CHANGED_FRACTION:
         warnings.append(_describe_accents(accents))
     if cleaning.lowercase and _has_dotless_i(sentences):
         warnings.append("lower-casing turns I into i, but this text has ı; use --no-lowercase to keep it")
+    if not keep_zwnj:
+        split_fraction = _measure_zwnj(sentences)
+        if split_fraction >= _MIN_CHANGED_FRACTION:
+            warnings.append(
+                f"{split_fraction:.1%} of the words contain a zero-width non-joiner (U+200C), which becomes a space;"
+                " use --keep-zwnj to keep it"
+            )
     if warnings:
         console.warn("; ".join(warnings))
 
@@ -77,6 +87,12 @@ def _describe_accents(accents: AccentReport) -> str:
 def _has_dotless_i(sentences: Sequence[str]) -> bool:
     text = "".join(_take_evenly(sentences, _MEASURED_FOR_DOTLESS_I))
     return text.count("ı") > _MIN_DOTLESS_FRACTION * len(text)
+
+
+def _measure_zwnj(sentences: Sequence[str]) -> float:
+    """Return the fraction of words that contain a zero-width non-joiner."""
+    words = [word for sentence in _take_evenly(sentences, _MEASURED_SENTENCES) for word in sentence.split()]
+    return sum(ZWNJ in word for word in words) / max(len(words), 1)
 
 
 def _take_evenly(sentences: Sequence[str], count: int) -> Sequence[str]:

@@ -86,6 +86,11 @@ class SentencePieceVocabulary(Vocabulary):
             digest.update(f"{piece.piece}\0{piece.score if text else 0}\n".encode())
         return digest.hexdigest()[:16]
 
+    def normalize(self, text: str) -> str:
+        """Return `text` as it is encoded: cleaned, then normalized by SentencePiece."""
+        normalized: str = self._processor.normalize(clean(text, self.cleaning))
+        return normalized.replace("▁", " ").strip()
+
     def encode_continuation(self, text: str) -> list[int]:
         """Encode text that continues right after a special token: no word begins at its first character."""
         ids: list[int] = self._continuation_processor.encode(clean(text, self.cleaning))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -56,15 +55,15 @@ class TokenStatistics(TokenRates):
 def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
     """Measure a vocabulary on cleaned sentences; the result is unbiased if it was not trained on them."""
     measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
-    composed = [normalize("NFKC", sentence) for sentence in measured]
+    normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
-    characters = Counter("".join(composed).replace(" ", ""))
+    characters = Counter("".join(normalized).replace(" ", ""))
     missing = Counter({character: count for character, count in characters.items() if character not in pieces})
     token_ids = vocabulary.encode_batch(measured)
     piece_counts = Counter(index for row in token_ids for index in row)
     ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     return TokenStatistics(
-        **vars(_measure_rates(composed, token_ids, vocabulary.unk_id)),
+        **vars(_measure_rates(normalized, token_ids, vocabulary.unk_id)),
         measured_on=len(measured),
         character_coverage=1 - missing.total() / max(characters.total(), 1),
         distinct_characters=len(characters),
@@ -72,12 +71,12 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
         most_frequent_without_piece=[character for character, _ in missing.most_common(_LISTED)],
         longest_pieces=sorted(ordinary, key=lambda piece: (-len(piece), piece))[:_LISTED],
         most_frequent_pieces=[vocabulary.pieces[index] for index, _ in piece_counts.most_common(_LISTED)],
-        pruned=_measure_pruned(vocabulary, measured, composed),
+        pruned=_measure_pruned(vocabulary, measured, normalized),
     )
 
 
 def _measure_pruned(
-    vocabulary: SentencePieceVocabulary, sentences: Sequence[str], composed: Sequence[str]
+    vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
     pruned_by_size: dict[int, SentencePieceVocabulary] = {}
     for fraction in _SIZE_FRACTIONS:
@@ -87,17 +86,17 @@ def _measure_pruned(
     rates = []
     for size, pruned in pruned_by_size.items():
         token_ids = pruned.encode_batch(sentences)
-        rates.append(PrunedRates(**vars(_measure_rates(composed, token_ids, pruned.unk_id)), size=size))
+        rates.append(PrunedRates(**vars(_measure_rates(normalized, token_ids, pruned.unk_id)), size=size))
     return rates
 
 
-def _measure_rates(composed: Sequence[str], token_ids: Sequence[Sequence[int]], unk_id: int) -> TokenRates:
+def _measure_rates(normalized: Sequence[str], token_ids: Sequence[Sequence[int]], unk_id: int) -> TokenRates:
     pieces = max(sum(map(len, token_ids)), 1)
-    words = max(sum(len(sentence.split()) for sentence in composed), 1)
+    words = max(sum(len(sentence.split()) for sentence in normalized), 1)
     return TokenRates(
         pieces_per_word=pieces / words,
-        characters_per_piece=sum(map(len, composed)) / pieces,
-        bytes_per_piece=sum(len(sentence.encode()) for sentence in composed) / pieces,
+        characters_per_piece=sum(map(len, normalized)) / pieces,
+        bytes_per_piece=sum(len(sentence.encode()) for sentence in normalized) / pieces,
         unknown_rate=sum(row.count(unk_id) for row in token_ids) / pieces,
     )
 

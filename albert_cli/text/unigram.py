@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from io import BytesIO
 from typing import Any
-from unicodedata import normalize
+from unicodedata import combining
 
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.machine import memory_info
+from albert_cli.text.charsmap import keep_character
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _DIGIT_COMMA_PENALTY = 100.0
@@ -20,8 +22,12 @@ CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 _DIGIT_COMMA = re.compile(r"(?<=\d),")
 _BOUNDARY = "\ufdd0"  # a code point that is no character: pieces must not cross it
+ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian and in scripts of India
+_ZWNJ_PLACEHOLDER = "\ufdd3"  # a code point that is no character
+_RESERVED = "\u2585"  # SentencePiece leaves sentences with this character out of the training
 _MAX_SENTENCE_BYTES = 4192  # SentencePiece leaves longer sentences out of the training
 _MAX_SENTENCES = 10_000_000
+_MAX_PARTS = 32  # of a sentence, which has at most 16,384 characters
 # Measured on 2 to 230 MB of English, and of the same text in Greek and Chinese letters: 19 to 24 bytes of memory and
 # 0.4 to 1.4 microseconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array.
 _MEMORY_PER_BYTE = 23
@@ -100,10 +106,13 @@ def utf8_size(sentences: Sequence[str]) -> int:
     return sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in sentences)
 
 
-def train_unigram(sentences: list[str], size: int, character_coverage: float, seed: int) -> bytes:
+def train_unigram(
+    sentences: list[str], size: int, character_coverage: float, seed: int, *, keep_zwnj: bool = False
+) -> bytes:
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
-    The same sentences, options and seed give the same bytes. Raises `InputError` if the text does not allow the size.
+    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space. The same
+    sentences, options and seed give the same bytes. Raises `InputError` if the text does not allow the size.
     """
     import sentencepiece
 
@@ -111,12 +120,12 @@ def train_unigram(sentences: list[str], size: int, character_coverage: float, se
     model = BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_insert_boundaries, sentences),
+            sentence_iterator=_iter_training_lines(sentences, keep_zwnj),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
             character_coverage=character_coverage,
-            input_sentence_size=max(_MAX_SENTENCES, len(sentences)),  # all: they are a sample already
+            input_sentence_size=max(_MAX_SENTENCES, _MAX_PARTS * len(sentences)),  # all: they are a sample already
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             train_extremely_large_corpus=utf8_size(sentences) > _MAX_32BIT_BYTES,
@@ -131,27 +140,73 @@ def train_unigram(sentences: list[str], size: int, character_coverage: float, se
         )
     except RuntimeError as error:
         raise _translate_training_error(error, size) from None
-    return _round_scores(model.getvalue())
+    proto = read_model(model.getvalue())
+    _round_scores(proto)
+    if keep_zwnj:
+        for piece in proto.pieces:
+            piece.piece = piece.piece.replace(_ZWNJ_PLACEHOLDER, ZWNJ)
+        proto.normalizer_spec.precompiled_charsmap = keep_character(proto.normalizer_spec.precompiled_charsmap, ZWNJ)
+    return bytes(proto.SerializeToString())
 
 
-def _round_scores(model: bytes) -> bytes:
+def _round_scores(proto: Any) -> None:
     """Round the scores to multiples of 1/1024, whose sums are exact up to 16,384, some 1,500 pieces.
 
     SentencePiece adds scores in single precision, `tokenizers` in double. If two segmentations have the same pieces in
     another order ("0 00", "00 0"), rounding would decide between them, differently in each program and after each
     beginning of a line.
     """
-    proto = read_model(model)
     for piece in proto.pieces:
         piece.score = round(piece.score * _SCORE_STEPS_PER_NAT) / _SCORE_STEPS_PER_NAT
-    return bytes(proto.SerializeToString())
 
 
 def exceeds_training_length(sentence: str) -> bool:
-    """Return True if SentencePiece leaves the sentence out of its training."""
+    """Return True if the training splits the sentence."""
     if len(sentence) <= _MAX_SENTENCE_BYTES // 4:
         return False
     return len(_insert_boundaries(sentence).encode()) > _MAX_SENTENCE_BYTES
+
+
+def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]:
+    """Yield the sentences with boundaries, in parts that are short enough to be used."""
+    for sentence in sentences:
+        if keep_zwnj:
+            sentence = sentence.replace(ZWNJ, _ZWNJ_PLACEHOLDER)
+        prepared = _insert_boundaries(sentence)
+        if len(prepared) <= _MAX_SENTENCE_BYTES // 4:
+            yield prepared
+        else:
+            yield from _split_by_bytes(prepared, _MAX_SENTENCE_BYTES)
+
+
+def _split_by_bytes(text: str, max_bytes: int) -> Iterator[str]:
+    """Yield the text in parts of at most `max_bytes` of UTF-8, split at spaces or else between characters.
+
+    A character stays together with the combining marks that follow it, unless these alone are too long.
+    """
+    data = text.encode()
+    start = 0
+    while len(data) - start > max_bytes:
+        end = data.rfind(b" ", start, start + max_bytes + 1)
+        if end <= start:
+            end = _last_character_start(data, start, start + max_bytes)
+        yield data[start:end].decode()
+        start = end
+    yield data[start:].decode()
+
+
+def _last_character_start(data: bytes, start: int, limit: int) -> int:
+    """Return the last position up to `limit` at which a character begins, preferably one that is no combining mark."""
+    position = limit
+    while position > start:
+        is_continuation = data[position] & 0xC0 == 0x80
+        if not is_continuation and not combining(data[position : position + 4].decode(errors="ignore")[0]):
+            return position
+        position -= 1
+    position = limit
+    while data[position] & 0xC0 == 0x80:
+        position -= 1
+    return position
 
 
 def prune_vocabulary(proto: Any, size: int) -> bytes:
@@ -173,8 +228,20 @@ def prune_vocabulary(proto: Any, size: int) -> bytes:
 
 def _insert_boundaries(sentence: str) -> str:
     """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalize_digit_comma`)."""
-    # NFKC first, as SentencePiece will apply it, so that full-width commas are included.
-    return _DIGIT_COMMA.sub(_BOUNDARY + ",", normalize("NFKC", sentence).replace(_BOUNDARY, ""))
+    if not (sentence.isascii() and sentence.isprintable()):
+        # As SentencePiece will do when it encodes, so that full-width commas are included. Python's NFKC differs.
+        sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
+    return _DIGIT_COMMA.sub(_BOUNDARY + ",", sentence)
+
+
+@cache
+def _nmt_nfkc() -> Any:
+    """Return the normalizer that SentencePiece trains with by default."""
+    from sentencepiece import SentencePieceNormalizer
+
+    return SentencePieceNormalizer(
+        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+    )
 
 
 def _translate_training_error(error: RuntimeError, size: int) -> InputError:
@@ -187,8 +254,6 @@ def _translate_training_error(error: RuntimeError, size: int) -> InputError:
     if match := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         problem = f"{size:,} tokens are too few for the text's characters, which need {match[1]}"
         return InputError(problem, "use a larger --size, or a lower --character-coverage")
-    if "all_chars_count" in message:
-        return InputError("the text has no characters, only control codes", "use other text")
-    if "sentences_.empty()" in message:
-        return InputError("no sentence is short enough to train on (4,192 bytes)", "split the text into sentences")
+    if "all_chars_count" in message or "sentences_.empty()" in message:
+        return InputError("the text has only control codes and reserved characters", "use other text")
     return InputError(f"SentencePiece cannot train on this text ({message})")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from albert_cli.errors import InputError
+from albert_cli.text.build_vocabulary import BuiltVocabulary, VocabularySettings, build
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import SourcePart
@@ -51,3 +54,13 @@ def write_numbered_sentences(folder: Path, count: int = 3000) -> Path:
     sentences = [f"In {1900 + i % 50}, {i},{i:03}, ships left the harbour of town {i % 7}." for i in range(count)]
     path.write_text("\n".join(sentences))
     return path
+
+
+def build_largest_vocabulary(source: Path, out: Path, **options: Any) -> BuiltVocabulary:
+    """Build a vocabulary of the largest size that a small text allows; options: those of `VocabularySettings`."""
+    try:
+        return build([str(source)], out, VocabularySettings(**options))
+    except InputError as error:
+        size = re.search(r"--size (\d+)", error.hint or "")
+        assert size, error.message
+        return build([str(source)], out, VocabularySettings(size=int(size[1]), **options))
