@@ -52,11 +52,11 @@ def test_a_lower_coverage_leaves_rare_characters_out(documents_file: Path, tmp_p
                 "vocab", tmp_path / "in.txt", "--size", 200, "--character-coverage", share, "--out", tmp_path / share,
                 "--json",
             ).out
-        )
+        )["report"]
         for share in ("1.0", "0.99")
     ]  # fmt: skip
-    assert reports[0]["character_coverage_achieved"] == 1 > reports[1]["character_coverage_achieved"]
-    assert [r["request"]["character_coverage"] for r in reports] == [1.0, 0.99]
+    assert reports[0]["tokens"]["character_coverage"] == 1 > reports[1]["tokens"]["character_coverage"]
+    assert [report["request"]["settings"]["character_coverage"] for report in reports] == [1.0, 0.99]
 
 
 def test_a_bare_vocabulary_leaves_the_length_at_the_paper_s(tiny_vocabulary: Path) -> None:

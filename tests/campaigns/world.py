@@ -61,7 +61,7 @@ precision = "fp32"
 compile = "off"
 """
 TASKS = ("table", "mrpc", "squad2", "race")
-_MORE = ("scored", "further", "vocabulary-half", "searched", "reproduced")
+_MORE = ("scored", "further", "searched", "reproduced")
 CPU = ("--device", "cpu")
 
 
@@ -115,7 +115,6 @@ def _more() -> None:
     """What few verbs read."""
     Path("scored.toml").write_text('extends = "recipe.toml"\nevaluation = ["further"]\n')
     albert("data", "text/b.jsonl", "--vocab", "vocabulary", "--out", "further", "--holdout", 0.2, "--workers", 1)
-    albert("vocab", "text/a.txt", "text/b.jsonl", "--size", 70, "--out", "vocabulary-half", "--task", "0/2")
     for command in _of_many_runs():
         albert(*command.words)
 
@@ -279,8 +278,6 @@ def _of_text() -> Iterator[Command]:
     for source in ("squad:squad/train-v2.0.json", "squad-answers:squad/train-v2.0.json", "race:race"):
         call, kind = f"data {source} --vocab vocabulary --out out --workers 1", source.partition(":")[0]
         yield _command("data", call, f"{kind.partition('-')[0]} vocabulary", weight=0.5)
-    call = "vocab text/a.txt text/b.jsonl --size 70 --out vocabulary-half --task 1/2"
-    yield _command("vocab, a share", call, "text/a.txt text/b.jsonl vocabulary-half", "vocabulary-half")
     call = "vocab text/a.txt --size 70 --out vocabulary"
     yield _command("vocab, found", call, "text/a.txt vocabulary", "vocabulary")
     call = "data text/a.txt --vocab vocabulary --out data --holdout 0.2 --workers 1"
