@@ -11,8 +11,8 @@ from albert_cli.text.charsmap import keep_character
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.normalization_report import warn_about_normalization
 from albert_cli.text.unigram import ZWNJ
-from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import build_largest_vocabulary
+from tests.helpers.vocabularies import load_sentencepiece
 
 KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
 
@@ -72,7 +72,7 @@ def test_vocabulary_keeps_zwnj_on_request_with_equal_ids(
     assert "--keep-zwnj" not in capsys.readouterr().err
     assert built.report.tokens.character_coverage == 1
     assert built.report.tokens.unknown_rate == 0
-    vocabulary = Vocabulary.load(tmp_path / "kept")
+    vocabulary = load_sentencepiece(tmp_path / "kept")
     tokenizer = Tokenizer.from_file(str(tmp_path / "kept" / "tokenizer.json"))
     for line in [*lines[:50], ZWNJ, f"{ZWNJ}a {ZWNJ} b{ZWNJ}", f"Ａ{ZWNJ}２,", f"e{ZWNJ}\u0301"]:
         ids = vocabulary.encode(line)
