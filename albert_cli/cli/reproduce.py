@@ -38,6 +38,9 @@ def reproduce(
     tasks: Annotated[
         Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); default: no tasks.")
     ] = None,
+    minimal_pairs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also score minimal pairs: JSON Lines in BLiMP's layout.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds per variant; default: the scale's.")] = None,
     overrides: Overrides = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Parallel stages; default: one per GPU, else one.")] = None,
@@ -79,6 +82,7 @@ def reproduce(
         extra_text=tuple(extra_text or ()),
         data=data,
         tasks=tasks,
+        minimal_pairs=minimal_pairs,
         seeds=seeds,
         changes=tuple(overrides or ()),
         device=device,
@@ -105,6 +109,9 @@ def probe(
         int,
         typer.Option(min=0, help="Also score every depth up to this one (early exit or repeated layers)."),
     ] = 0,
+    minimal_pairs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also score minimal pairs: JSON Lines in BLiMP's layout.")
+    ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -119,5 +126,5 @@ def probe(
     """
     from albert_cli.experiments import probe as verb_module
 
-    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers)
+    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers, minimal_pairs)
     console.print_result(result, verb_module.format_probe(result))

@@ -332,7 +332,13 @@ def _format_command(plan: ExperimentPlan) -> str:
     words = ["albert", "reproduce", plan.experiment.argument, "--scale", request.scale, "--out", str(request.out)]
     for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
         words += [word for value in values for word in (option, value)]
-    for option, value in (("--data", request.data), ("--tasks", request.tasks), ("--seeds", request.seeds)):
+    options = (
+        ("--data", request.data),
+        ("--tasks", request.tasks),
+        ("--minimal-pairs", request.minimal_pairs),
+        ("--seeds", request.seeds),
+    )
+    for option, value in options:
         if value is not None:
             words += [option, str(value)]
     return shlex.join(words)

@@ -35,6 +35,8 @@ class ExperimentRequest:
     """A finished data directory that replaces the text."""
     tasks: Path | None = None
     """The folder of the tasks' files."""
+    minimal_pairs: Path | None = None
+    """A file of minimal pairs that every probe scores."""
     seeds: int | None = None
     changes: tuple[str, ...] = ()
     """Changes to every pretraining recipe: `section.key=value`."""

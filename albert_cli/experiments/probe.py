@@ -31,6 +31,7 @@ from albert_cli.data.records import read_data_facts
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.experiments.minimal_pairs import format_minimal_pairs, read_minimal_pairs, score_minimal_pairs
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
@@ -54,18 +55,27 @@ class ProbeRecipe:
 
 
 def probe(
-    checkpoint: str, data: Path, sequences: int, overrides: Sequence[str] = (), device: str = "auto", layers: int = 0
+    checkpoint: str,
+    data: Path,
+    sequences: int,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    layers: int = 0,
+    minimal_pairs: Path | None = None,
 ) -> dict[str, Any]:
     """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
 
     Examples are sampled with the settings of the checkpoint's own run (`data` in the result), else with the paper's;
     `overrides` come last. `mlm_…` are scores on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs of
     either rule (§4.6) if the checkpoint has a head for them; an untrained head guesses. `layers` also runs the stack to
-    every depth up to this number (`depths`); beyond its end the stack repeats. Raises `CheckpointError` without a
+    every depth up to this number (`depths`); beyond its end the stack repeats. `minimal_pairs` is a file of such pairs
+    to score. Raises `CheckpointError` without a
     masked-language head, `ConfigError` if the data have another vocabulary.
     """
+    minimal = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
-    text = _load_text(data, hub.load_vocabulary(pretrained), checkpoint)
+    vocabulary = hub.load_vocabulary(pretrained)
+    text = _load_text(data, vocabulary, checkpoint)
     pairs = _pair_settings(pretrained, overrides)
     target = choose_device(device)
     model = PretrainingModel(pretrained.config)
@@ -89,6 +99,11 @@ def probe(
     }
     if layers:
         result["depths"] = _scores_by_depth(job, layers)
+    if minimal:
+        scores = score_minimal_pairs(model, vocabulary, minimal, target)
+        result["minimal_pairs"] = scores.to_json()
+        result["minimal_pairs_accuracy"] = scores.total.accuracy
+        result["without_parts"]["minimal_pairs_accuracy"] = np.round(scores.estimate[1:], 8).tolist()
     return result
 
 
@@ -328,4 +343,6 @@ def format_probe(result: Mapping[str, Any]) -> str:
         headers = ("depth", "step", "from two blocks before", "masked-word accuracy", "speed")
         parts.append(console.format_table(headers, depth_rows))
         parts.append(f"Run to {depths['layers']} blocks, the stack of {depths['trained']} {depths['behaviour']}.")
+    if pairs := result.get("minimal_pairs"):
+        parts.append(format_minimal_pairs(pairs))
     return "\n\n".join(parts)

@@ -38,6 +38,7 @@ METRICS: Final = {
     "below_unigram_entropy": "below unigram entropy",
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
+    "minimal_pairs_accuracy": "minimal pairs",
     "l2_mean": "L2",
     "l2_variation": "L2 variation",
     "l2_last": "L2, last layer",
@@ -55,6 +56,7 @@ LEARNED_ABOVE: Final = {
     "below_unigram_entropy": 0.75,
     "nsp_accuracy": 0.535,
     "sop_accuracy": 0.535,
+    "minimal_pairs_accuracy": 0.535,
 }
 # These metrics are equal for all seeds by construction.
 EXACT: Final = frozenset(

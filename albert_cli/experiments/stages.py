@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from albert_cli import config
+from albert_cli import config, store
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
@@ -58,6 +58,10 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     seeds = request.seeds if request.seeds is not None else scale.seeds
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least one seed is needed", "use --seeds 1 or more")
+    if request.minimal_pairs is not None:
+        from albert_cli.experiments.minimal_pairs import read_minimal_pairs  # imports torch
+
+        read_minimal_pairs(request.minimal_pairs)
     tasks, skipped_tasks = find_available_tasks(request, scale)
     probe_data, skipped_texts = plan_probe_data(request, scale)
     recipes = {task: _load_task_recipe(task, scale) for task in tasks}
@@ -243,9 +247,12 @@ class _Planner:
         if run.recipe is not None:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         data = self.probe_data
-        facts = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
+        facts: dict[str, Any] = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
         argv = ["probe", self._directory(pretrain), "--data", data.directory]
         argv += ["--sequences", str(self.scale.probe_sequences), *_format_overrides({}, {"data": pairs})]
+        if self.request.minimal_pairs is not None:
+            facts["minimal_pairs"] = store.sha256_file(self.request.minimal_pairs)
+            argv += ["--minimal-pairs", str(self.request.minimal_pairs)]
         title = f"{self._title(run)}: intrinsic scores"
         return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
 

@@ -1,0 +1,168 @@
+"""Score minimal pairs: sentences that differ in one grammatical detail, of which only one is acceptable.
+
+A model prefers the sentence with the higher pseudo-log-likelihood: the sum of the log-probabilities of its tokens, each
+masked alone (Salazar et al., 2020, arXiv 1910.14659). The files have the layout of BLiMP (Warstadt et al., 2020, arXiv
+1912.00582), in any language.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from albert_cli import console
+from albert_cli.data.batches import PackedBatch
+from albert_cli.errors import InputError
+from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.packing import pack
+from albert_cli.text.vocabulary import Vocabulary
+
+_MICRO_BATCH: Final = 128  # masked copies of sentences
+
+
+class MinimalPair(BaseModel):
+    """A line of a file of minimal pairs."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    sentence_good: str = Field(min_length=1)
+    sentence_bad: str = Field(min_length=1)
+    linguistics_term: str | None = None
+    uid: str | None = Field(default=None, alias="UID")
+
+    @property
+    def phenomenon(self) -> str:
+        """The grammatical phenomenon that the pair tests."""
+        return self.linguistics_term or self.uid or "all"
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """The fraction of pairs whose acceptable sentence is preferred, with its standard error."""
+
+    accuracy: float
+    standard_error: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class MinimalPairScores:
+    """The scores of all pairs and by phenomenon."""
+
+    total: PairScore
+    phenomena: Mapping[str, PairScore]
+    estimate: JackknifeEstimate  # of the total
+
+    def to_json(self) -> dict[str, object]:
+        """Return the scores for `--json`."""
+        return {**asdict(self.total), "phenomena": {name: asdict(score) for name, score in self.phenomena.items()}}
+
+
+def read_minimal_pairs(path: Path) -> list[MinimalPair]:
+    """Read a JSON Lines file of pairs; raise `InputError` that names the line of an invalid pair."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file", "name a JSON Lines file with sentence_good and sentence_bad")
+    pairs = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if line.strip():
+            try:
+                pairs.append(MinimalPair.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                key = ".".join(map(str, first["loc"])) or "line"
+                hint = "each line is an object with the texts sentence_good and sentence_bad"
+                raise InputError(f"{path}, line {number}: {key}: {first['msg']}", hint) from None
+    if not pairs:
+        raise InputError(f"{path}: no pairs", "write one JSON object per line")
+    return pairs
+
+
+def score_minimal_pairs(
+    model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
+) -> MinimalPairScores:
+    """Score pairs with a model that has a masked-language head."""
+    sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
+    likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
+    is_correct = likelihoods[0::2] > likelihoods[1::2]
+    phenomena = np.array([pair.phenomenon for pair in pairs])
+    scores = {str(name): _summarize(is_correct[phenomena == name]) for name in dict.fromkeys(phenomena.tolist())}
+    groups = np.arange(len(pairs)) % JACKKNIFE_GROUPS
+    sums = np.bincount(groups, weights=is_correct, minlength=JACKKNIFE_GROUPS)
+    counts = np.bincount(groups, minlength=JACKKNIFE_GROUPS)
+    return MinimalPairScores(_summarize(is_correct), scores, jackknife_mean(sums, counts))
+
+
+@torch.inference_mode()
+def pseudo_log_likelihoods(
+    model: PretrainingModel, vocabulary: Vocabulary, sentences: Sequence[str], device: torch.device
+) -> NDArray[np.float64]:
+    """Return the sum of the log-probabilities of each sentence's tokens, each masked alone; float64 [sentences]."""
+    sums = np.zeros(len(sentences))
+    copies = _mask_each_token(vocabulary, sentences, model.config.max_position_embeddings)
+    for batch in _batched(copies):
+        packed = _pack_copies(batch, vocabulary)
+        logits = model(pack(packed, device, packed.masked_index)).masked.float()
+        labels = torch.from_numpy(packed.masked_labels).long().to(device)
+        log_probabilities = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0].double().cpu().numpy()
+        np.add.at(sums, [copy.sentence for copy in batch], log_probabilities)
+    return sums
+
+
+@dataclass(frozen=True)
+class _MaskedCopy:
+    """A sentence's ids, of which the one at `position` is to be masked."""
+
+    sentence: int
+    ids: Sequence[int]
+    position: int
+
+
+def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_MaskedCopy]:
+    for number, (sentence, ids) in enumerate(zip(sentences, vocabulary.encode_batch(sentences), strict=True)):
+        if not ids or len(ids) + 2 > max_length:
+            tokens = f"{len(ids) + 2} tokens with [CLS] and [SEP], and the model has {max_length} positions"
+            raise InputError(f"{sentence[:40]!r}…: {tokens}", "remove this pair")
+        full = [vocabulary.cls_id, *ids, vocabulary.sep_id]
+        yield from (_MaskedCopy(number, full, position) for position in range(1, len(full) - 1))
+
+
+def _batched(copies: Iterator[_MaskedCopy]) -> Iterator[list[_MaskedCopy]]:
+    while batch := list(itertools.islice(copies, _MICRO_BATCH)):
+        yield batch
+
+
+def _pack_copies(copies: Sequence[_MaskedCopy], vocabulary: Vocabulary) -> PackedBatch:
+    lengths = [len(copy.ids) for copy in copies]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    ids = np.concatenate([copy.ids for copy in copies]).astype(np.int32)
+    positions = np.concatenate([np.arange(length) for length in lengths]).astype(np.int32)
+    masked_index = (offsets[:-1] + [copy.position for copy in copies]).astype(np.int32)
+    labels = ids[masked_index]
+    ids[masked_index] = vocabulary.mask_id
+    no_order = np.full(len(copies), -1, np.int32)
+    return PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked_index, labels, no_order)
+
+
+def _summarize(is_correct: NDArray[np.bool_]) -> PairScore:
+    accuracy = float(is_correct.mean())
+    standard_error = math.sqrt(accuracy * (1 - accuracy) / len(is_correct))
+    return PairScore(round(accuracy, 6), round(standard_error, 6), len(is_correct))
+
+
+def format_minimal_pairs(scores: Mapping[str, Any]) -> str:
+    """Format the JSON of scores as a table with a row for each phenomenon."""
+    rows = [
+        (name, f"{score['pairs']:,}", f"{score['accuracy']:.1%}", f"{score['standard_error']:.1%}")
+        for name, score in [*scores["phenomena"].items(), ("all pairs", scores)]
+    ]
+    return console.format_table(("minimal pairs", "pairs", "accuracy", "s.e."), rows)
