@@ -134,7 +134,8 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
     directory = tmp_path / "data"
     shutil.copytree(tiny_data, directory)
     facts = store.read_json(directory / "data.json")
-    store.write_json(directory / "data.json", facts | {"shards": {"train": [name], "heldout": [name]}})
+    shards = [{"name": name, "documents": 1, "tokens": 1}]
+    store.write_json(directory / "data.json", facts | {"shards": {"train": shards, "heldout": shards}})
     store.seal(directory, "data")
     assert (
         f"{name}: leads out of"

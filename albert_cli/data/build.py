@@ -24,7 +24,13 @@ from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataF
 from albert_cli.data.rewrites import rewrite_all
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.tokenization import ProgressCallback, ShardTask, load_finished_task, tokenize_task
-from albert_cli.data.verification import collect_file_signatures, record_verified, verify_data
+from albert_cli.data.verification import (
+    are_sources_unchanged,
+    collect_file_signatures,
+    read_verified_task,
+    record_verified,
+    verify_data,
+)
 from albert_cli.errors import BusyError
 from albert_cli.machine import available_cores
 from albert_cli.text.parallel_reading import hash_work_units
@@ -137,9 +143,17 @@ def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> 
         {**source, "sha256": None} for source in plan.sources
     ]:
         return False
-    hashes = hash_work_units(tasks, workers)
+    changed = [task for task in tasks if not _has_unchanged_sources(task)]
+    hashes = dict(zip([task.name for task in changed], hash_work_units(changed, workers), strict=True))
     # A source without a hash is identified by its name.
-    return all(sha256 in (source["sha256"], None) for sha256, source in zip(hashes, facts.sources, strict=True))
+    return all(
+        hashes.get(task.name, source["sha256"]) in (source["sha256"], None)
+        for task, source in zip(tasks, facts.sources, strict=True)
+    )
+
+
+def _has_unchanged_sources(task: ShardTask) -> bool:
+    return are_sources_unchanged(task.source_signatures, read_verified_task(task.directory))
 
 
 def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from albert_cli.data.records import (
     DataFacts,
     Group,
     ShardFacts,
+    ShardRecord,
     Split,
     UnitCounts,
 )
@@ -45,9 +46,10 @@ class TaskGroup:
         return self.facts.totals[self.group] * self.repetitions
 
     @property
-    def shard_names(self) -> list[str]:
-        """Names below `shards/`, each as often as a pass uses it."""
-        return [f"{self.task.name}/{name}" for name in self.facts.shards[self.group] for _ in range(self.repetitions)]
+    def shards(self) -> list[ShardRecord]:
+        """Shards with their names below `shards/`, each as often as a pass uses it."""
+        shards = [replace(shard, name=f"{self.task.name}/{shard.name}") for shard in self.facts.shards[self.group]]
+        return [shard for shard in shards for _ in range(self.repetitions)]
 
 
 def iter_groups(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> Iterator[TaskGroup]:
@@ -68,9 +70,9 @@ def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> d
     return totals
 
 
-def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[str]:
+def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
     """List the shards of a split, each as often as a pass uses it."""
-    return [name for entry in iter_groups(tasks, results, split) for name in entry.shard_names]
+    return [shard for entry in iter_groups(tasks, results, split) for shard in entry.shards]
 
 
 def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
@@ -143,8 +145,8 @@ def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], spl
             dtype = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
             counts += entry.repetitions * np.fromfile(path, dtype).astype(np.int64)
         elif split == "heldout":
-            for name in entry.shard_names:
-                shard = Shard.open(entry.task.directory.parent / name, id_type(vocab_size))
+            for record in entry.facts.shards[entry.group]:
+                shard = Shard.open(entry.task.directory / record.name, id_type(vocab_size))
                 counts += np.bincount(shard.ids, minlength=vocab_size)
     return counts
 

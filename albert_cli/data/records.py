@@ -58,10 +58,19 @@ class UnitCounts:
         )
 
 
+@dataclass(frozen=True)
+class ShardRecord:
+    """A shard's name and size, so that its files need not be opened to know them."""
+
+    name: RelativeName
+    documents: int
+    tokens: int
+
+
 CountsBySplit = Annotated[dict[Split, UnitCounts], AfterValidator(store.require_keys(*SPLITS))]
-NamesBySplit = Annotated[dict[Split, list[RelativeName]], AfterValidator(store.require_keys(*SPLITS))]
+ShardsBySplit = Annotated[dict[Split, list[ShardRecord]], AfterValidator(store.require_keys(*SPLITS))]
 CountsByGroup = Annotated[dict[Group, UnitCounts], AfterValidator(store.require_keys(*GROUPS))]
-NamesByGroup = Annotated[dict[Group, list[RelativeName]], AfterValidator(store.require_keys(*GROUPS))]
+ShardsByGroup = Annotated[dict[Group, list[ShardRecord]], AfterValidator(store.require_keys(*GROUPS))]
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,7 @@ class ShardFacts:
     bytes: int
     tokens: int
     skipped_lines: int
-    shards: NamesByGroup
+    shards: ShardsByGroup
     totals: CountsByGroup
     rewritten: RewriteTarget | None = None
 
@@ -168,7 +177,7 @@ class DataFacts:
     unknown_rate: float
     unigram_entropy_nats: float | None
     heldout_entropy_nats: float | None
-    shards: NamesBySplit
+    shards: ShardsBySplit
     fingerprints: dict[RelativeName, str]
 
 

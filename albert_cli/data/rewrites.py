@@ -17,6 +17,7 @@ from albert_cli.data.arrays import Flags
 from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardTask, load_vocabulary_once, tokenize_task
+from albert_cli.data.verification import record_verified_task
 from albert_cli.data.writer import DROPPED, HELDOUT, GroupWriter, TokenizedDocuments
 
 _HASHES_AT_A_TIME: Final = 8 << 20  # sorting this many takes about 400 MB of memory
@@ -150,8 +151,8 @@ def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_
                 groups[~is_retained[start : start + hashes.size]] = DROPPED
                 start += hashes.size
                 first = 0
-                for name in facts.shards[group]:
-                    shard = Shard.open(task.directory / name, id_type(vocab_size))
+                for record in facts.shards[group]:
+                    shard = Shard.open(task.directory / record.name, id_type(vocab_size))
                     documents = TokenizedDocuments(
                         np.asarray(shard.ids),
                         np.diff(shard.sentences).astype(np.int64),
@@ -167,4 +168,5 @@ def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_
             shutil.copyfile(path, staging / path.name)
         facts = replace(facts, totals=totals, shards=shards, rewritten=target)
         store.write_json(staging / "shard.json", asdict(facts))
+    record_verified_task(task.directory, task.source_signatures)
     return facts

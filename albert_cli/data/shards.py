@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli import store
-from albert_cli.data.arrays import Ids, concatenate_ranges
-from albert_cli.data.records import Split, read_data_facts
+from albert_cli.data.arrays import Ids, concatenate_ranges, offsets_from_lengths
+from albert_cli.data.records import ShardRecord, Split, read_data_facts
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers
 
@@ -84,22 +84,28 @@ class Shard:
 
 
 class MappedShards(Sequence[Shard]):
-    """Lazily memory-mapped shards; the least recently used is closed when too many files are open.
+    """Lazily memory-mapped shards below a folder; the least recently used is closed when too many files are open.
 
     A mapped file counts against the process's limits, which a thousand shards exceed.
     """
 
-    def __init__(self, prefixes: Sequence[Path], dtype: str) -> None:
-        self._prefixes = prefixes
+    def __init__(self, folder: Path, records: Sequence[ShardRecord], dtype: str) -> None:
+        self._folder = folder
+        self._records = records
         self._dtype = dtype
         max_shards = max(1, _max_open_files() // len(SUFFIXES))
         self._open: Callable[[int], Shard] = lru_cache(maxsize=max_shards)(self._open_shard)
 
     def _open_shard(self, number: int) -> Shard:
-        return Shard.open(self._prefixes[number], self._dtype)
+        record = self._records[number]
+        prefix = self._folder / record.name
+        shard = Shard.open(prefix, self._dtype)
+        if (shard.n_documents, shard.n_tokens) != (record.documents, record.tokens):
+            raise CheckpointError(f"{prefix}: has another size than `data.json` lists", _REBUILD)
+        return shard
 
     def __len__(self) -> int:
-        return len(self._prefixes)
+        return len(self._records)
 
     @overload
     def __getitem__(self, index: int) -> Shard: ...
@@ -134,13 +140,19 @@ class TokenCorpus:
     documents.
     """
 
-    def __init__(self, shards: Sequence[Shard], directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        directory: Path | None = None,
+        records: Sequence[ShardRecord] | None = None,
+    ) -> None:
+        """Arrange the shards on one axis; `records` have their sizes, so that no file is opened before it is read."""
         self.shards = shards
         self.directory = directory
-        sizes = np.array([(shard.n_tokens, shard.n_documents) for shard in shards], np.int64).reshape(-1, 2)
-        totals = np.concatenate([np.zeros((1, 2), np.int64), sizes.cumsum(axis=0)])
-        self.starts: Integers = totals[:, 0].copy()
-        self.document_starts: Integers = totals[:, 1].copy()
+        if records is None:
+            records = [ShardRecord("", shard.n_documents, shard.n_tokens) for shard in shards]
+        self.starts = offsets_from_lengths(np.array([record.tokens for record in records], np.int64))
+        self.document_starts = offsets_from_lengths(np.array([record.documents for record in records], np.int64))
         self.tokens = int(self.starts[-1])
         self.documents = int(self.document_starts[-1])
 
@@ -154,8 +166,8 @@ class TokenCorpus:
         if manifest is None or manifest.kind != "data":
             raise CheckpointError(f"{directory}: not a complete data directory", hint)
         facts = read_data_facts(directory)
-        prefixes = [directory / "shards" / name for name in facts.shards[split]]
-        return cls(MappedShards(prefixes, facts.dtype), directory)
+        records = facts.shards[split]
+        return cls(MappedShards(directory / "shards", records, facts.dtype), directory, records)
 
     @property
     def vocabulary_dir(self) -> Path:

@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.data.records import DATA_FORMAT, BuildSettings, ShardFacts, ShardIdentity
+from albert_cli.data.verification import (
+    are_shards_unchanged,
+    are_sources_unchanged,
+    read_verified_task,
+    record_verified_task,
+)
 from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.corpus import Document, hash_normalized_text
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
-from albert_cli.text.source_parts import ReadCounter
+from albert_cli.text.source_parts import FileSignature, ReadCounter
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import WorkUnit
 
@@ -38,6 +44,11 @@ class ShardTask(WorkUnit):
     vocabulary_dir: Path
     vocabulary: str
     settings: BuildSettings
+
+    @property
+    def source_signatures(self) -> list[FileSignature | None]:
+        """Signatures of the source files; None for other sources."""
+        return [part.signature for part in self.parts]
 
     @property
     def is_finished(self) -> bool:
@@ -100,6 +111,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
             totals=totals,
         )
         store.write_json(staging / "shard.json", asdict(facts))
+    record_verified_task(task.directory, task.source_signatures)
     return facts
 
 
@@ -146,14 +158,21 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
 
 
 def load_finished_task(task: ShardTask) -> ShardFacts | None:
-    """Load and verify a finished task's facts; removes unusable shards and returns None if the task has to run."""
+    """Load and verify a finished task's facts; removes unusable shards and returns None if the task has to run.
+
+    Files whose size, mtime and inode are unchanged since the task was written are not read again.
+    """
     if not task.directory.exists():
         return None
     store.remove_leftovers(task.directory)
+    verified = read_verified_task(task.directory)
     try:
-        store.verify(task.directory, "shard")
+        if not are_shards_unchanged(task.directory, verified):
+            store.verify(task.directory, "shard")
         facts = store.read_record(task.directory / "shard.json", ShardFacts)
         is_usable = facts.identity == task.identity and not task.is_stream
+        if is_usable and are_sources_unchanged(task.source_signatures, verified):
+            return facts
         if is_usable and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from albert_cli import store
 from albert_cli.data.records import read_data_facts
 from albert_cli.errors import AlbertError, CheckpointError
+from albert_cli.text.source_parts import FileSignature
 
 _VERIFIED = ".verified.json"  # a cache that saves hashing, not a part of the artifact
 
@@ -34,6 +37,49 @@ def verify_data(directory: Path, everything: bool = False) -> int:
             raise CheckpointError(f"{shard_directory}: not the shard that {directory / 'data.json'} lists")
     record_verified(directory, signatures)
     return n_files
+
+
+# ---------------------------------------------------------------- the shards of one task
+
+
+@dataclass(frozen=True)
+class VerifiedTask:
+    """The signatures of a task's shard files and of its sources when their hashes were known to be correct."""
+
+    signatures: dict[str, list[int]]
+    sources: list[list[int] | None]
+
+
+def record_verified_task(directory: Path, sources: Sequence[FileSignature | None]) -> None:
+    """Record that shards have just been written from these sources."""
+    verified = VerifiedTask(collect_file_signatures(directory), _as_lists(sources))
+    with suppress(OSError, AlbertError):
+        store.write_json(directory / _VERIFIED, asdict(verified))
+
+
+def read_verified_task(directory: Path) -> VerifiedTask | None:
+    """Read the record of a task's shards; None if there is none."""
+    path = directory / _VERIFIED
+    with suppress(CheckpointError):
+        return store.read_record(path, VerifiedTask) if path.is_file() else None
+    return None
+
+
+def are_shards_unchanged(directory: Path, verified: VerifiedTask | None) -> bool:
+    """Tell whether the shard files still have the signatures of their verification."""
+    return verified is not None and collect_file_signatures(directory) == verified.signatures
+
+
+def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedTask | None) -> bool:
+    """Tell whether the sources are files that still have the signatures of the verification."""
+    return verified is not None and None not in sources and _as_lists(sources) == verified.sources
+
+
+def _as_lists(signatures: Sequence[FileSignature | None]) -> list[list[int] | None]:
+    return [None if signature is None else list(signature) for signature in signatures]
+
+
+# ---------------------------------------------------------------- signatures
 
 
 def collect_file_signatures(directory: Path) -> dict[str, list[int]]:

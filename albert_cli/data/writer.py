@@ -9,7 +9,7 @@ from typing import IO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.records import GROUPS, MAX_SHARD_TOKENS, Group, UnitCounts
+from albert_cli.data.records import GROUPS, MAX_SHARD_TOKENS, Group, ShardRecord, UnitCounts
 from albert_cli.data.shards import id_type
 from albert_cli.randomness import Integers
 
@@ -75,7 +75,8 @@ class ShardWriter:
         self.prefix = prefix
         self.max_tokens = max_tokens
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.names: list[str] = []
+        self.shards: list[ShardRecord] = []
+        self._name = ""
         self.totals = UnitCounts()
         self._ids: IO[bytes] | None = None
         self._hashes: IO[bytes] | None = None
@@ -93,8 +94,8 @@ class ShardWriter:
             return
         if self._ids is None or is_too_large:
             self._close_shard()
-            self.names.append(f"{self.prefix}-{len(self.names):02d}")
-            self._ids = (self.directory / f"{self.names[-1]}.ids").open("wb")
+            self._name = f"{self.prefix}-{len(self.shards):02d}"
+            self._ids = (self.directory / f"{self._name}.ids").open("wb")
             self._sentences = [np.zeros(1, "<u4")]
             self._documents = [np.zeros(1, "<u4")]
         if self._hashes is None:
@@ -110,9 +111,11 @@ class ShardWriter:
             return
         self._ids.close()
         self._ids = None
-        prefix = self.names[-1]
-        (self.directory / f"{prefix}.sentences").write_bytes(np.concatenate(self._sentences).tobytes())
-        (self.directory / f"{prefix}.documents").write_bytes(np.concatenate(self._documents).tobytes())
+        sentences = np.concatenate(self._sentences)
+        documents = np.concatenate(self._documents)
+        (self.directory / f"{self._name}.sentences").write_bytes(sentences.tobytes())
+        (self.directory / f"{self._name}.documents").write_bytes(documents.tobytes())
+        self.shards.append(ShardRecord(self._name, documents=documents.size - 1, tokens=int(sentences[-1])))
 
     def close(self) -> None:
         """Write the last shard's offsets and close the files."""
@@ -146,12 +149,12 @@ class GroupWriter:
                 counts = self._token_counts.setdefault(group, np.zeros(self._vocab_size, np.int64))
                 counts += np.bincount(selected.ids, minlength=self._vocab_size)
 
-    def finish(self) -> tuple[dict[Group, UnitCounts], dict[Group, list[str]]]:
-        """Close the shards, write the token counts, and return the totals and the shards' names by group."""
+    def finish(self) -> tuple[dict[Group, UnitCounts], dict[Group, list[ShardRecord]]]:
+        """Close the shards, write the token counts, and return the totals and the shards by group."""
         self.close()
         for group, counts in self._token_counts.items():
             dtype = "<u4" if counts.max(initial=0) < 2**32 else "<u8"
             (self._staging / f"{group}.counts").write_bytes(counts.astype(dtype).tobytes())
         totals = {group: writer.totals for group, writer in self._writers.items()}
-        names = {group: writer.names for group, writer in self._writers.items()}
-        return totals, names
+        shards = {group: writer.shards for group, writer in self._writers.items()}
+        return totals, shards

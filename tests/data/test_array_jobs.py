@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from albert_cli.data.build import build_data, plan_tasks
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import BusyError, ConfigError
+from albert_cli.store import manifests
+from albert_cli.text.work_units import WorkUnit
 from tests.helpers.data_directories import TENTH, WriteFiles, contents
 
 
@@ -106,3 +109,42 @@ def test_parse_array_job_reads_option_and_environment(
 def test_parse_array_job_rejects_impossible_jobs(text: str, environment: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_array_job(text, environment)
+
+
+def test_merge_of_verified_shards_reads_no_text_again(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = write_files(3)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    hashed: list[Path] = []
+    sha256_file = manifests.sha256_file
+
+    def count(path: Path) -> str:
+        hashed.append(path)
+        return sha256_file(path)
+
+    def fail(unit: WorkUnit) -> str:
+        raise AssertionError(f"{unit.parts[0].source.name} is read again")
+
+    monkeypatch.setattr(manifests, "sha256_file", count)
+    monkeypatch.setattr(WorkUnit, "sha256", fail)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    assert not any(path.suffix in (".ids", ".sentences", ".documents") for path in hashed)
+    report = build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    assert isinstance(report, BuildReport) and report.up_to_date
+
+
+def test_merge_reads_changed_shards_and_sources_again(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = write_files(3)
+    build_data(sources, small_vocabulary, tmp_path / "whole", TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=(0, 1))
+    ids = next(out.glob("shards/*/train-00.ids"))
+    content = bytearray(ids.read_bytes())
+    content[0] ^= 1
+    ids.write_bytes(content)
+    os.utime(sources[0], ns=(1, 1))
+    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    assert "train-00.ids: damaged" in capsys.readouterr().err
+    assert contents(out) == contents(tmp_path / "whole")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data.shards import Shard, TokenCorpus, id_type
+from albert_cli.data.records import ShardRecord
+from albert_cli.data.shards import MappedShards, Shard, TokenCorpus, id_type
 from albert_cli.data.writer import ShardWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from tests.helpers.corpora import numbered_corpus
@@ -39,7 +40,10 @@ def test_shard_writer_output_is_read_back(
 ) -> None:
     directory = tmp_path_factory.mktemp("shards")
     writer = write(directory, documents, cap)
-    shards = [Shard.open(directory / name, "uint16") for name in writer.names]
+    shards = [Shard.open(directory / record.name, "uint16") for record in writer.shards]
+    assert [(shard.n_documents, shard.n_tokens) for shard in shards] == [
+        (record.documents, record.tokens) for record in writer.shards
+    ]
     assert all(shard.n_tokens <= cap or shard.documents.size == 2 for shard in shards)
     ids = [i for shard in shards for i in shard.ids.tolist()]
     assert ids == list(range(sum(map(sum, documents))))
@@ -66,7 +70,7 @@ def test_shard_writer_keeps_large_ids(tmp_path: Path) -> None:
 
 
 def test_shard_writer_without_documents_writes_no_file(tmp_path: Path) -> None:
-    assert write(tmp_path, [], 100).names == []
+    assert write(tmp_path, [], 100).shards == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,9 +116,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from contextlib import closing
 from pathlib import Path
 import numpy as np
+from albert_cli.data.records import ShardRecord
 from albert_cli.data.shards import MappedShards, TokenCorpus
-names = [Path({str(tmp_path)!r}) / f"train-{{n:02d}}" for n in range(60)]
-both = [TokenCorpus(MappedShards(names, "uint16")) for _ in range(2)]
+records = [ShardRecord(f"train-{{n:02d}}", documents=1, tokens=5) for n in range(60)]
+both = [TokenCorpus(MappedShards(Path({str(tmp_path)!r}), records, "uint16"), records=records) for _ in range(2)]
 for corpus in both:
     for _ in range(2):
         assert corpus.take(np.arange(0, 300, 5), np.full(60, 5)).tolist() == list(range(300))
@@ -127,3 +132,19 @@ def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:
         TokenCorpus.open(tmp_path)
     with pytest.raises(CheckpointError, match="no such directory"):
         TokenCorpus.open(tmp_path / "missing")
+
+
+def test_corpus_open_reads_no_shard_until_it_is_used(tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = TokenCorpus.open(tiny_data)
+    size = (len(expected.shards), expected.tokens, expected.documents)
+    monkeypatch.setattr(Shard, "open", lambda *_: pytest.fail("a shard was opened"))
+    corpus = TokenCorpus.open(tiny_data)
+    assert (len(corpus.shards), corpus.tokens, corpus.documents) == size
+
+
+def test_corpus_shard_of_another_size_is_rejected(tmp_path: Path) -> None:
+    write(tmp_path, [[3, 4], [5]], 100)
+    records = [ShardRecord("train-00", documents=2, tokens=13)]
+    corpus = TokenCorpus(MappedShards(tmp_path, records, "uint16"), records=records)
+    with pytest.raises(CheckpointError, match="train-00: has another size than"):
+        corpus.take(np.array([0]), np.array([3]))
