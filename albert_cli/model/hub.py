@@ -68,10 +68,16 @@ class FinetunedTask:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
+MULTI_LABEL = "multi_label_classification"  # Hugging Face's problem type
+
+
+def config_to_json(
+    config: ModelConfig, architecture: str, labels: tuple[str, ...] = (), *, multi_label: bool = False
+) -> dict[str, Any]:
     """Return `config.json` with Hugging Face's keys.
 
-    `labels` name a classifier's outputs; a single one makes it a regression.
+    `labels` name a classifier's outputs; a single one makes it a regression, unless a text may have several
+    (`multi_label`).
     """
     kind = model_type(config, architecture)
     omitted = {"attention_window", "attention_block"} - {f"attention_{config.attention}"}
@@ -96,6 +102,8 @@ def config_to_json(config: ModelConfig, architecture: str, labels: tuple[str, ..
         values["id2label"] = {str(number): label for number, label in enumerate(labels)}
         values["label2id"] = {label: number for number, label in enumerate(labels)}
         values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
+        if multi_label:
+            values["problem_type"] = MULTI_LABEL
     return values
 
 
@@ -126,6 +134,11 @@ class Checkpoint:
         # The heads for multiple choice and for tokens also call a layer `classifier`.
         if self.is_multi_label or self.architecture not in (None, "ForSequenceClassification"):
             return ()
+        return self.output_names
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the rows of a layer called `classifier`, whatever its task; empty if there is none."""
         outputs = len(self.tensors.get("classifier.weight", ()))
         names = self.values.get("id2label")
         if not isinstance(names, dict):  # Hugging Face omits two outputs with its default names
@@ -135,7 +148,7 @@ class Checkpoint:
     @property
     def is_multi_label(self) -> bool:
         """True if a text may have several of the classifier's labels, each with its own probability."""
-        return "classifier.weight" in self.tensors and self.values.get("problem_type") == "multi_label_classification"
+        return "classifier.weight" in self.tensors and self.values.get("problem_type") == MULTI_LABEL
 
     @property
     def has_unnamed_labels(self) -> bool:
@@ -364,6 +377,8 @@ def write_checkpoint(
     architecture: str,
     labels: tuple[str, ...] = (),
     finetuned_task: FinetunedTask | None = None,
+    *,
+    multi_label: bool = False,
 ) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory; tied weights are stored once.
 
@@ -375,7 +390,7 @@ def write_checkpoint(
     if architecture == _BARE_ARCHITECTURE:
         tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
     save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
-    values = config_to_json(config, architecture, labels)
+    values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if finetuned_task is not None:  # the name under Hugging Face's key, the rest under one of our own
         task_values = {name: value for name, value in asdict(finetuned_task).items() if value != {}}
         values["finetuning_task"] = task_values.pop("task")

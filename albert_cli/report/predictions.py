@@ -21,8 +21,8 @@ class PredictionLine(TypedDict, total=False):
     """A run's line about an example: its prediction, the label where known, and the texts."""
 
     id: Required[str]
-    prediction: Required[str | Number]
-    label: str | Number
+    prediction: Required[str | Number | list[str]]
+    label: str | Number | list[str]
     probabilities: dict[str, Number]  # by class
     probability: Number  # of the predicted span
     answers: list[str]
@@ -39,7 +39,7 @@ def prediction_kind(line: PredictionLine) -> PredictionKind:
     """Return what the line predicts: an answer span, a class, a number, or something else such as tags."""
     if "answers" in line and "f1" in line:
         return "span"
-    if "probabilities" in line:
+    if "probabilities" in line and isinstance(line["prediction"], str):
         return "class"
     return "value" if isinstance(line["prediction"], float) else "other"
 

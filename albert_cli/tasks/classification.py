@@ -84,15 +84,10 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         """Return the loss per example."""
         return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
 
-    @torch.inference_mode()
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
-        """Return logits [N, C] in the order of the features; batches are grouped by length."""
+        """Return logits [N, C] in the order of the features."""
         columns = features.group if features.group > 1 else len(self.output_names)
-        logits = np.empty((len(features), columns), dtype=np.float32)
-        for index, tokens in iter_evaluation_batches(features, device):
-            logits[index] = model(tokens).float().cpu().numpy()
-        check_finite(logits)
-        return logits
+        return predict_logits(model, features, columns, device)
 
     def average(self, outputs: Sequence[Array]) -> Array:
         """Return mean values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
@@ -165,20 +160,7 @@ class Classification(LogitsTask[TextExample]):
         return value
 
     def example(self, line: InputLine) -> TextExample:
-        """Parse a text, or two texts separated by a tab; JSON has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
-
-        The number of texts must be `inputs`; if that is 0, it may be one or two.
-        """
-        text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
-        if not isinstance(text, str) or not isinstance(pair, str | None):
-            raise InputError(f'{line.where}: no string "text"', 'write {"text": "…", "text_pair": "…"}')
-        if self.inputs == 1 and pair is not None:
-            hint = "remove the tab, which begins a second text; only .jsonl can have one inside a text"
-            raise InputError(f"{line.where}: two texts, but the model was fine-tuned on single texts", hint)
-        if self.inputs == 2 and pair is None:
-            hint = "separate two texts by a tab, or write text and text_pair in .jsonl; a text may be empty"
-            raise InputError(f"{line.where}: one text, but the model was fine-tuned on pairs", hint)
-        return TextExample(text, pair, None, identifier)
+        return parse_text_line(line, self.inputs)
 
     def swap_pairs(self, examples: Sequence[TextExample]) -> list[TextExample]:
         if any(example.text_b is None for example in examples):
@@ -186,28 +168,8 @@ class Classification(LogitsTask[TextExample]):
         return [TextExample(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
 
     def encode(self, examples: Sequence[TextExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Encode `[CLS] A [SEP]`, in pairs with `B [SEP]`, cut to `max_seq_length` tokens.
-
-        The longer of two texts loses its last token first, text B if they are equally long, as in the reference.
-        """
-        size = len(examples)
-        texts = [example.text_a for example in examples] + [example.text_b or "" for example in examples]
-        ids, slices = tokenize(texts, vocabulary)
-        first = slices.select(np.arange(size))
-        second = slices.select(size + np.arange(size))
-        is_pair = np.fromiter((example.text_b is not None for example in examples), dtype=bool, count=size)
-        room = max_seq_length - 2 - is_pair
-        length_a, length_b = truncated_lengths(first.length, second.length, room)
-        return PairFeatures(
-            ids=ids,
-            first=TokenSlices(first.start, length_a),
-            second=TokenSlices(second.start, length_b),
-            is_pair=is_pair,
-            labels=label_array([example.label for example in examples]),
-            truncated=int(np.count_nonzero(first.length + second.length > room)),
-            cls_id=vocabulary.cls_id,
-            sep_id=vocabulary.sep_id,
-        )
+        texts = [(example.text_a, example.text_b) for example in examples]
+        return encode_pairs(texts, label_array([e.label for e in examples]), vocabulary, max_seq_length)
 
     def new_model(self, config: ModelConfig) -> SequenceClassifier:
         return SequenceClassifier(config, len(self.output_names))
@@ -268,8 +230,8 @@ class Classification(LogitsTask[TextExample]):
             return [0] if len(checkpoint.labels) == 1 else None
         if sorted(checkpoint.labels) == sorted(self.labels):
             return [checkpoint.labels.index(name) for name in self.labels]
-        head_names = [_comparable(name) for name in checkpoint.labels]
-        names = [_comparable(name) for name in self.labels]
+        head_names = [comparable_name(name) for name in checkpoint.labels]
+        names = [comparable_name(name) for name in self.labels]
         if sorted(head_names) != sorted(names) or len(set(names)) < len(names):
             return None
         return [head_names.index(name) for name in names]
@@ -313,9 +275,62 @@ class Classification(LogitsTask[TextExample]):
         )
 
 
-def _comparable(label: str) -> str:
+def comparable_name(label: str) -> str:
     """Return a class name for comparison: without case, blanks, hyphens and underscores (NOT-ENTAILMENT)."""
     return re.sub(r"[\s_-]+", "", label.casefold()) or label
+
+
+@torch.inference_mode()
+def predict_logits(model: nn.Module, features: PairFeatures, columns: int, device: torch.device) -> Array:
+    """Return logits float32 [N, columns] in the order of the features; batches are grouped by length."""
+    logits = np.empty((len(features), columns), dtype=np.float32)
+    for index, tokens in iter_evaluation_batches(features, device):
+        logits[index] = model(tokens).float().cpu().numpy()
+    check_finite(logits)
+    return logits
+
+
+def parse_text_line(line: InputLine, inputs: int) -> TextExample:
+    """Parse a text, or two texts separated by a tab; JSON has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
+
+    The number of texts must be `inputs`; if that is 0, it may be one or two. Raises `InputError` naming the line.
+    """
+    text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        raise InputError(f'{line.where}: no string "text"', 'write {"text": "…", "text_pair": "…"}')
+    if inputs == 1 and pair is not None:
+        hint = "remove the tab, which begins a second text; only .jsonl can have one inside a text"
+        raise InputError(f"{line.where}: two texts, but the model was fine-tuned on single texts", hint)
+    if inputs == 2 and pair is None:
+        hint = "separate two texts by a tab, or write text and text_pair in .jsonl; a text may be empty"
+        raise InputError(f"{line.where}: one text, but the model was fine-tuned on pairs", hint)
+    return TextExample(text, pair, None, identifier)
+
+
+def encode_pairs(
+    texts: Sequence[tuple[str, str | None]], labels: Array | None, vocabulary: Vocabulary, max_seq_length: int
+) -> PairFeatures:
+    """Encode `[CLS] A [SEP]`, in pairs with `B [SEP]`, cut to `max_seq_length` tokens.
+
+    The longer of two texts loses its last token first, text B if they are equally long, as in the reference.
+    """
+    size = len(texts)
+    ids, slices = tokenize([a for a, _ in texts] + [b or "" for _, b in texts], vocabulary)
+    first = slices.select(np.arange(size))
+    second = slices.select(size + np.arange(size))
+    is_pair = np.fromiter((b is not None for _, b in texts), dtype=bool, count=size)
+    room = max_seq_length - 2 - is_pair
+    length_a, length_b = truncated_lengths(first.length, second.length, room)
+    return PairFeatures(
+        ids=ids,
+        first=TokenSlices(first.start, length_a),
+        second=TokenSlices(second.start, length_b),
+        is_pair=is_pair,
+        labels=labels,
+        truncated=int(np.count_nonzero(first.length + second.length > room)),
+        cls_id=vocabulary.cls_id,
+        sep_id=vocabulary.sep_id,
+    )
 
 
 def label_array(labels: Sequence[int | float | None]) -> Array | None:

@@ -11,6 +11,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, as_any_tasks
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
+from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.squad.task import SQUAD
 
@@ -30,13 +31,15 @@ def find_task(name: str) -> AnyTask:
 
 def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
     """Derive the task that a checkpoint's head answers; raises `CheckpointError` if it has no such head."""
+    multi_label = MultiLabelClassification.from_checkpoint(checkpoint)
+    if multi_label is not None:
+        return as_any_tasks({multi_label.name: multi_label})[multi_label.name]
     for kind in dict.fromkeys(type(task) for task in TASKS.values()):
         task = kind.from_checkpoint(checkpoint)
         if task is not None:
             return task
-    problem = "may give a text several labels" if checkpoint.is_multi_label else "has no classifier"
     hint = "fine-tune it first: albert finetune TASK --checkpoint …"
-    raise CheckpointError(f"{checkpoint.directory}: {problem}", hint)
+    raise CheckpointError(f"{checkpoint.directory}: has no classifier", hint)
 
 
 def paper_metric_names(task: str) -> Sequence[str]:

@@ -35,6 +35,14 @@ from albert_cli.tasks.data_files import read_delimited, read_objects
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.label_cells import infer_classes, is_missing, missing_label, read_label_cells
+from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
+from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample
+from albert_cli.tasks.multi_label_table import (
+    infer_label_names,
+    is_multi_label_table,
+    label_indices,
+    read_label_sets,
+)
 from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -61,6 +69,8 @@ def open_table(settings: TableSettings, data: str | None = None, model_labels: t
     reference = tables.table(next(iter(files)))
     if is_choice_table(reference, settings):
         return as_any_tasks({"table": _choice_task(settings, tables, reference)})["table"]
+    if _is_multi_label(settings, tables):
+        return as_any_tasks({"table": _multi_label_task(settings, tables, reference)})["table"]
     return as_any_tasks({"table": _classification_task(settings, tables, reference, model_labels)})["table"]
 
 
@@ -135,6 +145,31 @@ def _classification_task(
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
         source=TextTableSource(tables, names),
+    )
+
+
+def _is_multi_label(settings: TableSettings, tables: TableFiles) -> bool:
+    """Return True if the labels of train, or else of dev, are sets of classes."""
+    for split in ("train", "dev"):
+        if split in tables.files:
+            return is_multi_label_table(tables.table(split), settings)
+    return settings.kind == "multi-label"
+
+
+def _multi_label_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> MultiLabelClassification:
+    texts = find_text_columns(reference, settings)
+    names = tuple(reference.columns[index] for index in texts)
+    labels = infer_label_names(read_label_sets(reference, settings), settings, reference.origin)
+    shown = f" ({', '.join(labels)})" if len(labels) <= _MAX_LABELS_SHOWN else ""
+    console.info(f"{reference.origin}: {' and '.join(map(repr, names))} → any of {len(labels)} classes{shown}")
+    label = find_column(reference, "label", settings)
+    warn_unused_texts(reference, [*texts, label, find_id_column(reference, settings)])
+    return MultiLabelClassification(
+        **_splits(settings, tables.files),
+        labels=labels,
+        metrics=MULTI_LABEL_METRICS,
+        inputs=len(texts),
+        source=MultiLabelTableSource(tables, names),
     )
 
 
@@ -222,6 +257,34 @@ class TextTableSource:
 
 
 @dataclass(frozen=True)
+class MultiLabelTableSource:
+    """Examples of a multi-label table; `names` are the reference table's columns of texts."""
+
+    tables: TableFiles
+    names: tuple[str, ...]
+
+    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[MultiLabelExample]:
+        """Read a split. `open_table` has found the files, so `data` is ignored."""
+        file_split = _file_of_split(self.tables.files, split)
+        examples = self._read_file(task, file_split)
+        return _train_or_dev(task, self.tables, split, examples) if file_split == "train" else examples
+
+    def _read_file(self, task: TaskInfo, split: str) -> list[MultiLabelExample]:
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        texts = find_same_columns(table, self.names, settings)
+        is_labeled = split != "test" or _has_labels(table, settings)
+        rows = read_label_sets(table, settings) if is_labeled else []
+        examples = []
+        for index, row in enumerate(table.cells):
+            labels = label_indices(rows[index], task.labels) if rows else None
+            pair = row[texts[1]] if len(texts) == 2 else None
+            examples.append(MultiLabelExample(row[texts[0]], pair, labels, ids[index]))
+        return examples
+
+
+@dataclass(frozen=True)
 class ChoiceTableSource:
     """Examples of a table of multiple-choice questions, whose labels are read as `labels` says."""
 
@@ -253,6 +316,13 @@ class ChoiceTableSource:
             correct = None if is_hidden else parse_choice_label(row, self.labels)
             examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
         return examples
+
+
+def _has_labels(table: TextTable, settings: TableSettings) -> bool:
+    """Return True if a test file has the columns of labels."""
+    if settings.label_columns:
+        return set(settings.label_columns) <= set(table.columns)
+    return find_column(table, "label", settings) is not None
 
 
 def _file_of_split(files: Mapping[str, str], split: str) -> str:

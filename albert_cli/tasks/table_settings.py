@@ -19,7 +19,8 @@ class TableSettings:
     `train.tsv|csv|jsonl|parquet` and so on. `text`, `text_pair`, `label` and `id` are column names. `labels` are the
     classes in the order of the model's outputs (default: the labels of train, sorted). For multiple choice `choices`
     names a column per option, or one column with lists of options; `text` and `question` precede the options.
-    `choice_labels` says how labels name an option. `id = "none"` numbers the rows although there is a column with ids.
+    `choice_labels` says how labels name an option. `label_columns` names a column of 0 and 1 per class of a multi-label
+    table. `id = "none"` numbers the rows although there is a column with ids.
     `missing = "skip"` skips rows without a label, `decimal` is the decimal sign of values. Without dev data a fraction
     `holdout` of train is held out, chosen by `holdout_seed`.
     """
@@ -34,9 +35,10 @@ class TableSettings:
     id: str = ""
     question: str = ""
     choices: tuple[str, ...] = ()
-    kind: Literal["auto", "classification", "regression", "choice"] = "auto"
+    kind: Literal["auto", "classification", "multi-label", "regression", "choice"] = "auto"
     labels: tuple[str, ...] = ()
     choice_labels: ChoiceLabels = "auto"
+    label_columns: tuple[str, ...] = ()
     missing: Literal["error", "skip"] = "error"
     decimal: Literal[".", ","] = "."
     delimiter: str = ""

@@ -1,0 +1,167 @@
+"""Multi-label classification: its tables, its scores, and the same probabilities in Hugging Face's pipeline."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+import transformers
+
+from albert_cli import store
+from albert_cli.config import validate_recipe
+from albert_cli.errors import CheckpointError, InputError
+from albert_cli.model import hub
+from albert_cli.tasks.multi_label import MultiLabelClassification, score_multi_label
+from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+from tests.checkpoints import untrained
+from tests.command import QUICK, albert
+from tests.helpers.task_runs import SHAPE, sentence
+
+LABELS = ("bad", "good", "x")
+ROWS: list[tuple[int, ...]] = [(0,), (1, 2), (), (0, 1, 2), (2,), (1,)] * 4
+
+
+def names(row: Sequence[int]) -> list[str]:
+    return [LABELS[index] for index in row]
+
+
+def write_jsonl(path: Path) -> None:
+    rows = [{"text": sentence(number), "label": names(row)} for number, row in enumerate(ROWS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_csv(path: Path, cell: Callable[[Sequence[int]], str], header: str = "label") -> None:
+    lines = [f"text,{header}", *(f"{sentence(number)},{cell(row)}" for number, row in enumerate(ROWS))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def open_as(path: Path, **settings: Any) -> MultiLabelClassification:
+    task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)} | settings, "recipe"))
+    assert isinstance(task, MultiLabelClassification)
+    return task
+
+
+def test_read_multi_label_tables_in_every_form(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    write_csv(tmp_path / "bar.csv", lambda row: "|".join(names(row)))
+    write_csv(tmp_path / "spaces.csv", lambda row: " | ".join(names(row)))
+    write_csv(tmp_path / "list.csv", lambda row: '"' + json.dumps(names(row)).replace('"', '""') + '"')
+    write_csv(tmp_path / "python.csv", lambda row: f'"{names(row)}"')
+    write_csv(tmp_path / "columns.csv", lambda row: ",".join(str(int(i in row)) for i in range(3)), ",".join(LABELS))
+    for path in sorted(tmp_path.iterdir()):
+        settings = {"label_columns": LABELS} if path.stem == "columns" else {}
+        task = open_as(path, **settings)
+        assert (task.labels, task.metrics[0]) == (LABELS, "micro_f1"), path
+        assert [example.labels for example in task.read("dev")] == ROWS, path
+
+
+def test_open_table_multi_label_settings(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", lambda row: "|".join(names(row)))
+    task = open_as(tmp_path / "a.csv", labels=["x", "good", "bad"], kind="multi-label")
+    assert task.labels == ("x", "good", "bad") and task.read("dev")[1].labels == (0, 1)
+    single = validate_recipe(TableSettings, {"train": str(tmp_path / "a.csv"), "kind": "classification"}, "recipe")
+    with pytest.raises(InputError, match=r"a\.csv:4: the label is empty"):
+        open_table(single)
+
+
+@pytest.mark.parametrize(
+    ("label", "settings", "message"),
+    [
+        ('["good", {"a": 1}]', {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ("[good", {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ('["fine"]', {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
+        ("good|fine", {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
+        ('["bad"]', {}, "1 classes, so there is nothing to learn"),
+        ("2", {"label_columns": ("label", "text")}, "a.jsonl:1: .* is neither 0 nor 1"),
+    ],
+)
+def test_read_multi_label_bad_label_names_the_line(
+    tmp_path: Path, label: str, settings: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "a", "label": ["bad"]}, {"text": "b", "label": label}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        open_as(path, **settings).read("dev")
+
+
+def test_score_multi_label_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        gold = (rng.random((40, 4)) < 0.4).astype(np.float32)
+        probabilities = rng.random((40, 4))
+        predicted = probabilities > 0.5
+        scores = score_multi_label(gold, probabilities)
+        f1 = sklearn.metrics.f1_score
+        assert scores["micro_f1"] == f1(gold, predicted, average="micro")
+        assert scores["macro_f1"] == f1(gold, predicted, average="macro")
+        expected = sklearn.metrics.average_precision_score(gold, probabilities, average="macro")
+        assert scores["mean_average_precision"] == pytest.approx(expected)
+
+
+def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    task = open_as(tmp_path / "a.jsonl")
+    examples = task.read("dev")
+    gold = np.array([[i in row for i in range(3)] for row in ROWS])
+    everything = sklearn.metrics.f1_score(gold, np.ones_like(gold), average="micro")
+    assert task.baseline(examples, examples) == pytest.approx(everything)
+    third = np.log(3) - 2 / 3 * np.log(2)  # the entropy of a class that a third of the texts have
+    assert task.chance_loss(examples) == pytest.approx((third + 2 * np.log(2)) / 3)
+    features_gold = np.array([[1, 0], [0, 1]], dtype=np.float32)
+    assert score_multi_label(features_gold, np.array([[0.9, 0.1], [0.2, 0.8]]))["micro_f1"] == 1.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    """A fine-tuned multi-label model."""
+    folder = tmp_path_factory.mktemp("multi")
+    write_jsonl(folder / "train.jsonl")
+    write_jsonl(folder / "dev.jsonl")
+    encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
+    call = ["finetune", "table", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
+    albert(*call, *QUICK, "-s", "optimizer.lr=1e-2", "-s", "schedule.total_steps=12", "-s", "train.eval_every=12")
+    return folder / "model"
+
+
+def test_predict_multi_label_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
+    texts = [sentence(number) for number in random.Random(0).sample(range(100), 20)]
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    out = tmp_path / "out.jsonl"
+    albert("predict", model, "--input", tmp_path / "in.txt", "--out", out, "--device", "cpu")
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert store.read_json(model / "config.json")["problem_type"] == "multi_label_classification"
+    pipeline = transformers.pipeline("text-classification", model=str(model), device="cpu")
+    for line, scores in zip(lines, pipeline(texts, top_k=None), strict=True):
+        expected = {score["label"]: score["score"] for score in scores}
+        assert line["probabilities"] == pytest.approx(expected, abs=2e-5)
+        assert line["prediction"] == [name for name in LABELS if expected[name] > 0.5]
+    assert len({tuple(line["probabilities"].values()) for line in lines}) > 1
+
+
+def test_eval_multi_label_scores_the_model(model: Path, tmp_path: Path) -> None:
+    call = ["eval", "table", "--checkpoint", model, "--data", model.parent / "dev.jsonl", "--device", "cpu"]
+    result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
+    trained = store.read_json(model / "results.json")
+    assert result["scores"] == trained["scores"] and result["scores"].keys() >= {"micro_f1", "macro_f1"}
+    albert("report", tmp_path / "scores", "--out", tmp_path / "report.html")
+
+
+def test_reorder_labels_multi_label_follows_the_names(model: Path) -> None:
+    checkpoint = hub.read_checkpoint(model)
+    task = task_from_checkpoint(checkpoint)
+    other = MultiLabelClassification(name="t", title="t", metrics=(), labels=("X", "BAD", "good"))
+    rows = other.reorder_labels(checkpoint).tensors["classifier.bias"]
+    assert torch.equal(rows, checkpoint.tensors["classifier.bias"][[2, 0, 1]])
+    assert task.labels == LABELS and task.has_head(checkpoint)
+    with pytest.raises(CheckpointError, match=r"its classes \(bad, good, x\) are not"):
+        MultiLabelClassification(name="t", title="t", metrics=(), labels=("a", "b")).reorder_labels(checkpoint)
