@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from albert_cli.counting.costs import GPU, ComputeSetup, head_rows, masked_positions, state_bytes
+from albert_cli.counting.costs import GPU, ComputeSetup, count_parameters, head_rows, masked_positions, state_bytes
 from albert_cli.model.config import ModelConfig
 
 USABLE_FRACTION: Final = 0.9  # of a memory; the rest is for the device's context, workspace and fragments
@@ -204,6 +204,15 @@ def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU) -
     block = length * max(norm_gradients, config.intermediate_size * setup.item + cast_gradient)
     freed = _head_bytes(sizes) + _block_bytes(sizes, head_rows(length))
     return max(logits, block - freed)
+
+
+def inference_bytes(config: ModelConfig, tokens: int) -> int:
+    """Return the bytes of inference on `tokens` at a time in fp32: the weights and the widest layer's buffers.
+
+    The buffers were measured on a CPU at widths of 512: the widest layer of the block, and those of attention.
+    """
+    buffers = 4 * (1.2 * config.intermediate_size + 7 * config.hidden_size)
+    return 4 * count_parameters(config).total + round(tokens * buffers)
 
 
 # ---------------------------------------------------------------- what fits

@@ -11,7 +11,9 @@ from albert_cli.counting import activations, costs, shapes
 from albert_cli.counting.costs import GPU, count_parameters, format_bytes
 from albert_cli.counting.paper import PAPER_MODELS, counts_and_paper_figure, format_paper_figure
 from albert_cli.counting.shapes import Shape
+from albert_cli.model.config import ModelConfig
 
+INFERENCE_BATCHES: Final = (1, 8, 32)
 MAX_DETAILED_MODELS: Final = 4  # more models are shown in one line each
 Facts = dict[str, Any]
 Line = tuple[str, ...]
@@ -82,6 +84,15 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
         "device": GPU.device,
         "precision": GPU.precision,
         "state_bytes": {**asdict(state), "total": state.total},
+        "word_embeddings": {
+            "unfactorized": config.vocab_size * config.hidden_size,
+            "factorized": _factorized_embeddings(config),
+        },
+        "encoder_fractions": _encoder_fractions(counts),
+        "inference_bytes": {
+            str(n): {str(batch): activations.inference_bytes(config, n * batch) for batch in INFERENCE_BATCHES}
+            for n in lengths
+        },
         "activation_bytes_per_sequence": by_length(
             lambda n, again: activations.activation_bytes(config, n, GPU, checkpointed=again)
         ),
@@ -91,6 +102,20 @@ def _facts(shape: Shape, memory: int | None) -> Facts:
             lambda n, again: activations.largest_batch(config, n, memory, GPU, checkpointed=again)
         )
     return facts
+
+
+def _factorized_embeddings(config: ModelConfig) -> int | None:
+    """Return the parameters of V x E + E x H; None if E equals H."""
+    if config.embedding_size == config.hidden_size:
+        return None
+    return config.embedding_size * (config.vocab_size + config.hidden_size)
+
+
+def _encoder_fractions(counts: costs.ParameterCounts) -> dict[str, float]:
+    """Return the fractions of the encoder's parameters, without pooler, in its embeddings and in its blocks."""
+    blocks = counts.attention + counts.feed_forward
+    embeddings = counts.without_pooler - blocks
+    return {"embeddings": embeddings / counts.without_pooler, "blocks": blocks / counts.without_pooler}
 
 
 def _in_short(model: Facts) -> dict[str, str]:
@@ -114,6 +139,8 @@ def _in_detail(model: Facts) -> dict[str, str]:
     sent = model["gradient_bytes_sent"]
     unshared = model["gradient_bytes_sent_unshared"]
     attention, feed_forward = model["distinct_blocks"].values()
+    words = model["word_embeddings"]
+    fractions = model["encoder_fractions"]
     return {
         "embeddings": f"{parts['embeddings']:,}",
         "projection from E to H": f"{parts['projection']:,}",
@@ -122,6 +149,10 @@ def _in_detail(model: Facts) -> dict[str, str]:
         "pooler": f"{parts['pooler']:,}",
         "masked-word head": f"{parts['mlm_head']:,}",
         "sentence-order head": f"{parts['sentence_order_head']:,}",
+        "word embeddings, V x H": f"{words['unfactorized']:,}",
+        "  V x E + E x H": "–" if words["factorized"] is None else f"{words['factorized']:,}",
+        "of the encoder: embeddings": f"{100 * fractions['embeddings']:.1f} %",
+        "  blocks": f"{100 * fractions['blocks']:.1f} %",
         "all that pretraining trains": f"{model['total']:,}",
         "as the paper counts": f"{model['paper_count']:,}",
         "the paper says": format_paper_figure(model["paper"]),
@@ -158,6 +189,10 @@ def _lines(models: Sequence[Facts]) -> Iterator[Line]:
                 both = [model[key].get(length) for model in models]
                 cells = ["–" if b is None else f"{words(b['kept'])} / {words(b['checkpointed'])}" for b in both]
                 yield (f"  {length} tokens", *cells)
+    yield ("inference, fp32, batch of", *(" / ".join(map(str, INFERENCE_BATCHES)) for _ in models))
+    for length in _lengths(models, "inference_bytes"):
+        sizes = [model["inference_bytes"].get(length) for model in models]
+        yield (f"  {length} tokens", *("–" if s is None else " / ".join(map(format_bytes, s.values())) for s in sizes))
 
 
 def _lengths(models: Sequence[Facts], key: str) -> list[str]:

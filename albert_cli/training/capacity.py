@@ -9,7 +9,7 @@ import torch
 
 from albert_cli import console, machine
 from albert_cli.counting import costs
-from albert_cli.counting.activations import activation_bytes, working_bytes
+from albert_cli.counting.activations import activation_bytes, inference_bytes, working_bytes
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.base import EVALUATION_TOKENS
 from albert_cli.training.settings import TrainSettings
@@ -63,9 +63,7 @@ def available_memory(device: torch.device) -> int | None:
 
 def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
     """Warn, before a model is created, if its weights and one batch of inference exceed the available memory."""
-    # Measured on a CPU at widths of 512 in fp32: the widest layer of the block, and the buffers of attention.
-    batch = EVALUATION_TOKENS * 4 * (1.2 * model.intermediate_size + 7 * model.hidden_size)
-    estimated = 4 * costs.count_parameters(model).total + batch
+    estimated = inference_bytes(model, EVALUATION_TOKENS)
     available = available_memory(device)
     if available is not None and available < estimated:
         console.warn(

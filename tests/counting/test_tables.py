@@ -41,12 +41,32 @@ def test_a_few_models_are_shown_by_part() -> None:
     assert shown["embeddings"] == ["3,906,048", "23,436,288"]
     assert shown["projection from E to H"] == ["99,072", "0"]
     assert shown["attention"] == ["2,363,904", "28,366,848"]
+    assert shown["word embeddings, V x H"] == ["23,040,000", "23,040,000"]
+    assert shown["V x E + E x H"] == ["3,938,304", "–"]
+    assert shown["of the encoder: embeddings"][2:] == ["21.6", "%"]
+    assert shown["blocks"][2:] == ["78.4", "%"]
     assert shown["all that pretraining trains"[:26]][1:] == ["11,813,810", "109,705,010"]
     assert shown["as the paper counts"] == ["11,683,584", "108,490,752"]
     assert shown["the paper says"] == ["12M", "108M"]
     assert shown["blocks computed"] == ["12", "12"]
     assert shown["sets of block weights"] == ["1", "12"]
     assert shown["weights, fp32"] == ["47.3", "MB", "439", "MB"]
+
+
+def test_factorized_embeddings_of_xxlarge_are_counted() -> None:
+    data, text = describe_models(["albert-xxlarge", "bert-large"])
+    xxlarge, bert_large = data["models"]
+    assert xxlarge["word_embeddings"]["factorized"] == 4_364_288 and "4,364,288" in text
+    assert bert_large["word_embeddings"]["factorized"] is None
+
+
+def test_inference_memory_grows_with_length_and_batch() -> None:
+    data, text = describe_models(["bert-large"])
+    sizes = data["models"][0]["inference_bytes"]
+    weights = 4 * data["models"][0]["total"]
+    assert weights < sizes["128"]["1"] < sizes["128"]["8"] < sizes["512"]["8"] < sizes["512"]["32"]
+    assert sizes["512"]["1"] - weights == pytest.approx(4 * (sizes["128"]["1"] - weights), rel=0.01)
+    assert "inference, fp32, batch of" in text
 
 
 def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
