@@ -55,6 +55,10 @@ class BusyError(AlbertError):
     exit_code = 6
 
 
+class LockedError(BusyError):
+    """The directory is locked by another process, so that its work can be continued later (exit code 6)."""
+
+
 class ScoreNotReachedError(AlbertError):
     """A published score was not reached within its tolerance (exit code 7)."""
 

@@ -20,7 +20,7 @@ LAYERS = (
     ("errors", "os_errors"),
     ("formatting", "randomness", "ranks"),
     ("console", "store", "config", "hub_access", "machine"),
-    ("journal", "launch", "executor", "results"),
+    ("array_jobs", "journal", "launch", "executor", "results"),
     ("text",),
     ("data",),
     ("model",),

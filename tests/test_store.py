@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.journal import Journal, read_journal
+from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
 
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
 
@@ -362,18 +363,36 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
-    (tmp_path / ".it.0123abcd.tmp").mkdir()
-    (tmp_path / ".it.0123abcd.tmp" / "weights").write_text("x")
-    (tmp_path / ".other.0123abcd.tmp").write_text("x")
+    staging = leftover(tmp_path / "it")
+    other = leftover(tmp_path / "other")
+    staging.mkdir()
+    (staging / "weights").write_text("x")
+    other.write_text("x")
     (tmp_path / ".hidden").write_text("mine")
     with store.commit_directory(tmp_path / "it", "checkpoint"):
-        assert not (tmp_path / ".it.0123abcd.tmp").exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"it", ".other.0123abcd.tmp", ".hidden"}
+        assert not staging.exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"it", other.name, ".hidden"}
     store.remove_leftovers(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"it", ".hidden"}
     (tmp_path / "new").mkdir()
-    (tmp_path / "new" / ".request.json.0123abcd.tmp").write_text("x")  # of the first file of all
+    leftover(tmp_path / "new" / "request.json").write_text("x")  # of the first file of all
     assert store.read_finished_manifest(tmp_path / "new", "vocabulary", "request.json") is None
+
+
+@pytest.mark.parametrize("name", [of_living_process, of_other_machine])
+def test_leftovers_of_running_processes_stay(name: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Where locks do not reach other machines, a second run must not delete what the first one is writing."""
+    staging = name(tmp_path / "it")
+    staging.mkdir()
+    store.remove_leftovers(tmp_path)
+    assert staging.exists()
+
+
+def test_commit_after_another_process_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BusyError, match="already exists"), store.commit_directory(tmp_path / "it", "checkpoint"):
+        fill(tmp_path / "it", "first")
+        store.seal(tmp_path / "it", "checkpoint")
+    assert content(tmp_path / "it") == "first"
 
 
 def test_artefacts_can_be_read_by_others(tmp_path: Path) -> None:
@@ -396,7 +415,7 @@ def test_one_run_a_directory(tmp_path: Path) -> None:
         with pytest.raises(BusyError, match="another run"), store.lock(tmp_path / "out"):
             raise AssertionError
         holder.kill()
-    (tmp_path / "out" / ".results.json.0123abcd.tmp").write_text("half a resu")
+    leftover(tmp_path / "out" / "results.json").write_text("half a resu")
     with store.lock(tmp_path / "out"):
         assert [p.name for p in (tmp_path / "out").iterdir()] == [".lock"]
     (tmp_path / "file").write_text("")

@@ -97,12 +97,12 @@ def data(
 
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
     """
-    from albert_cli.data.array_jobs import parse_array_job
+    from albert_cli.array_jobs import parse_array_job
     from albert_cli.data.build import build_data
     from albert_cli.data.records import BuildSettings
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
-    share = parse_array_job(task, os.environ)
+    share = parse_array_job(task, os.environ, out)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     report = build_data(sources, vocab, out, settings, workers, share)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import console, executor, store
-from albert_cli.data.array_jobs import ArrayJob, select_array_job
+from albert_cli.array_jobs import ARRAY_FILE, ArrayJob
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.merge import publish_data, require_training_text
 from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
@@ -31,7 +31,7 @@ from albert_cli.data.verification import (
     record_verified,
     verify_data,
 )
-from albert_cli.errors import BusyError
+from albert_cli.errors import BusyError, ConfigError, LockedError
 from albert_cli.machine import available_cores
 from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.source_parts import SourcePart
@@ -40,6 +40,7 @@ from albert_cli.text.work_units import split_sources
 
 _PLAN: Final = "plan.json"
 _LOCKS: Final = ".tasks"
+_SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _OTHER_OUT: Final = "choose another --out, or remove it"
 
 
@@ -49,13 +50,13 @@ def build_data(
     out: Path,
     settings: BuildSettings,
     workers: int = 0,
-    share: ArrayJob = None,
+    share: ArrayJob | None = None,
 ) -> BuildReport | ArrayJobReport:
     """Build the data directory `out`; a finished one of the same sources and settings stays unchanged.
 
-    workers: processes, 0 means one per core. share: (i, n) runs only part i of n of the tasks; a later call without
-    `share` runs what is left and merges. Raises `InputError` for unreadable or empty text, `BusyError` if `out` holds
-    something else.
+    workers: processes, 0 means one per core. share: runs only the tasks of this array job; a later call without
+    `share` runs what is left and merges. Waits for tasks that other processes run. Raises `InputError` for unreadable
+    or empty text, `BusyError` if `out` holds something else.
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
@@ -74,22 +75,24 @@ def build_data(
         facts = publish_data(out, tasks, results, vocabulary)
         shutil.rmtree(out / _LOCKS, ignore_errors=True)
         (out / _PLAN).unlink()
+        (out / ARRAY_FILE).unlink(missing_ok=True)
         record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 
-def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, share: tuple[int, int]) -> ArrayJobReport:
+def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, share: ArrayJob) -> ArrayJobReport:
     """Run the tasks of one array job."""
     begin = time.monotonic()
-    index, count = share
-    selected = select_array_job(tasks, index, count)
+    if any(task.is_stream for task in tasks):
+        raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
+    selected = share.select(tasks, size=lambda task: task.size)
     out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, tasks)
     results = _run_tasks(selected, workers)
     return ArrayJobReport(
         out=out,
-        job=f"{index}/{count}",
+        job=str(share),
         tasks=len(results),
         bytes_read=sum(result.bytes for result in results),
         tasks_finished=sum(task.is_finished for task in tasks),
@@ -212,23 +215,43 @@ def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
 
 
 def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
-    """Return the task's facts, running it unless its shards exist and verify."""
+    """Return the task's facts, running it unless its shards exist and verify.
+
+    Raises `LockedError` while another process runs it.
+    """
     with store.lock(task.directory.parents[1] / _LOCKS / task.name):
         finished = load_finished_task(task)
         if finished is not None:
             return finished
-        return tokenize_task(task, on_progress)
+        try:
+            return tokenize_task(task, on_progress)
+        except BusyError:
+            # Where locks do not reach other machines, two of them may run a task; one of them commits it first.
+            finished = load_finished_task(task)
+            if finished is None:
+                raise
+            return finished
+
+
+def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
+    """Return the task's facts, or None while another process runs it."""
+    try:
+        return run_unless_finished(task, on_progress)
+    except LockedError:
+        return None
 
 
 def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
-    """Run the unfinished tasks, in this process or in several, and return all results in the order of the tasks."""
+    """Run the unfinished tasks, in this process or in several, and return all results in the order of the tasks.
+
+    Tasks that other processes run come last: this process waits for them, or takes them over if they are given up.
+    """
     begin = time.monotonic()
-    was_finished = {task.name for task in tasks if task.is_finished}
-    disk_bytes = sum(task.size for task in tasks if task.name in was_finished)
+    disk_bytes = sum(task.size for task in tasks if task.is_finished)
     text_bytes = 0
     has_known_size = all(task.size for task in tasks)
     total_bytes = sum(task.size for task in tasks) if has_known_size else None
-    local_tasks, pool_tasks = _divide_tasks(tasks, workers)
+    results: dict[str, ShardFacts] = {}
     with console.progress("data", total_bytes, disk_bytes) as progress:
 
         def on_progress(more_disk_bytes: int, more_text_bytes: int) -> None:
@@ -238,16 +261,33 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
             rate = text_bytes / 1e6 / max(time.monotonic() - begin, 1e-9)
             progress.update(disk_bytes, f"{text_bytes / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
-        results = {task.name: run_unless_finished(task, on_progress) for task in local_tasks}
-        remedy = "run the same command again with fewer --workers; finished files are kept"
-        calls = ((task,) for task in pool_tasks)
-        workers = min(workers, len(pool_tasks))
-        with closing(executor.map_unordered(run_unless_finished, calls, workers, remedy)) as finished:
-            for (task,), facts in finished:
-                results[task.name] = facts
-                if task.name not in was_finished:
-                    on_progress(task.size, facts.bytes)
-    return [results[task.name] for task in tasks]
+        while True:
+            for task, facts in _iter_results([t for t in tasks if t.name not in results], workers, on_progress):
+                if facts is not None:
+                    results[task.name] = facts
+            locked = len(tasks) - len(results)
+            if not locked:
+                return [results[task.name] for task in tasks]
+            console.info(f"waiting for {locked} of {len(tasks)} tasks, which other processes run")
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+def _iter_results(
+    tasks: Sequence[ShardTask], workers: int, on_progress: ProgressCallback
+) -> Iterator[tuple[ShardTask, ShardFacts | None]]:
+    """Yield the tasks with their facts, None if another process runs a task."""
+    local_tasks, pool_tasks = _divide_tasks(tasks, workers)
+    for task in local_tasks:
+        yield task, _run_unless_locked(task, on_progress)
+    remedy = "run the same command again with fewer --workers; finished files are kept"
+    was_finished = {task.name for task in pool_tasks if task.is_finished}
+    calls = ((task,) for task in pool_tasks)
+    workers = min(workers, len(pool_tasks))
+    with closing(executor.map_unordered(_run_unless_locked, calls, workers, remedy)) as finished:
+        for (task,), facts in finished:
+            yield task, facts
+            if facts is not None and task.name not in was_finished:
+                on_progress(task.size, facts.bytes)
 
 
 def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:

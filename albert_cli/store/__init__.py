@@ -5,7 +5,7 @@ each is written last, and one rename makes it visible. Readers treat a directory
 """
 
 from albert_cli.os_errors import free_bytes, translate_os_errors
-from albert_cli.store.directories import commit_directory, publish, remove_directory, remove_leftovers
+from albert_cli.store.directories import commit_directory, publish, remove_directory
 from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
 from albert_cli.store.locks import lock
 from albert_cli.store.manifests import (
@@ -23,6 +23,7 @@ from albert_cli.store.manifests import (
 from albert_cli.store.parsing import check_relative, require_keys, type_adapter
 from albert_cli.store.records import is_listed, read_bytes, read_json, read_record, read_toml
 from albert_cli.store.run_steps import saved_steps
+from albert_cli.store.temporaries import remove_leftovers
 
 __all__ = [
     "MANIFEST",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from albert_cli.errors import BusyError
 from albert_cli.os_errors import translate_os_errors
 from albert_cli.store import files
 from albert_cli.store.manifests import MANIFEST, seal
+from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def _staging_directory(sibling: Path, needed: int | None = None) -> Iterator[Pat
     """Yield a hidden temporary directory next to `sibling`; it is removed before an error reports the free space."""
     with translate_os_errors(sibling, needed):
         sibling.parent.mkdir(parents=True, exist_ok=True)
-        staging = files.temporary_sibling(sibling)
+        staging = temporary_sibling(sibling)
         staging.mkdir()
         try:
             yield staging
@@ -50,10 +50,12 @@ def commit_directory(
         seal(staging, kind, parents)
         files.fsync(staging)
         if final.is_dir():
-            if any(final.iterdir()):
-                remove_directory(final)
-            else:
+            if not any(final.iterdir()):
                 final.rmdir()
+            elif replace:
+                remove_directory(final)
+            else:  # another process has committed it since
+                raise BusyError(f"{final}: already exists", "choose another --out or remove it")
         staging.rename(final)
         files.fsync(final.parent)
 
@@ -75,21 +77,9 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
         files.fsync(directory)
 
 
-def remove_leftovers(directory: Path, name: str | None = None) -> None:
-    """Delete what a killed process left half-written: hidden temporary siblings of `name`, or all of them."""
-    pattern = "*" if name is None else glob.escape(name)
-    if not directory.is_dir():
-        return
-    for path in directory.glob(f".{pattern}.{'[0-9a-f]' * 8}.tmp"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def remove_directory(directory: Path) -> None:
     """Delete a committed directory: hide it in one rename first, so that a crash leaves no partial directory."""
-    hidden = files.temporary_sibling(directory)
+    hidden = temporary_sibling(directory)
     directory.rename(hidden)
     files.fsync(hidden.parent)  # otherwise a loss of power could keep the deletions and not the rename
     shutil.rmtree(hidden)

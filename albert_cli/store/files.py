@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from albert_cli.os_errors import translate_os_errors
+from albert_cli.store.temporaries import temporary_sibling
 
 
 def fsync(path: Path) -> None:
@@ -24,11 +24,6 @@ def fsync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def temporary_sibling(path: Path) -> Path:
-    """Return the name of a hidden sibling; its random part keeps two processes apart."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from albert_cli.errors import BusyError
+from albert_cli.errors import BusyError, LockedError
 from albert_cli.os_errors import translate_os_errors
-from albert_cli.store.directories import remove_leftovers
-from albert_cli.store.files import temporary_sibling
+from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -28,7 +27,7 @@ def lock(directory: Path) -> Iterator[None]:
     """Lock the output directory for this process; the lock ends with the process, also after `kill -9`.
 
     Deletes first what a killed process left half-written in it. If the block fails, a directory that was created for
-    the lock and is still empty is removed again. Raises `BusyError` if another process holds the lock.
+    the lock and is still empty is removed again. Raises `LockedError` if another process holds the lock.
     """
     created = [p for p in (directory, *directory.parents) if not p.exists()]
     _make_directory(directory)
@@ -65,7 +64,7 @@ def _acquire(directory: Path) -> BaseFileLock:
             warnings.filterwarnings("error", "flock not supported")
             file_lock.acquire()
     except Timeout:
-        raise BusyError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
+        raise LockedError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
     except (NotImplementedError, UserWarning, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _LOCKS_UNSUPPORTED:
             raise

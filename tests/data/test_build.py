@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from albert_cli import store
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.data.build import build_data, plan_tasks
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import TokenCorpus
@@ -358,4 +359,4 @@ def test_build_reads_stdin(
     report = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
     assert {split: counts.documents for split, counts in report.facts.totals.items()} == {"train": 1, "heldout": 1}
     with pytest.raises(ConfigError, match="several jobs cannot read stdin"):
-        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=(0, 2))
+        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=ArrayJob(0, 2))

@@ -31,6 +31,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
 from tests.command import albert, snapshot
 from tests.helpers.experiments import finish_stage
+from tests.helpers.leftovers import leftover
 from tests.processes import PATIENCE, start
 
 
@@ -145,7 +146,7 @@ def test_killed_run_resumes_to_the_same_report(
     child.kill()
     done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("stages/*.json")}
     assert 2 <= len(done) < 6
-    half = out / "stages" / ".pretrain-0123.json.89abcdef.tmp"
+    half = leftover(out / "stages" / "pretrain-0123.json")
     half.write_text("half a rec")
     again = json.loads(albert(*call, "--json").out)
     assert again["stages_finished_now"] == 6 - len(done)

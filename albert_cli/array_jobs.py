@@ -1,0 +1,105 @@
+"""Divide work among the jobs of a Slurm or Kubernetes array (`--task`).
+
+A job's share is counted from the whole array, also if only some of its jobs run again: the first jobs record the
+array's size in the output directory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from albert_cli import store
+from albert_cli.errors import ConfigError
+
+T = TypeVar("T")
+ARRAY_FILE = ".array.json"  # in the output directory, until the work is finished
+
+
+@dataclass(frozen=True)
+class ArrayJob:
+    """One of the jobs of an array, by its index from 0."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def select(self, units: Sequence[T], size: Callable[[T], int] = lambda unit: 0) -> list[T]:
+        """Return every `count`-th unit, the largest first, so that all jobs take about the same time."""
+        return sorted(units, key=lambda unit: -size(unit))[self.index :: self.count]
+
+
+@dataclass(frozen=True)
+class _ArraySize:
+    """The numbering of an array: its first number, the step, and the number of jobs."""
+
+    first: int
+    step: int
+    count: int
+
+    def index(self, number: int) -> int | None:
+        """Return the index of a job's number, None if the array has no such job."""
+        index, rest = divmod(number - self.first, self.step)
+        return index if rest == 0 and 0 <= index < self.count else None
+
+
+def parse_array_job(text: str | None, environment: Mapping[str, str], out: Path) -> ArrayJob | None:
+    """Parse `--task`: `I/N`, or `auto`, which reads the scheduler's variables; raise `ConfigError` if it is invalid."""
+    if text is None:
+        return None
+    if text == "auto":
+        return _read_environment(environment, out)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise ConfigError(f"--task {text}: not of the form I/N", "use 0/8 to 7/8 for eight jobs, or auto")
+    return _make_job(int(match[1]), int(match[2]), text)
+
+
+def _make_job(index: int, count: int, text: str) -> ArrayJob:
+    if not 0 <= index < count:
+        raise ConfigError(f"--task {text}: job {index} of {count} does not exist", "jobs are numbered from 0")
+    return ArrayJob(index, count)
+
+
+def _read_environment(environment: Mapping[str, str], out: Path) -> ArrayJob:
+    try:
+        if "SLURM_ARRAY_TASK_ID" in environment:
+            return _read_slurm(environment, out)
+        if "JOB_COMPLETION_INDEX" in environment:
+            return _make_job(int(environment["JOB_COMPLETION_INDEX"]), int(environment["JOB_COMPLETIONS"]), "auto")
+    except KeyError as error:
+        raise ConfigError(f"--task auto: {error.args[0]} is not set", "set it, or use --task I/N") from None
+    except ValueError as error:
+        raise ConfigError(f"--task auto: {error}", "correct the variable, or use --task I/N") from None
+    raise ConfigError(
+        "--task auto: not a job of an array",
+        "set SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT, or JOB_COMPLETION_INDEX and JOB_COMPLETIONS; "
+        "or use --task I/N",
+    )
+
+
+def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
+    """Return Slurm's job; after `sbatch --array=7` its variables describe an array of one job, not the whole one."""
+    number = int(environment["SLURM_ARRAY_TASK_ID"])
+    first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
+    step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
+    submitted = _ArraySize(first, step, int(environment["SLURM_ARRAY_TASK_COUNT"]))
+    last = int(environment.get("SLURM_ARRAY_TASK_MAX", first + step * (submitted.count - 1)))
+    is_contiguous = last == first + step * (submitted.count - 1)
+    path = out / ARRAY_FILE
+    recorded = store.read_record(path, _ArraySize) if path.is_file() else None
+    if recorded is not None and submitted.count <= recorded.count:
+        index = recorded.index(number)
+        if index is not None:
+            return ArrayJob(index, recorded.count)
+    index = submitted.index(number)
+    if not is_contiguous or index is None:
+        message = f"--task auto: job {number} is one of {submitted.count} of an array whose size is unknown"
+        raise ConfigError(message, f"use --task {number}/N for an array of N jobs")
+    store.write_json(path, asdict(submitted))
+    return ArrayJob(index, submitted.count)
