@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_cli.matmul import MatmulBackend, linear
 from albert_cli.model.packing import HeadRows, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import attend_flex, attend_sparsely
 
@@ -72,6 +73,7 @@ class BlockSettings:
     layer_norm_eps: float
     hidden_dropout: float
     attention_dropout: float
+    matmul: MatmulBackend = "torch"
     varlen: bool = False  # attention by sequence offsets (`has_varlen`) instead of padding
 
 
@@ -93,20 +95,22 @@ def block(
     weight = attention.qkv
     bias = attention.qkv_bias
     if rows is None:
-        qkv_T3Ad = F.linear(x_TH, weight, bias).view(-1, 3, *heads)
+        qkv_T3Ad = linear(x_TH, weight, bias, settings.matmul).view(-1, 3, *heads)
         context_RH = self_attention(qkv_T3Ad, layout, settings.attention_dropout, varlen=settings.varlen)
         residual_RH = x_TH
     else:
-        q_RAd = F.linear(x_TH.index_select(0, rows.index), weight[:hidden], bias[:hidden]).view(-1, *heads)
-        kv_T2Ad = F.linear(x_TH, weight[hidden:], bias[hidden:]).view(-1, 2, *heads)
+        row_states_RH = x_TH.index_select(0, rows.index)
+        q_RAd = linear(row_states_RH, weight[:hidden], bias[:hidden], settings.matmul).view(-1, *heads)
+        kv_T2Ad = linear(x_TH, weight[hidden:], bias[hidden:], settings.matmul).view(-1, 2, *heads)
         context_RH = cross_attention(
             q_RAd, kv_T2Ad, rows.layout, layout, settings.attention_dropout, varlen=settings.varlen
         )
-        residual_RH = x_TH.index_select(0, rows.index)
-    output_RH = F.linear(context_RH, attention.output, attention.output_bias)
+        residual_RH = row_states_RH
+    output_RH = linear(context_RH, attention.output, attention.output_bias, settings.matmul)
     x_RH = _add_and_norm(residual_RH, output_RH, attention.norm, attention.norm_bias, settings)
-    inner_RF = ACTIVATIONS[settings.activation](F.linear(x_RH, feed_forward.up, feed_forward.up_bias))
-    output_RH = F.linear(inner_RF, feed_forward.down, feed_forward.down_bias)
+    up_RF = linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.matmul)
+    inner_RF = ACTIVATIONS[settings.activation](up_RF)
+    output_RH = linear(inner_RF, feed_forward.down, feed_forward.down_bias, settings.matmul)
     return _add_and_norm(x_RH, output_RH, feed_forward.norm, feed_forward.norm_bias, settings)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from albert_cli.matmul import MatmulBackend, linear
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
@@ -109,6 +110,7 @@ class Encoder(nn.Module):
         self.apply(partial(initialize, std=config.initial_std))
         self.block: BlockFunction = block
         self.checkpointing = False
+        self.matmul: MatmulBackend = "torch"
 
     def compile(self) -> None:
         """Compile the block for all layers at once, since it is one function.
@@ -173,7 +175,7 @@ class Encoder(nn.Module):
         tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
-            x_TH = self.projection(x_TH)
+            x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
         attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
         if dtype is not None:
@@ -200,6 +202,7 @@ class Encoder(nn.Module):
             layer_norm_eps=config.layer_norm_eps,
             hidden_dropout=config.hidden_dropout_prob if self.training else 0.0,
             attention_dropout=config.attention_probs_dropout_prob if self.training else 0.0,
+            matmul=self.matmul,
         )
 
     def pooled(self, first_NH: Tensor) -> Tensor:

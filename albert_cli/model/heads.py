@@ -10,9 +10,9 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from albert_cli.matmul import MatmulBackend, linear
 from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder, initialize
@@ -42,10 +42,10 @@ class MaskedLanguageHead(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, x_MH: Tensor, word_VE: Tensor) -> Tensor:
+    def forward(self, x_MH: Tensor, word_VE: Tensor, matmul: MatmulBackend = "torch") -> Tensor:
         """Map hidden states [M, H] to logits [M, V]."""
-        x_ME = self.norm(self.activation(self.dense(x_MH)))
-        return F.linear(x_ME, word_VE, self.bias)
+        x_ME = linear(x_MH, self.dense.weight, self.dense.bias, matmul)
+        return linear(self.norm(self.activation(x_ME)), word_VE, self.bias, matmul)
 
 
 class PretrainingLogits(NamedTuple):
@@ -68,7 +68,8 @@ class PretrainingModel(_EncoderModel):
     def forward(self, tokens: PackedTokens, *, depth: int | None = None) -> PretrainingLogits:
         """Return the logits of both objectives for a packed batch; `depth` as for `Encoder.forward`."""
         x_RH = self.encoder(tokens, depth=depth)
-        masked_MV = self.masked(x_RH.index_select(0, tokens.rows.masked), self.encoder.embeddings.word.weight)
+        masked_MH = x_RH.index_select(0, tokens.rows.masked)
+        masked_MV = self.masked(masked_MH, self.encoder.embeddings.word.weight, self.encoder.matmul)
         return PretrainingLogits(masked_MV, self.order(self._pooled(x_RH, tokens)))
 
 
@@ -83,7 +84,7 @@ class MaskedLanguageModel(_EncoderModel):
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return logits [M, V] at the masked positions of a packed batch."""
         x_MH = self.encoder(tokens).index_select(0, tokens.rows.masked)
-        logits_MV: Tensor = self.masked(x_MH, self.encoder.embeddings.word.weight)
+        logits_MV: Tensor = self.masked(x_MH, self.encoder.embeddings.word.weight, self.encoder.matmul)
         return logits_MV
 
 

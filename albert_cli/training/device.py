@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import torch
@@ -23,12 +23,14 @@ from torch.nn.attention import (
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops, without_sharing
 from albert_cli.errors import ConfigError
+from albert_cli.matmul import MatmulBackend, has_onednn, is_large, linear
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
+_MIN_ONEDNN_SPEEDUP: Final = 1.05
 _CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds, so it must pay
 _MIN_BF16_WIDTH: Final = 96  # in narrower models casts cost what matmuls gain
@@ -77,12 +79,19 @@ def resolve_auto(
     Raises `ConfigError` if compilation is required and impossible.
     """
     precision = _choose_precision(config, device) if settings.precision == "auto" else settings.precision
+    compile_ = _choose_compile(settings.compile, device)
+    matmul = settings.matmul
+    if matmul == "auto":
+        is_plain_fp32 = device.type == "cpu" and precision == "fp32" and compile_ == "off"
+        matmul = _choose_matmul(config, sequences * length) if is_plain_fp32 else "torch"
+    elif matmul == "onednn" and not has_onednn():
+        console.warn(
+            'train.matmul = "onednn": this torch has no oneDNN and computes without; results differ in rounding'
+        )
     threads = settings.threads
     if threads == "auto" and device.type == "cpu":
         threads = _choose_threads(config, sequences, length)
-    return dataclasses.replace(
-        settings, precision=precision, compile=_choose_compile(settings.compile, device), threads=threads
-    )
+    return dataclasses.replace(settings, precision=precision, compile=compile_, matmul=matmul, threads=threads)
 
 
 def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device) -> Literal["on", "off"]:
@@ -108,6 +117,12 @@ def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp3
     return "bf16" if pays else "fp32"
 
 
+def _choose_matmul(config: ModelConfig, tokens: int) -> MatmulBackend:
+    """Return oneDNN if it multiplies the matrices of a layer faster than torch, forward and backward."""
+    speedup = measure_onednn_speedup(config.hidden_size, config.intermediate_size, tokens)
+    return "onednn" if speedup >= _MIN_ONEDNN_SPEEDUP else "torch"
+
+
 def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
     """Return how many of torch's threads have enough to do in a layer's forward pass."""
     # Without sharing, one layer and a tiny vocabulary: the FLOPs of a layer alone.
@@ -122,15 +137,51 @@ def measure_bf16_speedup() -> float:
 
     One thread, timed by its own clock, and the best of alternating rounds: a busy machine gives the same result.
     """
-    seconds = {"fp32": float("inf"), "bf16": float("inf")}
+    cpu = torch.device("cpu")
     with use_threads(1), torch.random.fork_rng(devices=[]):
-        matmuls = {precision: machine.make_matmul(precision, torch.device("cpu"))[0] for precision in seconds}
-        for _ in range(4):
-            for precision, matmul in matmuls.items():
-                begin = time.thread_time()
-                matmul()
-                seconds[precision] = min(seconds[precision], time.thread_time() - begin)
-    return seconds["fp32"] / seconds["bf16"]
+        bf16, _ = machine.make_matmul("bf16", cpu)
+        fp32 = [machine.make_matmul("fp32", cpu, backend)[0] for backend in machine.matmul_backends("fp32", cpu)]
+        bf16_seconds, *fp32_seconds = _measure_thread_seconds([bf16, *fp32], rounds=4)
+    return min(fp32_seconds) / bf16_seconds
+
+
+@functools.cache
+def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float:
+    """Measure how much faster oneDNN computes two linears of these widths, forward and backward, in up to 1.5 s.
+
+    At most 1,024 tokens and widths of 768 and 3,072 are measured; larger matmuls have the same rates. Timed like
+    `measure_bf16_speedup`. Without oneDNN, or if the matmuls are too small for it, the speedup is 1.
+    """
+    tokens = min(tokens, 1024)
+    hidden = min(hidden, 768)
+    intermediate = min(intermediate, 3072)
+    if not has_onednn() or not is_large(tokens, hidden, intermediate):
+        return 1.0
+    shapes = ((hidden, hidden), (hidden, intermediate))
+    with use_threads(1):
+        torch_seconds, onednn_seconds = _measure_thread_seconds(
+            [functools.partial(_run_linears, tokens, shapes, backend) for backend in ("torch", "onednn")], rounds=2
+        )
+    return torch_seconds / onednn_seconds
+
+
+def _run_linears(tokens: int, shapes: Sequence[tuple[int, int]], backend: MatmulBackend) -> None:
+    for inputs, outputs in shapes:
+        x = torch.ones(tokens, inputs, requires_grad=True)
+        weight = torch.ones(outputs, inputs, requires_grad=True)
+        output = linear(x, weight, None, backend)
+        torch.autograd.backward(output, output.detach())
+
+
+def _measure_thread_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Return the fastest seconds of each call by this thread's clock, in alternating rounds after a first one."""
+    seconds = [float("inf")] * len(calls)
+    for _ in range(rounds + 1):
+        for number, call in enumerate(calls):
+            begin = time.thread_time()
+            call()
+            seconds[number] = min(seconds[number], time.thread_time() - begin)
+    return seconds
 
 
 @contextlib.contextmanager
@@ -175,6 +226,7 @@ def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.devic
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
+    encoder.matmul = "onednn" if settings.matmul == "onednn" else "torch"
     _select_flash_attention(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
         encoder.compile()

@@ -219,6 +219,7 @@ class RunPlan:
     device: str
     precision: str
     compiled: bool
+    matmul: str
     threads: int | str
     processes: int
     sent_bytes_per_step: int | None
@@ -304,6 +305,7 @@ def describe_run(
         device=str(device),
         precision=train.precision,
         compiled=train.compile == "on",
+        matmul=train.matmul,
         threads=train.threads,
         processes=world_size,
         sent_bytes_per_step=count_sent_bytes(recipe, world_size) or None,

@@ -111,12 +111,12 @@ class TrainSettings:
     `batch_size` counts the sequences of all processes; one process computes `micro_batch_size` of them at a time.
     `eval_every = 0` evaluates after the last step only, so fine-tuning selects nothing on dev. Pretraining is evaluated
     on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time such as "10m"; 0 saves at the
-    end only. `compile` fuses the operations of a block (auto: on CUDA). `threads` are those of a CPU. "auto" values are
-    measured at the first start (`training/device.py`) and saved in the run's recipe. `checkpoint_activations` saves
-    only the input of each block and computes the block again in the backward pass: a third slower, the same numbers.
-    `deterministic` uses only GPU kernels whose bits are reproducible, so a resumed run ends in the bytes of an
-    uninterrupted one; on a CPU that is always so. `communication` is the precision of the gradients that processes send
-    to each other; bf16 halves the bytes, and rounds.
+    end only. `compile` fuses the operations of a block (auto: on CUDA). `matmul` is the library of a CPU's fp32 matmuls
+    (`matmul.py`), `threads` its threads. "auto" values are measured at the first start (`training/device.py`) and saved
+    in the run's recipe. `checkpoint_activations` saves only the input of each block and computes the block again in the
+    backward pass: a third slower, the same numbers. `deterministic` uses only GPU kernels whose bits are reproducible,
+    so a resumed run ends in the bytes of an uninterrupted one; on a CPU that is always so. `communication` is the
+    precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds.
     """
 
     seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones sample the held-out examples
@@ -129,6 +129,7 @@ class TrainSettings:
     keep: PositiveInt = 2
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
+    matmul: Literal["auto", "torch", "onednn"] = "auto"
     threads: Annotated[int, Ge(1), Le(1024)] | Literal["auto"] = "auto"
     checkpoint_activations: bool = False
     deterministic: bool = False
@@ -145,11 +146,12 @@ class TrainSettings:
 
 
 # Keys that may be "auto" until a run starts. The run's recipe has the values, so it resumes alike on another machine.
-AUTO_KEYS: Final = ("precision", "compile", "threads")
+AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
 # Keys that may differ in a resumed run because they change nothing but rounding.
 RESUME_SAFE_KEYS: Final = (
-    "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.threads", "evaluation",
+    "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
+    "train.threads", "evaluation",
 )  # fmt: skip
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

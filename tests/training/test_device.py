@@ -7,13 +7,14 @@ import platform
 import resource
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from albert_cli import machine
+from albert_cli import machine, matmul
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -186,3 +187,57 @@ def test_seed_micro_batch_determines_dropout() -> None:
         seed_micro_batch(*place)
         assert drawn[place] == tuple(torch.rand(4).tolist())
     assert len(set(drawn.values())) == len(drawn)
+
+
+# ---------------------------------------------------------------- the matmul backend
+
+
+def matmul_gradients(backend: Literal["torch", "onednn"]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The logits and gradients of a model whose linears all use a backend."""
+    torch.manual_seed(3)
+    model = PretrainingModel(replace(TINY, num_hidden_groups=1))
+    device.prepare_model(model, TrainSettings(precision="fp32", compile="off", matmul=backend, threads=1), CPU)
+    logits = model(pack(random_batch((20, 3, 11)), CPU, np.array([1, 5, 22])))
+    loss = logits.masked.square().mean() + logits.sentence_order.square().mean()
+    torch.autograd.backward(loss)
+    return logits.masked.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
+def test_prepare_model_onednn_computes_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
+    calls = []
+    plain = matmul._onednn_linear
+
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        calls.append(x.shape)
+        return plain(x, weight, bias)
+
+    monkeypatch.setattr(matmul, "_onednn_linear", counted)
+    expected_logits, expected = matmul_gradients("torch")
+    assert not calls
+    logits, gradients_ = matmul_gradients("onednn")
+    assert len(calls) > 3 * (1 + 4 * TINY.num_hidden_layers), "in the backward pass too"
+    assert torch.allclose(logits, expected_logits, atol=1e-5)
+    assert gradients_.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert float((gradients_[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+
+
+@pytest.mark.parametrize(("speedup", "backend"), [(2.0, "onednn"), (1.0, "torch"), (0.8, "torch")])
+def test_resolve_auto_takes_faster_matmul_in_fp32(
+    speedup: float, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: speedup)
+    assert resolved(TrainSettings(precision="fp32"), TINY).matmul == backend
+    assert resolved(TrainSettings(precision="bf16"), TINY).matmul == "torch"
+    assert resolved(TrainSettings(precision="fp32", matmul="torch"), TINY).matmul == "torch"
+
+
+def test_resolve_auto_missing_onednn_warns_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device, "has_onednn", lambda: False)
+    settings = resolved(TrainSettings(precision="fp32", matmul="onednn"), TINY)
+    assert settings.matmul == "onednn" and "this torch has no oneDNN" in capsys.readouterr().err
+    assert device.measure_onednn_speedup.__wrapped__(768, 3072, 1024) == 1.0

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from albert_cli import journal, store
+from albert_cli import journal, matmul, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -369,3 +369,19 @@ def test_pretrain_infinite_gradient_is_named(
     monkeypatch.undo()
     pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "diverged.json").exists()
+
+
+@pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
+def test_pretrain_onednn_resumes_to_same_bytes(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
+    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 2.0)
+    run = tmp_path / "run"
+    result = pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert 'matmul = "onednn"' in (run / "recipe.toml").read_text()
+    for expected, record in zip(read_curve(finished), read_curve(run), strict=True):
+        assert record.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=1e-4)
+    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 0.5)
+    shutil.rmtree(run / LAST)
+    assert pretrain(str(recipe), tiny_data, run, device="cpu").model_sha256 == result.model_sha256

@@ -1,0 +1,103 @@
+"""Linear layers in fp32 on a CPU, computed by torch's default matmul or by oneDNN.
+
+torch sends fp32 matmuls to MKL, which takes an AVX2 path on AMD processors. oneDNN takes AVX-512 there and is twice as
+fast; on Intel processors both are about equal. Results differ in rounding only.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MatmulBackend = Literal["torch", "onednn"]
+
+_MIN_FLOPS: Final = 8e6  # of a matmul; below, calling oneDNN takes longer than it saves
+_ALIASING_BYTES: Final = 4096  # rows this far apart share the sets of a CPU's first cache
+
+
+def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: MatmulBackend = "torch") -> Tensor:
+    """Return x @ weight.T + bias, [M, N], like `F.linear`.
+
+    `backend` "onednn" applies to large fp32 matmuls on a CPU; everything else is `F.linear`.
+    """
+    if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
+        return F.linear(x_MK, weight_NK, bias_N)
+    output_MN: Tensor = _OnednnLinear.apply(x_MK, weight_NK, bias_N)  # type: ignore[no-untyped-call]
+    return output_MN
+
+
+def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
+    if x_MK.device.type != "cpu" or x_MK.dtype != torch.float32 or weight_NK.dtype != torch.float32 or x_MK.dim() != 2:
+        return False
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return False
+    rows, inputs = x_MK.shape
+    return is_large(rows, inputs, len(weight_NK)) and has_onednn()
+
+
+def is_large(rows: int, inputs: int, outputs: int) -> bool:
+    """Tell whether a matmul of these sizes is large enough for oneDNN."""
+    return 2 * rows * inputs * outputs >= _MIN_FLOPS
+
+
+@functools.cache
+def has_onednn() -> bool:
+    """Tell whether this torch has oneDNN's linear layer, by a comparison with torch's own."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    x_MK = torch.arange(12.0).view(3, 4)
+    weight_NK = torch.arange(8.0).view(2, 4)
+    bias_N = torch.arange(2.0)
+    try:
+        return torch.allclose(_onednn_linear(x_MK, weight_NK, bias_N), F.linear(x_MK, weight_NK, bias_N))
+    except (AttributeError, RuntimeError, TypeError):  # another torch may lack it or call it otherwise
+        return False
+
+
+def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    """Return x @ weight.T + bias by oneDNN.
+
+    The operator is private: torch's compiler emits it for models in inference. No public function calls oneDNN for fp32
+    as fast: tensors in oneDNN's layout (`to_mkldnn`) are copied in and out of each layer, which costs narrow layers all
+    of the gain, and 1 x 1 convolutions use MKL. `has_onednn` checks it, and `linear` falls back to `F.linear`.
+    """
+    output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, "none", [], "")
+    return output_MN
+
+
+class _OnednnLinear(torch.autograd.Function):
+    """A linear layer whose forward and backward matmuls all use oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_MK, weight_NK)
+        return _onednn_linear(x_MK, weight_NK, bias_N)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x_MK, weight_NK = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_MN = grad_MN.contiguous()
+        grad_x_MK = None
+        grad_weight_NK = None
+        if needs_x:
+            grad_x_MK = _onednn_linear(grad_MN, _without_aliasing(weight_NK.T), None)
+        if needs_weight and _rows_alias(grad_MN):
+            grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _without_aliasing(x_MK.T), None)
+        elif needs_weight:
+            grad_weight_NK = _onednn_linear(x_MK.T.contiguous(), grad_MN.T, None).T
+        return grad_x_MK, grad_weight_NK, grad_MN.sum(0) if needs_bias else None
+
+
+def _without_aliasing(transposed: Tensor) -> Tensor:
+    """Return a transposed operand as it is, or as a copy if the rows of the original alias in the cache."""
+    return transposed.contiguous() if _rows_alias(transposed.T) else transposed
+
+
+def _rows_alias(matrix: Tensor) -> bool:
+    return matrix.stride(0) * matrix.element_size() % _ALIASING_BYTES == 0
