@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "os_errors"),
     ("formatting", "randomness", "ranks"),
+    ("matmul",),
     ("console", "store", "config", "hub_access", "machine"),
     ("array_jobs", "journal", "launch", "executor", "results"),
     ("text",),
