@@ -6,33 +6,33 @@ expresses keeps our names under a `model_type` of our own, so that no other libr
 
 from __future__ import annotations
 
-import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from albert_cli import console, hub_access, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
-from albert_cli.os_errors import errno_of
+from albert_cli.model.weight_files import WEIGHTS_FILE as WEIGHTS_FILE
+from albert_cli.model.weight_files import describe_layout, find_weight_files, read_weights
+from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
-WEIGHTS_FILE: Final = "model.safetensors"
 INIT_DIRECTORY: Final = "init"  # of a run with [init] in its recipe: its weights at step 0
 # Heads that no class of Hugging Face has: its classes would load the encoder and initialize the head anew.
 CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
 _CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE_ARCHITECTURE: Final = "Model"
+_HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
 _MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
 
@@ -181,12 +181,23 @@ def find_checkpoint(name: str) -> Path:
     if path.is_dir():
         if steps := store.saved_steps(path):
             return steps[-1]
-        raise CheckpointError(f"{path}: no checkpoint here (no config.json, no finished step-*)")
+        content, hint = describe_layout(path)
+        raise CheckpointError(f"{path}: contains {content}", hint)
+    if path.is_file():
+        raise CheckpointError(f"{path}: is a file", "name the directory that contains it")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
-        return hub_access.download_hub_files(name, ["config.json", WEIGHTS_FILE, "spiece.model", "tokenizer*.json"])
+        return _download(name)
     raise CheckpointError(
         f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
     )
+
+
+def _download(name: str) -> Path:
+    """Download a model's files from the Hub; pickled weights only if there are no others."""
+    directory = hub_access.download_hub_files(name, [*_HUB_FILES, "*.safetensors", f"{WEIGHTS_FILE}.index.json"])
+    if any(directory.glob("*.safetensors")):
+        return directory
+    return hub_access.download_hub_files(name, [*_HUB_FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"])
 
 
 def find_init_checkpoint(name: str) -> Path:
@@ -213,10 +224,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         console.info(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
-    path = directory / WEIGHTS_FILE
-    _check_size(path, config)
+    files = find_weight_files(directory)
+    _check_size(files, config)
     kind = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
-    stored = read_tensors(path)
+    stored = read_weights(files)
     tensors = hf_names.from_hf_names(stored, config, kind)
     has_decoder = any(name.endswith("predictions.decoder.weight") for name in stored)
     if values.get("tie_word_embeddings") is False and has_decoder:
@@ -229,8 +240,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, config, values, kind, tensors)
 
 
-def _check_size(path: Path, config: ModelConfig) -> None:
-    """Raise `CheckpointError` if the file has less than a byte for each weight of the encoder's matrices.
+def _check_size(files: Sequence[Path], config: ModelConfig) -> None:
+    """Raise `CheckpointError` if the files have less than a byte for each weight of the encoder's matrices.
 
     Models are built before their weights are compared, so without this check a config.json of a few bytes could
     allocate a terabyte of memory. No format that is read here needs less than a byte for a parameter.
@@ -242,22 +253,12 @@ def _check_size(path: Path, config: ModelConfig) -> None:
         + config.num_attention_blocks * 4 * hidden * hidden
         + config.num_feed_forward_blocks * 2 * hidden * config.intermediate_size
     )
-    if path.is_file() and path.stat().st_size < needed:
+    size = sum(path.stat().st_size for path in files)
+    if size < needed:
         raise CheckpointError(
-            f"{path}: {path.stat().st_size:,} bytes cannot hold the {needed:,} parameters that config.json describes",
+            f"{files[0]}: {size:,} bytes cannot hold the {needed:,} parameters that config.json describes",
             _MISMATCH_HINT,
         )
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; raise `CheckpointError` if it cannot be read."""
-    with store.translate_os_errors(path):  # errors of mapping the file
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            if errno_of(error) == errno.ENOMEM:  # the file may be intact
-                raise
-            raise CheckpointError(f"{path}: cannot be read ({error})", "use a file in safetensors format") from None
 
 
 def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:
@@ -385,14 +386,21 @@ def write_checkpoint(
     `architecture` is Hugging Face's class without its prefix (`ForPreTraining`; `Model` for a bare encoder).
     """
     config = cast(ModelConfig, model.config)
-    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = hf_names.to_hf_names(tensors, config, model_type(config, architecture))
-    if architecture == _BARE_ARCHITECTURE:
-        tensors = {name.removeprefix(f"{model_type(config)}."): tensor for name, tensor in tensors.items()}
-    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_tensors(model.state_dict(), config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if finetuned_task is not None:  # the name under Hugging Face's key, the rest under one of our own
         task_values = {name: value for name, value in asdict(finetuned_task).items() if value != {}}
         values["finetuning_task"] = task_values.pop("task")
         values["albert_task"] = task_values
     store.write_json(directory / "config.json", values)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], config: ModelConfig, directory: Path, architecture: str) -> None:
+    """Write tensors by our names as `model.safetensors` of this class."""
+    kind = model_type(config, architecture)
+    renamed = hf_names.to_hf_names(
+        {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}, config, kind
+    )
+    if architecture == _BARE_ARCHITECTURE:
+        renamed = {name.removeprefix(f"{kind}."): tensor for name, tensor in renamed.items()}
+    save_file(renamed, directory / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -20,7 +20,15 @@ from albert_cli.store.parsing import check_relative, invalid_record_error, parse
 
 MANIFEST = "manifest.json"
 _NOT_HASHED = (MANIFEST, "README.md")  # a model card may be edited
-_MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json")
+_MODEL_FILES = (
+    "config.json",
+    "model*.safetensors",
+    "pytorch_model*.bin",
+    "spiece.model",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "vocab.txt",
+)
 
 
 class ManifestEntry(TypedDict):
@@ -158,7 +166,8 @@ def fingerprint(directory: Path) -> str:
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()
-    lines = [f"{name} {sha256_file(directory / name)}" for name in _MODEL_FILES if (directory / name).is_file()]
+    paths = [path for pattern in _MODEL_FILES for path in sorted(directory.glob(pattern)) if path.is_file()]
+    lines = [f"{path.name} {sha256_file(path)}" for path in paths]
     if not lines:
         raise CheckpointError(f"{directory}: neither a {MANIFEST} nor a model to identify it by")
     return "unverified-" + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

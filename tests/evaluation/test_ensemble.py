@@ -74,7 +74,7 @@ def test_runs_are_found_below_an_evaluation_or_a_suite(tuned: Any, glue: Path, t
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [Path(m["directory"]).name for m in result["members"]] == ["run-0", "run-9", "run-10"]
     said = albert("ensemble", "cola", tmp_path / "alone", tuned("cola"), *call, tmp_path / "none", expect=4)
-    assert f"{tmp_path / 'alone'}: no checkpoint here" in said.err
+    assert f"{tmp_path / 'alone'}: contains no checkpoint" in said.err
 
 
 def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:

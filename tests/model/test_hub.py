@@ -285,10 +285,10 @@ def test_a_run_means_its_newest_finished_step(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no checkpoint here"):
+    with pytest.raises(CheckpointError, match="contains no checkpoint"):
         hub.find_checkpoint(str(tmp_path))
     for name in (str(tmp_path / "gone"), "../gone", "a/b/c", ""):
-        with pytest.raises(CheckpointError, match=r"no such directory|no checkpoint here"):
+        with pytest.raises(CheckpointError, match=r"no such directory|contains no checkpoint"):
             hub.find_checkpoint(name)
 
 

@@ -1,0 +1,118 @@
+"""`albert convert`: write a checkpoint of another layout as a model directory of this program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model import hub, tensorflow_checkpoint, weight_files
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
+from albert_cli.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The result of a conversion, as `--json` prints it."""
+
+    out: str
+    fingerprint: str
+    model_type: str
+    architecture: str
+    tensors: int
+    parameters: int
+    vocabulary: int
+
+
+def convert(checkpoint: str, out: Path) -> Conversion:
+    """Write the checkpoint's weights, configuration and tokenizer to the new directory `out`.
+
+    Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Raises
+    `CheckpointError` if a file is missing or damaged, `ConfigError` if `out` exists or TensorFlow is not installed.
+    """
+    if out.exists():
+        raise ConfigError(f"{out}: exists already", "choose another --out")
+    source, vocabulary = _read(checkpoint)
+    if vocabulary.size > source.config.vocab_size:
+        raise CheckpointError(
+            f"{checkpoint}: the vocabulary has {vocabulary.size} tokens, the model {source.config.vocab_size}",
+            "use a tokenizer and weights that belong together",
+        )
+    architecture = source.architecture or _infer_architecture(source.tensors)
+    with store.commit_directory(out, "checkpoint") as staging:
+        hub.write_tensors(source.tensors, source.config, staging, architecture)
+        store.write_json(
+            staging / "config.json",
+            hub.config_to_json(source.config, architecture, source.labels, multi_label=source.is_multi_label),
+        )
+        vocabulary.copy_to(staging, source.config.max_position_embeddings)
+    written = hub.read_checkpoint(out)
+    return Conversion(
+        out=str(out),
+        fingerprint=store.fingerprint(out),
+        model_type=str(written.values["model_type"]),
+        architecture=architecture,
+        tensors=len(written.tensors),
+        parameters=sum(tensor.numel() for tensor in written.tensors.values()),
+        vocabulary=vocabulary.size,
+    )
+
+
+def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
+    """Read a checkpoint of any layout with its vocabulary."""
+    directory = Path(checkpoint)
+    if directory.is_dir() and not (directory / "config.json").is_file() and weight_files.is_tensorflow(directory):
+        return _read_tensorflow(directory)
+    source = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
+    return source, Vocabulary.load(source.directory)
+
+
+def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
+    """Read one of Google's checkpoints: variables, configuration and `30k-clean.model` or `vocab.txt`."""
+    config, values = tensorflow_checkpoint.read_config(directory)
+    tensors = tensorflow_checkpoint.read_tensors(directory, config)
+    unknown = sorted(name for name in tensors if "/" in name)
+    if unknown:
+        console.warn(f"{directory}: left out {len(unknown)} variables that are no weights here: {unknown[0]}, …")
+    known = {name: tensor for name, tensor in tensors.items() if "/" not in name}
+    source = hub.Checkpoint(directory, config, values, hub.model_type(config), known)
+    models = sorted(directory.glob("*.model"))
+    if models:
+        vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
+    else:
+        vocabulary = Vocabulary.load(directory)
+    missing = [name for name in _required_names(source) if name not in known]
+    if missing:
+        raise CheckpointError(f"{directory}: has no {missing[0]}", "use all files of one checkpoint")
+    return dataclasses.replace(source), vocabulary
+
+
+def _required_names(source: hub.Checkpoint) -> list[str]:
+    """Return the parameters that every encoder of this shape has."""
+    names = ["encoder.embeddings.word.weight", "encoder.embeddings.norm.weight"]
+    for block in range(source.config.num_attention_blocks):
+        names += [f"encoder.attention.{block}.{part}.weight" for part in ("query", "key", "value", "output", "norm")]
+    for block in range(source.config.num_feed_forward_blocks):
+        names += [f"encoder.feed_forward.{block}.{part}.weight" for part in ("up", "down", "norm")]
+    return names
+
+
+def _infer_architecture(tensors: Mapping[str, Tensor]) -> str:
+    """Return the class of a checkpoint's heads by their parameters."""
+    if "masked.bias" in tensors:
+        return "ForPreTraining" if "order.weight" in tensors else "ForMaskedLM"
+    return "ForSequenceClassification" if "classifier.weight" in tensors else "Model"
+
+
+def format_conversion(result: Conversion) -> str:
+    """Describe the new directory in a sentence."""
+    return (
+        f"{result.out}: {result.architecture} of type {result.model_type}, {result.parameters:,} parameters in "
+        f"{result.tensors} tensors, {result.vocabulary:,} tokens"
+    )

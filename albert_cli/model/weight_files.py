@@ -1,0 +1,113 @@
+"""Find and read weights in the layouts of other programs, and describe the layouts that cannot be read.
+
+Safetensors and `pytorch_model.bin` are read, each as one file or in shards. Pickled files are read by torch's
+restricted unpickler, which runs no code.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError
+from albert_cli.os_errors import errno_of
+
+WEIGHTS_FILE: Final = "model.safetensors"
+_PICKLED_FILE: Final = "pytorch_model.bin"
+_INDEX_SUFFIX: Final = ".index.json"
+
+# A file of a layout that is not read, what the directory contains then, and the remedy.
+_OTHER_LAYOUTS: Final = (
+    ("adapter_config.json", "an adapter without its base model", "merge it with peft: merge_and_unload()"),
+    ("*.gguf", "a GGUF file", "name the checkpoint that it was converted from"),
+    ("tf_model.h5", "Keras weights", "save them with transformers 4: from_pretrained(…, from_tf=True)"),
+    ("flax_model.msgpack", "Flax weights", "save them with transformers 4: from_pretrained(…, from_flax=True)"),
+    ("*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
+    ("onnx/*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
+)
+
+
+def is_tensorflow(directory: Path) -> bool:
+    """Return True if the directory contains a TensorFlow checkpoint as Google published them."""
+    return any(directory.glob("*.ckpt*.index")) or any(directory.glob("*.ckpt*.data-*"))
+
+
+def describe_layout(directory: Path) -> tuple[str, str]:
+    """Return what a directory without readable weights contains, and the remedy."""
+    if is_tensorflow(directory):
+        return "a TensorFlow checkpoint", f"convert it: albert convert {directory} --out NEW"
+    for pattern, content, hint in _OTHER_LAYOUTS:
+        if any(directory.glob(pattern)):
+            return content, hint
+    if (directory / "config.json").is_file():
+        return f"no weights ({WEIGHTS_FILE} or {_PICKLED_FILE})", "copy the weights next to config.json"
+    return "no checkpoint (no config.json, no finished step-*)", "name a model directory, a run or a Hub id"
+
+
+def find_weight_files(directory: Path) -> list[Path]:
+    """Return the files of a directory's weights, safetensors first; raise `CheckpointError` if there are none."""
+    for name in (WEIGHTS_FILE, _PICKLED_FILE):
+        if (directory / name).is_file():
+            return [directory / name]
+        index = directory / f"{name}{_INDEX_SUFFIX}"
+        if index.is_file():
+            return _read_index(index)
+    content, hint = describe_layout(directory)
+    raise CheckpointError(f"{directory}: contains {content}", hint)
+
+
+def _read_index(index: Path) -> list[Path]:
+    """Return the shards that an index lists; raise `CheckpointError` if it is damaged or a shard is missing."""
+    weight_map = store.read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: has no weight_map", "download the index again")
+    shards = sorted({str(name) for name in weight_map.values()})
+    for name in shards:
+        if Path(name).name != name:
+            raise CheckpointError(f"{index}: lists {name!r}, which is not next to it", "download the index again")
+        if not (index.parent / name).is_file():
+            raise CheckpointError(f"{index.parent / name}: missing (listed in {index.name})", "download this shard")
+    return [index.parent / name for name in shards]
+
+
+def read_weights(files: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the tensors of all files; raise `CheckpointError` if one cannot be read."""
+    tensors: dict[str, Tensor] = {}
+    for path in files:
+        tensors |= read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    return tensors
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; raise `CheckpointError` if it cannot be read."""
+    with store.translate_os_errors(path):  # errors of mapping the file
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            if errno_of(error) == errno.ENOMEM:  # the file may be intact
+                raise
+            raise CheckpointError(f"{path}: cannot be read ({error})", "use a file in safetensors format") from None
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of `torch.save`, without running code in it."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # torch raises many kinds, for damaged files too
+        reason = str(error).split("\n")[0]
+        if type(error).__name__ == "UnpicklingError":
+            raise CheckpointError(f"{path}: contains more than tensors ({reason})", "save it as safetensors") from None
+        raise CheckpointError(f"{path}: cannot be read ({reason})", "download it again") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: contains no tensors by name", "save the model's state_dict()")
+    return {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}

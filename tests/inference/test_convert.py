@@ -1,0 +1,186 @@
+"""`albert convert`: weights of other layouts, with their tokenizer, become directories that everything reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from albert_cli.errors import CheckpointError
+from albert_cli.inference.convert import convert
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.tensorflow_checkpoint import translate_name
+from albert_cli.text.vocabulary import Vocabulary
+from tests.command import albert
+from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
+
+ROWS = 1500
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT of transformers with its tokenizer, as `pytorch_model.bin` and `vocab.txt`."""
+    directory = train_wordpiece(tmp_path_factory.mktemp("bert") / "it", ROWS)
+    vocabulary = Vocabulary.load(directory)
+    (directory / "tokenizer.json").unlink()
+    (directory / "vocab.txt").write_text("\n".join(vocabulary.pieces) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=vocabulary.size, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+            intermediate_size=64, max_position_embeddings=64, initializer_range=0.2,
+        )
+    ).eval()  # fmt: skip
+    model.save_pretrained(directory)
+    torch.save(dict(model.state_dict()), directory / "pytorch_model.bin")
+    (directory / "model.safetensors").unlink()
+    return directory
+
+
+def test_convert_bert_keeps_ids_and_logits(bert: Path, tmp_path: Path) -> None:
+    result = json.loads(albert("convert", bert, "--out", tmp_path / "out", "--json").out)
+    assert (result["model_type"], result["architecture"]) == ("bert", "ForPreTraining")
+    before = transformers.BertForPreTraining.from_pretrained(bert).eval()
+    after = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out").eval()
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    lines = lines_of_eight_scripts(80)
+    assert Vocabulary.load(bert).encode_batch(lines) == [
+        fast(line, add_special_tokens=False)["input_ids"] for line in lines
+    ]
+    batch = fast(lines, padding=True, truncation=True, max_length=64, return_tensors="pt")
+    with torch.no_grad():
+        for one, other in zip(before(**batch).to_tuple(), after(**batch).to_tuple(), strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_convert_refuses_an_existing_directory(bert: Path, tmp_path: Path) -> None:
+    assert "exists already" in albert("convert", bert, "--out", tmp_path, expect=2).err
+
+
+def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes((bert / name).read_bytes())
+    with pytest.raises(CheckpointError, match=r"no spiece\.model, tokenizer\.json or vocab\.txt in it"):
+        convert(str(tmp_path), tmp_path / "out")
+
+
+# ---------------------------------------------------------------- TensorFlow
+
+SHAPE = {
+    "vocab_size": ROWS, "embedding_size": 16, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2, "num_hidden_groups": 1,
+    "inner_group_num": 1, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.02,
+}  # fmt: skip
+
+
+def published_name(name: str, kind: str) -> str:
+    """Return Google's name of a parameter of transformers' ALBERT or BERT."""
+    ours = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    theirs = "bert.encoder.transformer/group_0/inner_group_0"
+    replacements = {
+        "albert": (
+            (f"{ours}.full_layer_layer_norm", f"{theirs}.LayerNorm_1"),
+            (f"{ours}.attention.LayerNorm", f"{theirs}.LayerNorm"),
+            (f"{ours}.attention.dense", f"{theirs}.attention_1.output.dense"),
+            (f"{ours}.attention", f"{theirs}.attention_1.self"),
+            (f"{ours}.ffn_output", f"{theirs}.ffn_1.intermediate.output.dense"),
+            (f"{ours}.ffn", f"{theirs}.ffn_1.intermediate.dense"),
+            ("albert.pooler", "bert.pooler.dense"),
+            ("albert.", "bert."),
+            ("predictions.bias", "cls.predictions.output_bias"),
+            ("predictions.dense", "cls.predictions.transform.dense"),
+            ("predictions.LayerNorm", "cls.predictions.transform.LayerNorm"),
+            ("sop_classifier.classifier.weight", "cls.seq_relationship.output_weights"),
+            ("sop_classifier.classifier.bias", "cls.seq_relationship.output_bias"),
+        ),
+        "bert": (
+            ("bert.encoder.layer.", "bert.encoder.layer_"),
+            ("cls.predictions.bias", "cls.predictions.output_bias"),
+            ("cls.seq_relationship.weight", "cls.seq_relationship.output_weights"),
+            ("cls.seq_relationship.bias", "cls.seq_relationship.output_bias"),
+        ),
+    }[kind]  # fmt: skip
+    for old, new in replacements:
+        if name.startswith(old):
+            name = name.replace(old, new)
+            break
+    parts = name.split(".")
+    is_table = parts[-2].endswith("_embeddings")
+    if parts[-2] == "LayerNorm" or parts[-2] == "LayerNorm_1":
+        parts[-1] = {"weight": "gamma", "bias": "beta"}[parts[-1]]
+    elif is_table:
+        parts.pop()
+    elif parts[-1] == "weight":
+        parts[-1] = "kernel"
+    return "/".join(parts)
+
+
+def published_tensors(model: Any, kind: str) -> dict[str, Any]:
+    """Return a model's parameters with the names and shapes of Google's checkpoints."""
+    variables: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        if "decoder" in name or "position_ids" in name:
+            continue
+        published = published_name(name, kind)
+        array = tensor.numpy()
+        variables[published] = array.T if published.endswith("/kernel") else array
+    return variables
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert"])
+def test_translate_name_covers_every_published_variable(kind: str) -> None:
+    config, model = tensorflow_model(kind)
+    shape = ModelConfig.from_hf({**config, "model_type": kind}, "it")
+    translated = {translate_name(name, shape) for name in published_tensors(model, kind)}
+    assert translated == set(PretrainingModel(shape).state_dict())
+
+
+def tensorflow_model(kind: str) -> tuple[dict[str, Any], Any]:
+    """Return the content of Google's configuration, and a model of transformers of this shape."""
+    torch.manual_seed(0)
+    if kind == "albert":
+        model: Any = transformers.AlbertForPreTraining(transformers.AlbertConfig(**SHAPE))
+        return SHAPE, model.eval()
+    shape = {
+        key: value
+        for key, value in SHAPE.items()
+        if key not in ("embedding_size", "num_hidden_groups", "inner_group_num")
+    }
+    return shape, transformers.BertForPreTraining(transformers.BertConfig(**shape)).eval()
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert"])
+def test_convert_tensorflow_keeps_hidden_states(kind: str, tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    config, model = tensorflow_model(kind)
+    source = train_wordpiece(tmp_path / "tf", ROWS)
+    (source / f"{kind}_config.json").write_text(json.dumps(config))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, array in published_tensors(model, kind).items():
+            tf.compat.v1.get_variable(name, initializer=np.ascontiguousarray(array))
+            tf.compat.v1.get_variable(f"{name}/adam_m", initializer=np.zeros_like(array))
+        tf.compat.v1.get_variable("global_step", initializer=np.int64(125000))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(source / "model.ckpt-best"), write_meta_graph=False)
+    assert "a TensorFlow checkpoint" in albert("encode", source, "--input", "-", expect=4).err
+    result = convert(str(source), tmp_path / "out")
+    assert (result.model_type, result.architecture) == (kind, "ForPreTraining")
+    ours = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out").eval()
+    ids = torch.randint(5, ROWS, (3, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for one, other in zip(
+            ours(ids, output_hidden_states=True).to_tuple(),
+            model(ids, output_hidden_states=True).to_tuple(),
+            strict=True,
+        ):
+            pairs = zip(one, other, strict=True) if isinstance(one, tuple) else [(one, other)]
+            assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+    assert hub.read_checkpoint(tmp_path / "out").config.vocab_size == ROWS

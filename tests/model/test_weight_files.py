@@ -1,0 +1,108 @@
+"""Weights in the layouts of other programs are read, and other layouts are named in one line with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from albert_cli.errors import CheckpointError
+from albert_cli.model import hub
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.weight_files import WEIGHTS_FILE
+from tests.model.hugging_face import HEADS, assert_same_outputs, hf_config, read_into
+from tests.model.shapes import SHARED, random_batch, shake
+
+LAYOUTS = ("sharded safetensors", "pickled", "sharded pickled")
+
+
+def save_as(model: transformers.PreTrainedModel, directory: Path, layout: str) -> None:
+    """Save a model of transformers in one of the older or larger layouts."""
+    model.save_pretrained(directory, max_shard_size="8KB" if layout == "sharded safetensors" else "5GB")
+    if layout == "sharded safetensors":
+        assert len(list(directory.glob("model-*.safetensors"))) > 1
+        return
+    (directory / WEIGHTS_FILE).unlink()
+    tensors = dict(model.state_dict())
+    if layout == "pickled":
+        torch.save(tensors, directory / "pytorch_model.bin")
+        return
+    names = sorted(tensors)
+    shards = {"pytorch_model-00001-of-00002.bin": names[::2], "pytorch_model-00002-of-00002.bin": names[1::2]}
+    for shard, members in shards.items():
+        torch.save({name: tensors[name] for name in members}, directory / shard)
+    weight_map = {name: shard for shard, members in shards.items() for name in members}
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["one group", "BERT"])
+def test_read_checkpoint_layout_gives_transformers_outputs(name: str, layout: str, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED[name])).eval()
+    shake(theirs)
+    save_as(theirs, tmp_path, layout)
+    ours = PretrainingModel(hub.read_checkpoint(tmp_path).config)
+    read_into(ours, tmp_path)
+    assert_same_outputs(HEADS["pretraining"], ours, theirs, random_batch((20, 3)))
+
+
+def test_read_checkpoint_missing_shard_is_named(tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "sharded safetensors")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=rf"{shard.name}: missing \(listed in model\.safetensors\.index\.json\)"):
+        hub.read_checkpoint(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    with pytest.raises(CheckpointError, match="which is not next to it"):
+        hub.read_checkpoint(tmp_path)
+
+
+class _Attack:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch attacked",)
+
+
+def test_pickled_weights_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    size = (tmp_path / "pytorch_model.bin").stat().st_size
+    torch.save({"weight": _Attack(), "filler": torch.zeros(size)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: contains more than tensors"):
+        hub.read_checkpoint(tmp_path)
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "content", "remedy"),
+    [
+        (["model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001"], "a TensorFlow checkpoint", "albert convert"),
+        (["adapter_config.json", "adapter_model.safetensors"], "an adapter without its base", "merge_and_unload"),
+        (["model.Q4_K_M.gguf"], "a GGUF file", "converted from"),
+        (["config.json", "tf_model.h5"], "Keras weights", "from_tf"),
+        (["config.json", "flax_model.msgpack"], "Flax weights", "from_flax"),
+        (["config.json", "onnx/model.onnx"], "an ONNX model", "exported from"),
+        (["config.json"], "no weights", "copy the weights"),
+        (["notes.txt"], "no checkpoint", "name a model directory"),
+    ],
+)
+def test_other_layouts_are_named_with_a_remedy(files: list[str], content: str, remedy: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"model_type": "albert"}))
+    with pytest.raises(CheckpointError, match=f"contains {content}") as raised:
+        hub.read_checkpoint(hub.find_checkpoint(str(tmp_path)))
+    assert "\n" not in raised.value.message
+    assert remedy in str(raised.value.hint)
+
+
+def test_find_checkpoint_file_asks_for_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_text("")
+    with pytest.raises(CheckpointError, match=r"model\.gguf: is a file"):
+        hub.find_checkpoint(str(tmp_path / "model.gguf"))
