@@ -58,8 +58,7 @@ class BuildReport:
         lines = [format_totals(facts.totals), "", f"{self.out}: {done}"]
         if facts.duplicates_dropped:
             lines.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
-        if facts.skipped_lines:
-            lines.append(f"{facts.skipped_lines:,} long lines left out")
+        lines += facts.lines.format()
         bytes_per_token = facts.bytes_read / max(facts.tokens_read, 1)
         lines.append(f"{bytes_per_token:.2f} bytes of text a token, {facts.bytes_per_token_on_disk:.2f} on disk")
         if facts.unigram_entropy_nats is not None:

@@ -26,6 +26,7 @@ from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardTask
 from albert_cli.errors import InputError
 from albert_cli.randomness import Integers
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.vocabulary import Vocabulary
 
 _GROUPS_OF_SPLIT: Final[dict[Split, tuple[Group, ...]]] = {"train": ("train", "train-more"), "heldout": ("heldout",)}
@@ -105,7 +106,7 @@ def publish_data(
         cleaning=vocabulary.cleaning,
         bytes_read=sum(result.bytes for result in results),
         tokens_read=sum(result.tokens for result in results),
-        skipped_lines=sum(result.skipped_lines for result in results),
+        lines=sum((result.lines for result in results), start=LineCounts()),
         duplicates_dropped=sum(result.rewritten.dropped for result in results if result.rewritten),
         totals=count_totals(tasks, results),
         bytes_per_token_on_disk=round(_bytes_per_token(tasks, results), 4),

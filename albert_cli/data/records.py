@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnitRecord
 
@@ -131,7 +132,7 @@ class ShardFacts:
     sha256: str
     bytes: int
     tokens: int
-    skipped_lines: int
+    lines: LineCounts
     shards: ShardsByGroup
     totals: CountsByGroup
     rewritten: RewriteTarget | None = None
@@ -170,7 +171,7 @@ class DataFacts:
     cleaning: Cleaning | None  # None: the tokenizer normalizes text itself
     bytes_read: int
     tokens_read: int
-    skipped_lines: int
+    lines: LineCounts
     duplicates_dropped: int
     totals: CountsBySplit
     bytes_per_token_on_disk: float

@@ -106,7 +106,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
             sha256=tally.sha256.hexdigest(),
             bytes=text_bytes,
             tokens=tokens,
-            skipped_lines=tally.skipped,
+            lines=tally.counts,
             shards=shards,
             totals=totals,
         )

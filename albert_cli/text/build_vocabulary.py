@@ -11,6 +11,7 @@ from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.text import token_statistics
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.normalization_report import AccentReport, measure_accent_stripping, warn_about_normalization
 from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
 from albert_cli.text.read_settings import ReadSettings
@@ -91,6 +92,7 @@ class VocabularyReport:
     documents: int
     sentences: SentenceCounts
     characters: int
+    lines: LineCounts
     accent_stripping: AccentReport | None
     tokens: TokenStatistics
 
@@ -180,6 +182,7 @@ def _train(
             held_out=len(held_out),
         ),
         characters=sum(map(len, sentences)),
+        lines=sample.lines,
         accent_stripping=accents,
         tokens=token_statistics.measure_tokens(vocabulary, held_out or sentences),
     )
@@ -201,7 +204,7 @@ def format_summary(built: BuiltVocabulary) -> str:
         f"{built.directory}: {report.request.settings.size:,} tokens"
         f" from {sentences.training:,} of {sentences.read:,} sentences ({', '.join(details)})"
     )
-    return "\n".join([head, *_format_tokens(report)])
+    return "\n".join([head, *report.lines.format(), *_format_tokens(report)])
 
 
 def _format_tokens(report: VocabularyReport) -> list[str]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import sys
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import cast
+from itertools import chain
 
 from albert_cli.errors import InputError
 from albert_cli.randomness import repetitions
 from albert_cli.text import task_passages, text_readers
-from albert_cli.text.lines import text_lines
+from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.records import CONVERT_ARRAY
 from albert_cli.text.sentences import split_long_text
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import SourceKind, resolve_sources
 
 _MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several
+_ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,6 @@ def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) ->
     if kind == "docs":
         yield from _read_installed_docs(part, counter)
         return
-    if kind == "stdin":
-        kind = _detect_stdin_kind()
     for text in _READERS[kind](part, settings, counter):
         if "\r" in text:  # a carriage return alone ends a line too, in files of old Macintoshes
             text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -79,31 +78,52 @@ def _read_installed_docs(part: SourcePart, counter: ReadCounter) -> Iterator[Doc
         yield Document(text, name)
 
 
-def _detect_stdin_kind() -> SourceKind:
-    stdin = cast(io.BufferedReader, sys.stdin.buffer)
-    return "jsonl" if stdin.peek(1)[:1] == b"{" else "text"
+def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
+    """Yield the documents of stdin: JSON lines if the first line that is not blank begins an object, else text."""
+    lines = text_lines(part, settings, counter)
+    first_lines: list[tuple[int, str]] = []
+    start = ""
+    for number, line in lines:
+        first_lines.append((number, line))
+        start = line.lstrip()
+        if start:
+            break
+    if _ARRAY_OF_OBJECTS.match(start):
+        raise InputError("-: is a JSON array, not JSON lines", f"convert it before the pipe: {CONVERT_ARRAY}")
+    all_lines = chain(first_lines, lines)
+    if start.startswith("{"):
+        yield from text_readers.iter_json_texts(all_lines, part, settings, counter)
+    else:
+        yield from _iter_text_documents(all_lines)
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the documents of a text file: the lines up to a blank line, each a paragraph or a sentence."""
-    lines: list[str] = []
+    """Yield the documents of a text file."""
+    return _iter_text_documents(text_lines(part, settings, counter))
+
+
+def _iter_text_documents(numbered_lines: NumberedLines) -> Iterator[str]:
+    """Yield the lines up to a blank line, each a paragraph or a sentence, as one document."""
+    document: list[str] = []
     characters = 0
-    for _, text in text_lines(part, settings, counter):
-        is_blank = not text or text.isspace()
-        if lines and (is_blank or characters + len(text) > _MAX_DOCUMENT_CHARACTERS):
-            yield "\n".join(lines)
-            lines = []
+    # A carriage return alone ends a line too, in files of old Macintoshes.
+    for line in chain.from_iterable(text.split("\r") for _, text in numbered_lines):
+        is_blank = not line or line.isspace()
+        if document and (is_blank or characters + len(line) > _MAX_DOCUMENT_CHARACTERS):
+            yield "\n".join(document)
+            document = []
             characters = 0
         if not is_blank:
-            lines.append(text)
-            characters += len(text)
-    if lines:
-        yield "\n".join(lines)
+            document.append(line)
+            characters += len(line)
+    if document:
+        yield "\n".join(document)
 
 
 _TextReader = Callable[[SourcePart, ReadSettings, ReadCounter], Iterator[str]]
 _READERS: dict[SourceKind, _TextReader] = {
     "text": _read_text,
+    "stdin": _read_stdin,
     "jsonl": text_readers.read_json_texts,
     "csv": text_readers.read_table_texts,
     "tsv": text_readers.read_table_texts,

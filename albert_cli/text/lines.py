@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from albert_cli.errors import InputError
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
 
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
+_ENCODING_SAMPLE_BYTES = 4096
+_WIDE_HIGH_ZEROS = 0.9  # least fraction of zeros in the high bytes of UTF-32
+_WIDE_ASCII_ZEROS = 0.1  # least fraction of zeros in the high bytes of UTF-16, those of ASCII characters
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
@@ -40,7 +44,7 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
                     offset = len(_BYTE_ORDER_MARK)
             content = line.rstrip(b"\r\n")
             if len(content) <= max_bytes:
-                yield number, _decode_line(content, part, number, offset, settings.on_bad_bytes)
+                yield number, _decode_line(content, part, number, offset, settings.on_bad_bytes, counter)
             else:
                 reject_or_count_long_line(part.location, number, settings, counter)
                 if not line.endswith(b"\n"):
@@ -57,13 +61,42 @@ def reject_or_count_long_line(
             f"{location(number)}: longer than {settings.max_line / 2**20:g} MiB",
             "for vocab and data, raise --max-line, or leave long lines out with --on-long-line skip",
         )
-    counter.skipped += 1
+    counter.counts += LineCounts(too_long=1)
 
 
 def reject_utf16(name: str | Path, start: bytes) -> None:
-    """Raise `InputError` if a file begins with UTF-16's byte order mark."""
+    """Raise `InputError` if a file's first bytes are UTF-16 or UTF-32, with a byte order mark or without."""
+    encoding = _detect_wide_encoding(start)
+    if encoding:
+        family = encoding.removesuffix("LE").removesuffix("BE")
+        raise InputError(f"{name}: is {family}, not UTF-8", f"convert it: iconv -f {encoding} -t UTF-8")
+
+
+def _detect_wide_encoding(start: bytes) -> str:
+    """Return UTF-16, UTF-32, or one of these with its byte order if the text has no byte order mark; else "".
+
+    Without a mark, the positions of zero bytes show the encoding: one of the two bytes of an ASCII character such as a
+    space, and two of the four bytes of every character.
+    """
+    if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "UTF-32"
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{name}: is UTF-16, not UTF-8", "convert it: iconv -f UTF-16 -t UTF-8")
+        return "UTF-16"
+    sample = start[:_ENCODING_SAMPLE_BYTES]
+    if len(sample) < 8 or sample.count(0) < 2:
+        return ""
+    zeros = [sample[i::4].count(0) / len(sample[i::4]) for i in range(4)]  # fraction at each position of four bytes
+    if min(zeros[2], zeros[3]) > _WIDE_HIGH_ZEROS > zeros[0]:
+        return "UTF-32LE"
+    if min(zeros[0], zeros[1]) > _WIDE_HIGH_ZEROS > zeros[3]:
+        return "UTF-32BE"
+    even = zeros[0] + zeros[2]
+    odd = zeros[1] + zeros[3]
+    if odd > _WIDE_ASCII_ZEROS and even == 0:
+        return "UTF-16LE"
+    if even > _WIDE_ASCII_ZEROS and odd == 0:
+        return "UTF-16BE"
+    return ""
 
 
 def _reject_binary_start(part: SourcePart, line: bytes) -> None:
@@ -78,20 +111,29 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 
 
-def _decode_line(line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes) -> str:
+def _decode_line(
+    line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
+) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         if on_bad_bytes == "replace":
+            counter.counts += LineCounts(replaced=1)
             return line.decode("utf-8", errors="replace").replace("\0", "")
         raise InputError(
             f"{part.location(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
             "convert the file, for example with iconv, or use --on-bad-bytes replace",
         ) from None
-    return check_characters(text, part.location, number, on_bad_bytes) if "\0" in text else text
+    return check_characters(text, part.location, number, on_bad_bytes, counter) if "\0" in text else text
 
 
-def check_characters(text: str, location: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes) -> str:
+def check_characters(
+    text: str,
+    location: Callable[[int], str],
+    number: int,
+    on_bad_bytes: OnBadBytes,
+    counter: ReadCounter | None = None,
+) -> str:
     """Reject or replace what valid UTF-8 text lacks: NUL, and lone surrogates from JSON escapes.
 
     With "replace", NUL is dropped and a lone surrogate becomes U+FFFD.
@@ -107,4 +149,6 @@ def check_characters(text: str, location: Callable[[int], str], number: int, on_
         return text
     if on_bad_bytes == "refuse":
         raise InputError(f"{location(number)}: {problem} in the text", "remove it, or use --on-bad-bytes replace")
+    if counter is not None:
+        counter.counts += LineCounts(replaced=1)
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -16,6 +16,7 @@ JsonObject: TypeAlias = dict[str, Any]  # of the user: its fields are checked wh
 
 _MAX_CELL_CHARACTERS = 2**31 - 1
 _PARQUET_BATCH_ROWS = 64  # rows decoded at a time
+CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _DELIMITERS = ";\t|,"
 _SHOWN_FIELDS = 8
 
@@ -36,6 +37,8 @@ def parse_json(text: str, location: str | Callable[[], str], hint: str) -> Any:
 def parse_json_object(text: str, location: str | Callable[[], str], hint: str) -> JsonObject:
     """Parse a JSON object; raise `InputError` for any other value."""
     value = parse_json(text, location, hint)
+    if isinstance(value, list):
+        hint = f"convert the array: {CONVERT_ARRAY}"
     if not isinstance(value, dict):
         raise InputError(f"{location if isinstance(location, str) else location()}: not a JSON object", hint)
     return value
@@ -97,10 +100,9 @@ def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) ->
             # A buffered stream holds one page of a column instead of the whole row group.
             with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
                 existing = file.schema_arrow.names
-                for column in columns or ():
-                    if column not in existing:
-                        raise missing_field_error(name, column, existing)
-                selected = list(columns) if columns else None
+                selected = None
+                if columns:
+                    selected = [_find_column(column, existing, name) for column in columns]
                 number = 0
                 for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=selected, use_threads=False):
                     for row in batch.to_pylist():
@@ -112,6 +114,14 @@ def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) ->
                 raise
             reason = str(error).partition("\n")[0]
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
+
+
+def _find_column(field: str, existing: Sequence[str], name: str) -> str:
+    """Return the column of a field; for a nested key such as `content.text` that is `content`."""
+    column = field if field in existing else field.partition(".")[0]
+    if column not in existing:
+        raise missing_field_error(name, field, existing)
+    return column
 
 
 def missing_field_error(location: str, field: str, existing: Sequence[str]) -> InputError:

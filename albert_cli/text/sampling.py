@@ -11,6 +11,7 @@ import numpy as np
 from albert_cli.randomness import Integers, Stream, hash_keys
 from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.corpus import document_repetitions
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.source_parts import ReadCounter
@@ -38,6 +39,7 @@ class SentenceSample:
     documents: int = 0
     sentences_read: int = 0
     characters: int = 0
+    lines: LineCounts = field(default_factory=LineCounts)
 
     def add(self, positions: Integers, sentences: Sequence[str]) -> None:
         """Add sentences with their positions, in the order of the text."""
@@ -52,6 +54,7 @@ class SentenceSample:
         self.documents += other.documents
         self.sentences_read += other.sentences_read
         self.characters += other.characters
+        self.lines += other.lines
         self.add(other.positions, other.sentences)
 
     def finish(self) -> None:
@@ -97,6 +100,7 @@ def sample_work_unit(
             batch = []
     _add_batch(sample, unit, batch)
     sample.finish()
+    sample.lines = counter.counts
     return SampledWorkUnit(sample, None if unit.is_hub_dataset else counter.sha256.hexdigest())
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from albert_cli.errors import InputError
+from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.sources import TextSource
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ FileSignature = tuple[int, int, int]  # size, modification time in ns, inode
 
 @dataclass
 class ReadCounter:
-    """Totals of what has been read: bytes on disk, their SHA-256, and lines left out because they are too long."""
+    """Totals of what has been read: bytes on disk, their SHA-256, and the lines that are not used as they are."""
 
     size: int = 0
-    skipped: int = 0
+    counts: LineCounts = field(default_factory=LineCounts)
     sha256: HASH = field(default_factory=hashlib.sha256)
 
     def add(self, data: bytes) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 from albert_cli import hub_access
 from albert_cli.errors import InputError
-from albert_cli.text.lines import check_characters, reject_or_count_long_line, text_lines
+from albert_cli.text.fields import find_field, to_text
+from albert_cli.text.line_counts import LineCounts
+from albert_cli.text.lines import NumberedLines, check_characters, reject_or_count_long_line, text_lines
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import (
     has_wrong_delimiter,
@@ -23,11 +26,34 @@ from albert_cli.text.sources import HubDataset
 
 def read_json_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text field of each JSON object."""
-    for number, record in iter_json_objects(text_lines(part, settings, counter), part.location):
-        text = record.get(settings.text_field)
-        if not isinstance(text, str):
-            raise missing_field_error(part.location(number), settings.text_field, list(record))
-        yield check_characters(text, part.location, number, settings.on_bad_bytes)
+    return iter_json_texts(text_lines(part, settings, counter), part, settings, counter)
+
+
+def iter_json_texts(
+    lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
+) -> Iterator[str]:
+    """Yield the text field of each line's JSON object."""
+    for number, record in iter_json_objects(lines, part.location):
+        text = _find_text(record, settings, partial(part.location, number))
+        yield from _check_text(text, part, number, settings, counter)
+
+
+def _find_text(record: Mapping[str, object], settings: ReadSettings, location: Callable[[], str]) -> str | None:
+    """Return a record's text, None if it is null; raise `InputError` if the field is missing or is no text."""
+    try:
+        return to_text(find_field(record, settings.text_field))
+    except (KeyError, TypeError):
+        raise missing_field_error(location(), settings.text_field, list(record)) from None
+
+
+def _check_text(
+    text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
+) -> Iterator[str]:
+    """Yield a text with valid characters; count one that is null or blank."""
+    if text is None or not text.strip():
+        counter.counts += LineCounts(without_text=1)
+    else:
+        yield check_characters(text, part.location, number, settings.on_bad_bytes, counter)
 
 
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
@@ -52,29 +78,26 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
         if len(cells) != len(header):
             hint = "look for a separator or line end in an unquoted text, or for a truncated line"
             raise InputError(f"{part.location(number)}: {len(cells)} fields, but the header has {len(header)}", hint)
-        yield cells[column]
+        yield from _check_text(cells[column], part, number, settings, counter)
 
 
 def read_parquet_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text column of a Parquet file; a null row has no text."""
-    column = settings.text_field
-    for number, row in iter_parquet_rows(part, [column]):
-        text = row[column]
-        if text is None:
-            continue
-        if not isinstance(text, str):
-            raise InputError(f"{part.source.name}: no text in column {column!r}", "choose another with --text-field")
+    """Yield the text column of a Parquet file."""
+    for number, row in iter_parquet_rows(part, [settings.text_field]):
+        text = _find_text(row, settings, lambda: part.source.name)
         yield from check_text(text, part, number, settings, counter)
     with open_part(part, counter):  # for the hash alone: the Parquet reader does not read in order
         pass
 
 
-def check_text(text: str, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield a text that was not read by lines, unless it is too long; number: its row."""
-    if len(text) > settings.max_line:
+def check_text(
+    text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
+) -> Iterator[str]:
+    """Yield a text that was not read by lines, unless it is too long or blank; number: its row."""
+    if text is not None and len(text) > settings.max_line:
         reject_or_count_long_line(part.location, number, settings, counter)
     else:
-        yield check_characters(text, part.location, number, settings.on_bad_bytes)
+        yield from _check_text(text, part, number, settings, counter)
 
 
 class _HubRow(NamedTuple):
@@ -110,15 +133,14 @@ def _iter_hub_rows(
     rows: Iterable[Mapping[str, object]], dataset: HubDataset, name: str, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[_HubRow]:
     """Yield the rows that have a text; raise `InputError` if a column is missing or holds no text."""
-    field = settings.text_field
     for number, row in enumerate(rows, 1):
-        text = row.get(field)
-        if field not in row or not isinstance(text, str | None):
-            raise missing_field_error(f"{name}: row {number}", field, list(row))
+        text = _find_text(row, settings, lambda: f"{name}: row {number}")  # noqa: B023  (called at once)
         if dataset.document and dataset.document not in row:
             message = f"{name}: row {number}: no field {dataset.document!r} (fields: {', '.join(row)})"
             raise InputError(message, "choose another with ?document=COLUMN")
-        if text is not None:
+        if text is None or not text.strip():
+            counter.counts += LineCounts(without_text=1)
+        else:
             counter.add(text.encode("utf-8", "replace"))
             document_key = row[dataset.document] if dataset.document else (number - 1) // dataset.rows
             yield _HubRow(document_key, number, text)

@@ -39,7 +39,7 @@ def test_long_line_is_rejected_with_number_or_skipped(tmp_path: Path) -> None:
     tally = ReadCounter()
     part = SourcePart(TextSource(str(tmp_path / "a.txt"), "text"))
     assert len(list(read_part(part, ReadSettings(max_line=4096, on_long_line="skip"), tally))) == 3
-    assert (tally.skipped, tally.size) == (2, (tmp_path / "a.txt").stat().st_size)
+    assert (tally.counts.too_long, tally.size) == (2, (tmp_path / "a.txt").stat().st_size)
 
 
 def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:

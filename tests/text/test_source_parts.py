@@ -96,7 +96,7 @@ def test_line_over_many_parts_is_scanned_a_few_times(
     parts = [SourcePart(source, s, s + size if s < starts[-1] else None, file_signature(path)) for s in starts]
     read = [document.text for part in parts for document in read_part(part, read_settings, counter)]
     assert read == (["One.", "Two."] if kind == "jsonl" else [first, last])
-    assert counter.skipped == 1
+    assert counter.counts.too_long == 1
     assert counter.size == path.stat().st_size
     assert sum(skipped_bytes) < 3 * path.stat().st_size
 

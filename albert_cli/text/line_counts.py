@@ -1,0 +1,30 @@
+"""Count the lines of a text that are not used as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """Lines, records or cells that are too long, that had bad bytes or characters replaced, and without text."""
+
+    too_long: int = 0
+    replaced: int = 0
+    without_text: int = 0
+
+    def __add__(self, other: LineCounts) -> LineCounts:
+        return LineCounts(
+            self.too_long + other.too_long, self.replaced + other.replaced, self.without_text + other.without_text
+        )
+
+    def format(self) -> list[str]:
+        """Return a line for each count that is not zero."""
+        lines = []
+        if self.too_long:
+            lines.append(f"{self.too_long:,} long lines left out")
+        if self.replaced:
+            lines.append(f"{self.replaced:,} lines with invalid bytes or characters, which were replaced")
+        if self.without_text:
+            lines.append(f"{self.without_text:,} rows without text left out")
+        return lines
