@@ -10,7 +10,6 @@ from tests.helpers.language_check import check_language, train_and_use
 from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
 
 WITHOUT_STOPS = ("thai", "khmer")  # sentences are found by a fallback
-WITH_JOINERS = ("persian",)  # normalization turns U+200C into a space
 
 
 @pytest.mark.parametrize("language", LANGUAGE_CODES)
@@ -23,8 +22,7 @@ def test_pipeline_treats_every_language_alike(language: str, tmp_path: Path) -> 
         assert report.cut_words == 0
     if language not in WITHOUT_STOPS:
         assert report.sentences_found == report.sentences_expected
-    if language not in WITH_JOINERS:
-        assert report.not_restored == 0
+    assert report.not_restored == 0
 
 
 def test_pipeline_without_spaces_trains_and_fills_masks(tmp_path: Path) -> None:

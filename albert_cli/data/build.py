@@ -206,6 +206,8 @@ def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
     name = f"{number:05d}-{stem[:40]}"
     if len(parts) > 1:
         return f"{name}-and-{len(parts) - 1}-more"
+    if first.source.kind == "hub" and first.end is not None:
+        return f"{name}-{first.start:05d}"
     if first.start or first.end is not None:
         return f"{name}-{first.start >> 20:08d}M"
     return name

@@ -49,6 +49,8 @@ class ReadCounter:
 class SourcePart:
     """The bytes `start` to `end` (None: to the end) of a source; only a source that `can_be_split` has several parts.
 
+    Of a data set on the Hub, `start` and `end` count its files.
+
     signature: the file's when the work was planned, to notice a later change.
     """
 
@@ -68,6 +70,9 @@ class SourcePart:
     def location(self, line: int) -> str:
         """Return `file:line` for a line counted from this part's start; counts the lines before the part now."""
         lines_before = 0
+        if self.source.kind == "hub":
+            file = f" file {self.start}" if self.end is not None else ""
+            return f"{self.source.name}:{file} row {line}"
         if self.start:
             with Path(self.source.name).open("rb") as stream:
                 bytes_left, _ = record_range(self)

@@ -7,9 +7,9 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from albert_cli import hub_access
 from albert_cli.errors import InputError
 from albert_cli.text.fields import find_field, to_text
+from albert_cli.text.hub_datasets import open_rows, translate_hub_errors
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.lines import NumberedLines, check_characters, reject_or_count_long_line, text_lines
 from albert_cli.text.read_settings import ReadSettings
@@ -112,21 +112,12 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
     """Yield the documents of a data set on the Hugging Face Hub, streamed; joined rows become one line each."""
     name = part.source.name
     dataset = HubDataset.parse(name)
-    hub_access.prefer_offline()
-    try:
-        from datasets import load_dataset
-
-        rows = load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)
-        for _, group in groupby(_iter_hub_rows(rows, dataset, name, settings, counter), lambda row: row.document_key):
+    with translate_hub_errors(name):
+        rows = _iter_hub_rows(open_rows(part), dataset, name, settings, counter)
+        for _, group in groupby(rows, lambda row: row.document_key):
             document = list(group)
             text = "\n".join(row.text for row in document)
             yield from check_text(text, part, document[0].number, settings, counter)
-    except InputError:
-        raise
-    except Exception as error:  # the library raises many types, for a wrong name as for a missing network
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        hint = "check the name, the configuration and the network; local files need none of them"
-        raise InputError(f"{name}: cannot be read from the Hub ({reason})", hint) from error
 
 
 def _iter_hub_rows(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NotRequired
 
+import numpy as np
 from typing_extensions import TypedDict
 
 from albert_cli.text.corpus import Document, hash_part, read_part
+from albert_cli.text.hub_datasets import count_files
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature
 from albert_cli.text.sources import TextSource, resolve_sources
@@ -98,14 +100,18 @@ def _describe_part(part: SourcePart) -> SourcePartRecord:
             record["start"] = part.start
             record["end"] = part.end or file_bytes
         record["bytes"] = file_bytes
+    elif part.end is not None:  # files of a data set on the Hub
+        record["start"] = part.start
+        record["end"] = part.end
     return record
 
 
 def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> list[WorkUnit]:
-    """Return the work units of the sources, in order, without opening a file.
+    """Return the work units of the sources, in order, without opening a local file.
 
-    A plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`; every other large file is one unit, and small
-    files that follow one another share a unit. A very large corpus doubles `unit_bytes` until the units are few enough.
+    A plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`, a data set on the Hub into its files. Every
+    other large file is one unit, and small files that follow one another share a unit. A very large corpus doubles
+    `unit_bytes` until the units are few enough.
     """
     files = [(source, file_signature(source.path) if source.path else None) for source in resolve_sources(sources)]
     total = sum(signature[0] for _, signature in files if signature)
@@ -116,7 +122,10 @@ def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> 
     for source, signature in files:
         file_bytes = signature[0] if signature else unit_bytes  # a stream is a unit of its own
         text_bytes = file_bytes * (_COMPRESSION_RATIO if source.compression else 1)
-        if text_bytes >= unit_bytes:
+        if source.kind == "hub":
+            groups += [[part] for part in _split_hub_dataset(source)]
+            free_bytes = -1
+        elif text_bytes >= unit_bytes:
             groups += [[part] for part in _split_file(source, signature, unit_bytes)]
             free_bytes = -1
         elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:
@@ -126,6 +135,15 @@ def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> 
             groups[-1].append(SourcePart(source, signature=signature))
             free_bytes -= text_bytes
     return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
+
+
+def _split_hub_dataset(source: TextSource) -> list[SourcePart]:
+    """Split a data set into its files, so that several workers can read it; a document never spans two of them."""
+    n_files = count_files(source.name)
+    if n_files == 1:
+        return [SourcePart(source)]
+    bounds = np.linspace(0, n_files, min(n_files, _MAX_WORK_UNITS) + 1).round().astype(int).tolist()
+    return [SourcePart(source, start, end) for start, end in pairwise(bounds)]
 
 
 def _split_file(source: TextSource, signature: tuple[int, int, int] | None, unit_bytes: int) -> list[SourcePart]:

@@ -19,7 +19,7 @@ import pytest
 from albert_cli import store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.data.build import build_data, plan_tasks
-from albert_cli.data.records import BuildSettings
+from albert_cli.data.records import SPLITS, BuildSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
@@ -360,3 +360,26 @@ def test_build_reads_stdin(
     assert {split: counts.documents for split, counts in report.facts.totals.items()} == {"train": 1, "heldout": 1}
     with pytest.raises(ConfigError, match="several jobs cannot read stdin"):
         build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=ArrayJob(0, 2))
+
+
+def test_build_splits_hub_dataset_by_file(
+    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path, documents: list[str]
+) -> None:
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    for number in range(4):
+        rows = (json.dumps({"text": document}) + "\n" for document in documents[number::4])
+        (folder / f"train-{number}-of-4.jsonl").write_text("".join(rows))
+    sources = [f"hf:{folder}"]
+    tasks = plan_tasks(sources, small_vocabulary, tmp_path / "data", TENTH)
+    assert [task.name for task in tasks] == [f"{n:05d}-dataset-{n:05d}" for n in range(4)]
+    report = build(sources, small_vocabulary, tmp_path / "data", TENTH, workers=2)
+    assert sum(counts.documents for counts in report.facts.totals.values()) == len(documents)
+    build(write_files(1), small_vocabulary, tmp_path / "files", TENTH)
+    for split in SPLITS:
+        assert document_set(tmp_path / "data", split) == document_set(tmp_path / "files", split)
+    assert build(sources, small_vocabulary, tmp_path / "data", TENTH).up_to_date
+    for index in (1, 0):
+        build_data(sources, small_vocabulary, tmp_path / "jobs", TENTH, workers=1, share=ArrayJob(index, 2))
+    build(sources, small_vocabulary, tmp_path / "jobs", TENTH)
+    assert contents(tmp_path / "jobs") == contents(tmp_path / "data")

@@ -25,7 +25,10 @@ from tests.helpers.vocabularies import load_sentencepiece
 _SENTENCES_PER_DOCUMENT: Final = 6
 _SEQUENCES: Final = 200
 _CLEANING: Final = ("--no-strip-accents", "--normal-form", "NFKC")
-_LANGUAGE_OPTIONS: Final = {"turkish": ("--no-lowercase",)}  # its lower-case I is not i
+_LANGUAGE_OPTIONS: Final = {
+    "turkish": ("--no-lowercase",),  # its lower-case I is not i
+    "persian": ("--keep-zwnj",),
+}
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ def count_different_ids(vocabulary: Path, lines: Sequence[str], encoded: Sequenc
 
 def train_and_use(folder: Path, lines: Sequence[str]) -> tuple[str, float]:
     """Pretrain 20 steps, fill a mask and fine-tune on a table; return the filled-in text and the table's score."""
-    (folder / "recipe.toml").write_text(RECIPE.replace("total_steps = 4", "total_steps = 20"))
+    recipe = RECIPE.replace("total_steps = 4", "total_steps = 20").replace("embeddings = 32", "embeddings = 64")
+    (folder / "recipe.toml").write_text(recipe)
     albert("pretrain", folder / "recipe.toml", "--data", folder / "data", "--out", folder / "run", *CPU)
     first, *words = lines[0].split()
     masked = " ".join(["[MASK]", *words]) if words else f"[MASK]{first[2:]}"
