@@ -17,6 +17,13 @@ RUNS = 5  # the paper reports the median of five runs (§4.2)
 TaskName = Annotated[str, typer.Argument(help="A task, as for `albert finetune`.")]
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or your own folder.")]
 Runs = Annotated[int | None, typer.Option(min=1, help=f"Seeds to fine-tune; the median counts. Default: {RUNS}.")]
+Submission = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the test predictions for GLUE's server: a .zip for glue and for MNLI, a .tsv for any other task.",
+    ),
+]
 ParallelRuns = Annotated[
     int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many that share the CPU's cores.")
 ]
@@ -50,9 +57,7 @@ def evaluate(
         bool,
         typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks."),
     ] = True,
-    submission: Annotated[
-        Path | None, typer.Option(metavar="FILE.zip", help="With glue: write the test predictions for its server.")
-    ] = None,
+    submission: Submission = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -96,10 +101,8 @@ def evaluate(
     )
     if task == suite.GLUE_SUITE:
         result: AnyResult = suite.evaluate_suite(request, out, submission)
-    elif submission is not None:
-        raise ConfigError("--submission needs all of GLUE", "use `albert eval glue … --submission FILE.zip`")
     else:
-        result = suite.evaluate(task, request, out)
+        result = suite.evaluate(task, request, out, submission)
     console.print_result(result.to_json(), tables.format_result(result))
 
 
@@ -142,6 +145,7 @@ def ensemble(
     ],
     out: Out,
     data: TaskData = None,
+    submission: Submission = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -157,5 +161,5 @@ def ensemble(
     from albert_cli.training.task_setup import TaskRequest
 
     request = TaskRequest("", data, 1, tuple(overrides or ()), device)
-    result = verb_module.evaluate_ensemble(task, request, directories, out)
+    result = verb_module.evaluate_ensemble(task, request, directories, out, submission)
     console.print_result(result.to_json(), tables.format_result(result))

@@ -105,6 +105,7 @@ def finetune(
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
     from albert_cli.evaluation import tables
+    from albert_cli.inference.test_file import check_test_file, predict_test_file
     from albert_cli.training import finetune as verb_module
     from albert_cli.training import run
     from albert_cli.training.intermediate import add_intermediate
@@ -115,10 +116,12 @@ def finetune(
     prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
     # Errors in the options and the data are raised before an intermediate task trains for hours.
     run.load_saved_recipe(out, resume, FinetuneRecipe)
+    check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     directory = out if out.name.strip(".") else out.resolve()
     sibling = directory.with_name(f"{directory.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, sibling)
     result = verb_module.finetune(prepared, inputs, out, seed, resume)
+    predict_test_file(prepared.task, out, out, device)
     console.print_result(result.to_json(), tables.format_run(result, out))

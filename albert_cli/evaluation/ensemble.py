@@ -11,8 +11,9 @@ from typing import Any
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.evaluation import submission
 from albert_cli.evaluation.output import require_own_output
-from albert_cli.evaluation.scoring import SCORING_FILES, load_model, prepare_evaluation
+from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_examples, prepare_evaluation
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
@@ -28,24 +29,31 @@ class _ScoredMembers:
 
     prepared: PreparedTask
     inputs: Inputs
-    outputs: list[Any]
-    scores: list[float]
+    outputs: Sequence[Any]
+    scores: Sequence[float]
 
-    def metrics(self, outputs: Any) -> dict[str, float]:
-        """Compute the task's metrics of some outputs."""
-        task = self.prepared.task
-        metrics = task.evaluation(outputs, self.inputs.dev, self.inputs.dev_examples)
-        return {name: metrics[name] for name in task.metrics}
+    def average_outputs(self, indices: Sequence[int]) -> Any:
+        """Return the average outputs of some members."""
+        return self.prepared.task.average([self.outputs[i] for i in indices])
+
+    def average_metrics(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the task's metrics of some members together."""
+        return _compute_metrics(self.prepared, self.inputs, self.average_outputs(indices))
 
 
-def evaluate_ensemble(name: str, request: TaskRequest, paths: Sequence[str], out: Path) -> EnsembleResult:
+def evaluate_ensemble(
+    name: str, request: TaskRequest, paths: Sequence[str], out: Path, submission_file: Path | None = None
+) -> EnsembleResult:
     """Score task checkpoints on dev: each alone, all together, and the best few as selected on dev (§4.9).
 
     A path is a task checkpoint or an evaluation, all of whose runs are members. Probabilities (or values) are averaged.
+    submission_file: write the test predictions of the selected members for GLUE's server.
     """
     started = time.monotonic()
     if name == GLUE_SUITE:
         raise ConfigError("an ensemble needs one task", "for example `albert ensemble rte …`")
+    if submission_file is not None:
+        submission.check_task_submission(name, request.data, submission_file)
     require_own_output(out, *SCORING_FILES)
     directories = list(dict.fromkeys(d for path in paths for d in _find_checkpoints(Path(path), name)))
     if len(directories) < 2:
@@ -54,16 +62,11 @@ def evaluate_ensemble(name: str, request: TaskRequest, paths: Sequence[str], out
         members = _score_members(name, request, directories)
         task = members.prepared.task
         metric = task.metrics[0]
-
-        def average_outputs(indices: Sequence[int]) -> Any:
-            return task.average([members.outputs[i] for i in indices])
-
-        chosen = select_greedily(members.scores, lambda indices: members.metrics(average_outputs(indices))[metric])
-        outputs = average_outputs(chosen)
-        scores = members.metrics(outputs)
-        scores_of_all = members.metrics(average_outputs(range(len(directories))))
+        chosen = select_greedily(members.scores, lambda indices: members.average_metrics(indices)[metric])
+        scores = members.average_metrics(chosen)
+        scores_of_all = members.average_metrics(range(len(directories)))
         best = max(members.scores)
-        task.write_predictions(out, members.inputs.dev_examples, outputs)
+        task.write_predictions(out, members.inputs.dev_examples, members.average_outputs(chosen))
         result = EnsembleResult(
             task=task.name,
             title=task.title,
@@ -89,7 +92,20 @@ def evaluate_ensemble(name: str, request: TaskRequest, paths: Sequence[str], out
             seconds=round(time.monotonic() - started, 2),
         )
         result.write(out / RESULTS)
+    if submission_file is not None:
+        predict = _predict_together(request, result.chosen)
+        submission.write_task_submission(name, request.data, submission_file, predict)
     return result
+
+
+def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submission.PredictTestSet:
+    """Return a function that predicts test sets with the average outputs of several checkpoints."""
+
+    def predict(name: str, examples: Sequence[Any]) -> Any:
+        prepared = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
+        return prepared[0].task.average([predict_examples(member, examples) for member in prepared])
+
+    return predict
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
@@ -104,25 +120,33 @@ def _find_checkpoints(path: Path, task: str) -> list[Path]:
 
 
 def _score_members(name: str, request: TaskRequest, directories: Sequence[Path]) -> _ScoredMembers:
-    """Score each checkpoint on the dev examples of the first."""
-    members: _ScoredMembers | None = None
+    """Score each checkpoint on the dev examples of the first; only two of them are in memory at a time."""
+    first = _prepare_member(name, request, directories[0])
+    inputs = first.load_inputs()
+    metric = first.task.metrics[0]
+    outputs = []
+    scores = []
     for directory in directories:
-        prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
-        title = prepared.task.title
-        if not prepared.for_scoring:
-            raise CheckpointError(
-                f"{directory}: is not a model of {title}", "an ensemble needs checkpoints fine-tuned for its task"
-            )
-        if members is None:
-            members = _ScoredMembers(prepared, prepared.load_inputs(), [], [])
-        outputs = predict_dev(prepared, members.prepared, members.inputs)
-        metric = members.prepared.task.metrics[0]
-        score = members.metrics(outputs)[metric]
-        members.outputs.append(outputs)
-        members.scores.append(score)
-        console.info(f"{directory}: {title} {metric} {format_percent(score)}")
-    assert members is not None, "the caller names two or more"
-    return members
+        member = first if directory == directories[0] else _prepare_member(name, request, directory)
+        outputs.append(predict_dev(member, first, inputs))
+        scores.append(_compute_metrics(first, inputs, outputs[-1])[metric])
+        console.info(f"{directory}: {first.task.title} {metric} {format_percent(scores[-1])}")
+    return _ScoredMembers(first, inputs, outputs, scores)
+
+
+def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:
+    prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
+    if not prepared.for_scoring:
+        raise CheckpointError(
+            f"{directory}: is not a model of {prepared.task.title}",
+            "an ensemble needs checkpoints fine-tuned for its task",
+        )
+    return prepared
+
+
+def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: Any) -> dict[str, float]:
+    metrics = prepared.task.evaluation(outputs, inputs.dev, inputs.dev_examples)
+    return {name: metrics[name] for name in prepared.task.metrics}
 
 
 def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> Any:

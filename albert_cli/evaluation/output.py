@@ -6,9 +6,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from albert_cli.errors import BusyError
-from albert_cli.results import EvaluationResult
+from albert_cli.results import RESULTS, EvaluationResult
 
 CONTROLS_FOLDER = "controls"  # the evaluations of the controls, one folder for each
+TEST_PREDICTIONS = "predictions.test.*"  # of a table's test file, in its format
+EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)
 
 
 def run_directory(out: Path, seed: int) -> Path:

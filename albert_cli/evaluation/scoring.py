@@ -12,7 +12,7 @@ from torch import nn
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.output import best_run, require_own_output
+from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
 from albert_cli.tasks.base import PREDICTIONS
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
@@ -30,7 +30,7 @@ from albert_cli.training.task_setup import (
     prepare_with_recipe,
 )
 
-SCORING_FILES = (RESULTS, PREDICTIONS, "predictions.test.jsonl", *OFFICIAL_FILES)
+SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
 _KEYS_OF_TRAINING = ("model.weights", "model.head")  # overrides that do not apply to scoring
 
 

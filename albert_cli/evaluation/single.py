@@ -10,7 +10,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.baselines import score_baselines
-from albert_cli.evaluation.output import CONTROLS_FOLDER, require_own_output, run_directory
+from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
 from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, standard_error
 from albert_cli.training.finetune import finetune
@@ -58,7 +58,7 @@ def evaluate_task(
     """
     if prepared.for_scoring:
         return score_checkpoint(prepared, inputs, out)
-    require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task)
+    require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _note_other_task(prepared)
     known_baselines = {} if known_baselines is None else known_baselines
     outcomes: list[RunResult | DivergedSeed] = []

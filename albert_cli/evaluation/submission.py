@@ -1,13 +1,13 @@
-"""`--submission`: test-set predictions as GLUE's server takes them, a zip of exactly eleven files."""
+"""`--submission`: test-set predictions for GLUE's server, a file for each task or the zip of all eleven files."""
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,16 @@ from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 
-HEADER = "index\tprediction\n"
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold: equal predictions make an equal file
+HEADER: Final = "index\tprediction\n"
+_ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest possible date, so that equal predictions make an equal file
+_FORMULA_STARTS: Final = ("=", "+", "-", "@")
+
+PredictTestSet = Callable[[str, Sequence[TextExample]], Any]  # (task, examples) -> outputs
 
 
 @dataclass(frozen=True)
 class ServerFile:
-    """A file of the zip: its name, whose split it answers, how many rows it has, and what fills it without a model."""
+    """A file that the server takes: its name, its task and split, its number of rows, and a row without a model."""
 
     name: str
     task: str
@@ -40,8 +43,8 @@ class ServerFile:
     placeholder: str
 
 
-# Names and the sizes of the test sets: arXiv 1804.07461, table 1, and the benchmark's submission page.
-SERVER_FILES = (
+# Names and sizes of the test sets: arXiv 1804.07461, table 1, and the benchmark's submission page.
+SERVER_FILES: Final = (
     ServerFile("CoLA.tsv", "cola", "test", 1063, "1"),
     ServerFile("SST-2.tsv", "sst2", "test", 1821, "1"),
     ServerFile("MRPC.tsv", "mrpc", "test", 1725, "1"),
@@ -56,67 +59,139 @@ SERVER_FILES = (
 )
 
 
-def check_submission(data: str | None, path: Path) -> None:
-    """Refuse test sets of another size than the server's, and a path that will not do, before anything is trained."""
-    if path.suffix != ".zip" or path.is_dir():
-        raise ConfigError(f"--submission {path}: is not the name of a zip", "for example --submission submission.zip")
-    for file in SERVER_FILES:
+# ---------------------------------------------------------------- one task
+
+
+def check_task_submission(task: str, data: str | None, path: Path) -> None:
+    """Raise an error before anything is trained if a task's submission could not be written to `path`.
+
+    A task with one file takes a .tsv, MNLI with its two files takes a .zip.
+    """
+    files = _files_of_task(task)
+    if not files:
+        raise ConfigError(f"--submission: {task} is not a task of GLUE", f"tasks: {', '.join(GLUE)}")
+    suffix = ".tsv" if len(files) == 1 else ".zip"
+    if path.suffix != suffix or path.is_dir():
+        names = " and ".join(file.name for file in files)
+        raise ConfigError(f"--submission {path}: {task} needs a {suffix} ({names})", f"use --submission {task}{suffix}")
+    for file in files:
         _read_test_set(file, data)
 
 
-def write_submission(
-    path: Path, request: TaskRequest, out: Path, tasks: Mapping[str, ScoredResult | EvaluationResult]
-) -> None:
-    """Predict every test set by the task's best seed on dev, and write the zip.
+def write_task_submission(task: str, data: str | None, path: Path, predict: PredictTestSet) -> None:
+    """Predict the test sets of one task and write its file, or the zip of its files."""
+    contents = {}
+    for file in _files_of_task(task):
+        examples = _read_test_set(file, data)
+        contents[file.name] = _format_file(file, examples, predict(file.task, examples))
+    if len(contents) == 1:
+        store.write_text(path, next(iter(contents.values())))
+    else:
+        _write_zip(path, contents)
+    console.info(f"{path}: predictions for {', '.join(contents)}")
 
-    `tasks` are the results of the suite below `out`. A task without a model or a test set gets placeholder rows, for
-    the server takes nothing less than eleven files; a warning names them.
-    """
-    contents, placeholders = {}, []
+
+def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
+    """Return a function that predicts test sets with a checkpoint that `request` trained or scored."""
+
+    def predict(task: str, examples: Sequence[TextExample]) -> Any:
+        return predict_examples(prepare_evaluation(task, scoring_request(request, checkpoint)), examples)
+
+    return predict
+
+
+def _files_of_task(task: str) -> list[ServerFile]:
+    return [file for file in SERVER_FILES if file.task == task]
+
+
+# ---------------------------------------------------------------- all of GLUE
+
+
+def check_submission(data: str | None, path: Path) -> None:
+    """Raise an error, before anything is trained, for a test set of a wrong size or a path that is not a zip."""
+    if path.suffix != ".zip" or path.is_dir():
+        raise ConfigError(f"--submission {path}: is not the name of a zip", "use for example --submission glue.zip")
     for file in SERVER_FILES:
-        examples = _read_test_set(file, request.data)
-        model = checkpoint_for_test_set(GLUE[file.task].classifier_of or file.task, request, out, tasks)
-        if examples is None or model is None:
-            lacks = "no test set" if examples is None else "no model"
-            ids = [e.id for e in examples] if examples else list(map(str, range(file.rows)))
-            labels = [file.placeholder] * file.rows
-            placeholders.append(f"{file.name} ({file.placeholder}: {lacks})")
-        else:
-            outputs = predict_examples(prepare_evaluation(file.task, scoring_request(request, model)), examples)
-            ids, labels = [e.id for e in examples], format_labels(GLUE[file.task], outputs)
-            console.info(f"{file.name}: {file.rows:,} rows predicted by {model}")
-        contents[file.name] = HEADER + "".join(f"{i}\t{label}\n" for i, label in zip(ids, labels, strict=True))
+        _find_test_set(file, data)
+
+
+def write_submission(
+    path: Path, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
+) -> None:
+    """Predict every test set with the task's best seed on dev, and write the zip.
+
+    `results` are those of the suite in `out`. A task without a model or a test set gets placeholder rows, because the
+    server only takes all eleven files; a warning lists them.
+    """
+    contents: dict[str, str] = {}
+    placeholders: list[str] = []
+    for file in SERVER_FILES:
+        examples = _find_test_set(file, request.data)
+        trained_task = GLUE[file.task].classifier_of or file.task
+        checkpoint = checkpoint_for_test_set(trained_task, request, out, results)
+        if examples is not None and checkpoint is not None:
+            outputs = predict_with(request, checkpoint)(file.task, examples)
+            contents[file.name] = _format_file(file, examples, outputs)
+            console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")
+            continue
+        missing = "no test set" if examples is None else "no model"
+        ids = [example.id for example in examples] if examples else [str(index) for index in range(file.rows)]
+        contents[file.name] = _format_rows(ids, [file.placeholder] * file.rows)
+        placeholders.append(f"{file.name} ({file.placeholder}: {missing})")
+    _write_zip(path, contents)
+    if placeholders:
+        console.warn(
+            f"{path}: {len(placeholders)} of {len(SERVER_FILES)} files have the same placeholder in all rows: "
+            f"{', '.join(placeholders)}"
+        )
+
+
+def _find_test_set(file: ServerFile, data: str | None) -> list[TextExample] | None:
+    """Return the examples of a test set; None, with a note, if it is missing."""
+    try:
+        return _read_test_set(file, data)
+    except MissingDataError as error:
+        console.info(f"{file.name} will hold placeholders: {error.message}")
+        return None
+
+
+# ---------------------------------------------------------------- files
+
+
+def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
+    """Read a test set; raises `InputError` for another number of rows than the server's, or for unsafe ids."""
+    task = GLUE[file.task]
+    examples = task.read(file.split, data)
+    if len(examples) != file.rows:
+        raise InputError(
+            f"{task.title}: the test set has {len(examples):,} examples, GLUE's has {file.rows:,}",
+            "the server rejects any other number; restore the file, or leave out --submission",
+        )
+    unsafe = [example.id for example in examples if example.id.startswith(_FORMULA_STARTS)]
+    if unsafe:
+        raise InputError(f"{task.title}: the test set has an id that a spreadsheet computes: {unsafe[0]}", "restore it")
+    return examples
+
+
+def _format_file(file: ServerFile, examples: Sequence[TextExample], outputs: Any) -> str:
+    return _format_rows([example.id for example in examples], format_labels(GLUE[file.task], outputs))
+
+
+def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
+    return HEADER + "".join(f"{name}\t{label}\n" for name, label in zip(ids, labels, strict=True))
+
+
+def format_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
+    """Return the names of the predicted classes, or values clipped to the task's range."""
+    predictions = task.predictions_from_logits(logits)
+    if task.is_regression:
+        return [f"{value:.3f}" for value in np.clip(predictions, *task.value_range)]
+    return [task.labels[int(index)] for index in predictions]
+
+
+def _write_zip(path: Path, contents: Mapping[str, str]) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
             archive.writestr(zipfile.ZipInfo(name, _ZIP_DATE), content, zipfile.ZIP_DEFLATED)
     store.write_bytes(path, buffer.getvalue())
-    if placeholders:
-        listed = ", ".join(placeholders)
-        console.warn(f"{path}: {len(placeholders)} of {len(SERVER_FILES)} files hold one answer for all rows: {listed}")
-
-
-def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample] | None:
-    """The examples to answer, None where they are not there; raises `InputError` where there are more or less."""
-    task = GLUE[file.task]
-    try:
-        examples = task.read(file.split, data)
-    except MissingDataError as error:
-        console.info(f"{file.name} will hold placeholders: {error.message}")
-        return None
-    if len(examples) != file.rows:
-        raise InputError(
-            f"{task.title}: the test set has {len(examples):,} examples, GLUE's has {file.rows:,}",
-            "the server refuses any other number; leave out --submission, or restore the file",
-        )
-    if formula := next((e.id for e in examples if e.id.startswith(("=", "+", "-", "@"))), None):
-        raise InputError(f"{task.title}: the test set has an id that a spreadsheet computes: {formula}", "restore it")
-    return examples
-
-
-def format_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
-    """The labels' names, 0 or 1 where these are the names; values clipped to the task's range."""
-    predicted = task.predictions_from_logits(logits)
-    if task.is_regression:
-        return [f"{value:.3f}" for value in np.clip(predicted, *task.value_range)]
-    return [task.labels[int(index)] for index in predicted]

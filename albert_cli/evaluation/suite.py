@@ -14,10 +14,11 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.output import CONTROLS_FOLDER, best_run, require_own_output
+from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
 from albert_cli.evaluation.parallel import TaskRuns, train_in_parallel
 from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
 from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
+from albert_cli.inference.test_file import check_test_file, predict_test_file
 from albert_cli.results import (
     CONTROLS,
     RESULTS,
@@ -43,17 +44,21 @@ GLUE_SUITE = "glue"
 TaskEvaluation = ScoredResult | EvaluationResult
 
 
-def evaluate(name: str, request: TaskRequest, out: Path) -> TaskEvaluation:
+def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
     """Evaluate a checkpoint on one task.
 
     A checkpoint of this very task is scored, or with `retrain` fine-tuned again. Any other checkpoint, one of another
-    task included, is what the seeded fine-tuning runs start from.
+    task included, is what the seeded fine-tuning runs start from. The best run predicts the test file of a table, and
+    the task's test sets for GLUE's server if there is a `submission_file`.
     """
+    if submission_file is not None:
+        submission.check_task_submission(name, request.data, submission_file)
     opened: OpenCheckpoints = {}
     prepared = prepare_evaluation(name, request, opened)
     if not prepared.for_scoring:  # checked before an intermediate task trains for hours
-        require_own_output(out, RESULTS, "run-*", CONTROLS_FOLDER, prepared.recipe.intermediate_task)
+        require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     inputs = prepared.load_inputs()
+    check_test_file(prepared.task)
     if not prepared.for_scoring:
         resolve_schedule(prepared, inputs).check()
     controls = _prepare_controls(name, prepared, out, out, opened)
@@ -62,7 +67,15 @@ def evaluate(name: str, request: TaskRequest, out: Path) -> TaskEvaluation:
     train_in_parallel([runs, *controls.values()], request.nproc)
     known_baselines: KnownBaselines = {}
     result = evaluate_task(prepared, inputs, out, known_baselines)
-    return add_controls(result, controls, inputs, out, known_baselines)
+    result = add_controls(result, controls, inputs, out, known_baselines)
+    checkpoint = prepared.checkpoint.directory
+    if isinstance(result, EvaluationResult):
+        checkpoint = best_run(out, result)
+    predict_test_file(prepared.task, checkpoint, out, request.device)
+    if submission_file is not None:
+        predict = submission.predict_with(request, str(checkpoint))
+        submission.write_task_submission(name, request.data, submission_file, predict)
+    return result
 
 
 @dataclass

@@ -1,121 +1,162 @@
-"""`albert predict`: lines of a file or of stdin in, a JSON line out for each. `albert encode` shares them."""
+"""`albert predict`: label the rows of a table, of JSON lines or of plain text with a task checkpoint."""
 
 from __future__ import annotations
 
-import sys
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
+from torch import nn
 
-from albert_cli import console, store
-from albert_cli.errors import InputError
+from albert_cli import console
+from albert_cli.inference.inputs import CHUNK_LINES, InputReader, InputRow
+from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
+from albert_cli.inference.outputs import (
+    TABLE_SUFFIXES,
+    check_output_format,
+    merge_columns,
+    open_prediction_writer,
+)
+from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
-from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import task_from_checkpoint
-from albert_cli.text.lines import text_lines
-from albert_cli.text.read_settings import OnBadBytes, ReadSettings
-from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.sources import TextSource
-from albert_cli.training import capacity
-from albert_cli.training.device import choose_device
-
-T = TypeVar("T")
-CHUNK_LINES = 1024  # lines held at a time; enough to group by length
+from albert_cli.text.read_settings import OnBadBytes
+from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.device import autocast
 
 
-class _LinesReadCounter(ReadCounter):
-    """Lines that have been read from the disk or the pipe, given out or not."""
+@dataclass(frozen=True)
+class InferenceSummary:
+    """The result of predicting or encoding a file; `longest` and `truncated` count tokens and inputs."""
 
-    lines = 0
+    out: str | None
+    lines: int
+    seconds: float
+    lines_per_second: float
+    truncated: int
+    longest: int
+    precision: str
 
-    def add(self, data: bytes) -> None:
-        self.lines += data.count(b"\n")
-
-
-def read_chunks(name: str, on_bad_bytes: OnBadBytes, make: Callable[[InputLine], T]) -> Iterator[list[T]]:
-    """What `make` makes of the lines of a file or of stdin (`-`), some at a time, which are then grouped by length.
-
-    Of a pipe those that have come, so that it need not end first. Empty lines count too. Raises `InputError` naming
-    file and line.
-    """
-    if name.endswith(".json"):
-        raise InputError(f"{name}: is one JSON document, not a text a line", "a .jsonl file has an object a line")
-    if name.lower().endswith((".csv", ".parquet")):
-        hint = "write the texts to a .txt file, or as .jsonl, with the columns as fields"
-        raise InputError(f"{name}: is a table, not a text a line", hint)
-    part, come = SourcePart(TextSource(name, "stdin" if name == "-" else "text")), _LinesReadCounter()
-    chunk = []
-    for number, text in text_lines(part, ReadSettings(on_bad_bytes), come):
-        chunk.append(make(InputLine(text, name, number)))
-        if (
-            len(chunk) == CHUNK_LINES or number >= come.lines
-        ):  # the next line is still to be waited for, or there is none
-            yield chunk
-            chunk = []
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        return asdict(self)
 
 
-def open_for_inference(checkpoint: str, device: str) -> tuple[hub.Checkpoint, torch.device]:
-    """A checkpoint, and the device that is to answer by it; a warning where that may take more memory than is free."""
-    found, target = hub.read_checkpoint(hub.find_checkpoint(checkpoint)), choose_device(device)
-    capacity.warn_inference_memory(found.config, target)
-    return found, target
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows of an input with their examples as tokens."""
+
+    rows: Sequence[InputRow[Any]]
+    features: Any
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest row."""
+        return int(self.features.lengths.max(initial=0))
 
 
-def write_answers(
-    groups: Iterable[Sequence[T]],
-    answer: Callable[[Sequence[T]], tuple[Iterable[str], int, int]],
-    out: Path | None,
-    length: int,
-    too_long: str,
-) -> dict[str, Any]:
-    """Write the lines that answer each group to `out` or stdout, as soon as they are known; how many, and how fast.
+@dataclass(frozen=True)
+class Predictor:
+    """A task checkpoint that is ready to predict."""
 
-    With its lines `answer` says how many inputs were cut and the tokens of the longest, of `length` that there may be.
-    """
-    started, count, cut, longest = time.monotonic(), 0, 0, 0
-    with ExitStack() as stack:
-        stream = sys.stdout if out is None else stack.enter_context(store.open_text_writer(out))
-        for group in groups:
-            lines, more, most = answer(group)
-            stream.writelines(map(console.escape_control_chars, lines) if out is None else lines)
-            stream.flush()  # whoever reads them need not wait for more
-            count, cut, longest = count + len(group), cut + more, max(longest, most)
-    seconds = time.monotonic() - started
-    if cut:
-        console.info(f"{cut:,} of {count:,} {too_long}; they were cut")
-    console.info(f"read: up to {longest:,} tokens at a time, of {length:,} that the model was made for")
-    speed = {"lines": count, "seconds": round(seconds, 3), "lines_per_second": round(count / seconds, 1)}
-    return {"out": str(out), **speed, "truncated": cut, "longest": longest}
+    task: AnyTask
+    model: nn.Module
+    vocabulary: Vocabulary
+    opened: InferenceCheckpoint
+
+    def encode_rows(self, chunks: Iterable[list[InputRow[Any]]]) -> Iterator[EncodedRows]:
+        """Encode rows as tokens; rows that cannot be in one batch are split."""
+        for chunk in chunks:
+            start = 0
+            for examples in self.task.split_encodable([row.example for row in chunk]):
+                rows = chunk[start : start + len(examples)]
+                start += len(examples)
+                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.max_length))
+
+    def predict(self, encoded: EncodedRows) -> list[dict[str, Any]]:
+        """Return the prediction of each row, as its JSON line."""
+        with autocast(self.opened.precision, self.opened.device):
+            outputs = self.task.predict(self.model, encoded.features, self.opened.device)
+        examples = [row.example for row in encoded.rows]
+        return [json.loads(line) for line in self.task.format_predictions(examples, outputs, scored=False)]
+
+
+def load_predictor(checkpoint: str, device: str, precision: Precision = "auto") -> Predictor:
+    """Load a task checkpoint; raises `CheckpointError` if it has no task's head."""
+    opened = open_for_inference(checkpoint, device, precision)
+    task = task_from_checkpoint(opened.checkpoint)
+    model = task.load(opened.checkpoint).to(opened.device).eval()
+    return Predictor(task, model, hub.load_vocabulary(opened.checkpoint), opened)
 
 
 def predict_file(
-    checkpoint: str, input_file: str, out: Path | None, device: str, on_bad_bytes: OnBadBytes = "refuse"
-) -> dict[str, Any]:
-    """Predict each line of a file (or stdin, `-`) with a task checkpoint: JSON lines to `out` or stdout; a summary.
+    checkpoint: str,
+    input_file: str,
+    out: Path | None,
+    device: str,
+    on_bad_bytes: OnBadBytes = "refuse",
+    precision: Precision = "auto",
+) -> InferenceSummary:
+    """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
-    Texts are cut where the task's own were. Some lines are read at a time and grouped by length; of a pipe those that
-    have come. Raises `CheckpointError` for a checkpoint without a task's head, `InputError` naming file and line for a
-    line that the task has no use for.
+    A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object a line;
+    other files have one text a line. The ending of `out` decides on its format, and the columns of the input are kept;
+    None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Of a pipe the lines that have arrived are
+    predicted at once. Raises `InputError` with file and line for a row that the task cannot read.
     """
-    found, target = open_for_inference(checkpoint, device)
-    task, vocabulary = task_from_checkpoint(found), hub.load_vocabulary(found)
-    model = task.load(found).to(target).eval()
-    length = found.config.max_position_embeddings
-    length = min(length, found.finetuned_task.max_seq_length) if found.finetuned_task else length
-    document = task.examples_of_document(Path(input_file)) if input_file.endswith(".json") else None
+    check_output_format(out)
+    predictor = load_predictor(checkpoint, device, precision)
+    started = time.monotonic()
+    task = predictor.task
+    keeps_lines = out is not None and out.suffix.lower() in TABLE_SUFFIXES
+    count = 0
+    truncated = 0
+    longest = 0
+    with open_prediction_writer(out) as write:
+        for encoded in run_ahead(predictor.encode_rows(_read_chunks(predictor, input_file, on_bad_bytes))):
+            predictions = predictor.predict(encoded)
+            rows = []
+            for row, prediction in zip(encoded.rows, predictions, strict=True):
+                columns = row.columns
+                if keeps_lines and not columns:
+                    columns = {"id": prediction["id"], **task.example_fields(row.example)}
+                rows.append(merge_columns(columns, prediction, input_file))
+            write(rows)
+            count += len(rows)
+            truncated += encoded.features.truncated
+            longest = max(longest, encoded.longest)
+    seconds = time.monotonic() - started
+    print_lengths(count, truncated, longest, predictor.opened.max_length, task.too_long(predictor.opened.max_length))
+    return InferenceSummary(
+        out=None if out is None else str(out),
+        lines=count,
+        seconds=round(seconds, 3),
+        lines_per_second=round(count / seconds, 1),
+        truncated=truncated,
+        longest=longest,
+        precision=predictor.opened.precision,
+    )
 
-    def answer(examples: Sequence[Any]) -> tuple[list[str], int, int]:
-        features = task.encode(examples, vocabulary, length)
-        lines = task.format_predictions(examples, task.predict(model, features, target), scored=False)
-        return lines, features.truncated, int(features.lengths.max(initial=0))
 
-    if document is None:
-        chunks = read_chunks(input_file, on_bad_bytes, task.example)
-    else:
-        chunks = (document[start : start + CHUNK_LINES] for start in range(0, len(document), CHUNK_LINES))
-    groups = (part for chunk in chunks for part in task.split_encodable(chunk))
-    return write_answers(groups, answer, out, length, task.too_long(length))
+def _read_chunks(predictor: Predictor, input_file: str, on_bad_bytes: OnBadBytes) -> Iterator[list[InputRow[Any]]]:
+    """Yield the rows of an input; a .json file is a document in the task's own layout."""
+    task = predictor.task
+    if input_file.lower().endswith(".json"):
+        document = task.examples_of_document(Path(input_file))
+        if document is not None:
+            for start in range(0, len(document), CHUNK_LINES):
+                yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
+            return
+    reader = InputReader(task, task.example, predictor.opened.checkpoint.finetuned_task, on_bad_bytes)
+    yield from reader.read_chunks(input_file)
+
+
+def print_lengths(count: int, truncated: int, longest: int, limit: int, too_long: str) -> None:
+    """Print how many inputs were truncated, and how much of the limit they use."""
+    if truncated:
+        console.info(f"{truncated:,} of {count:,} {too_long} and were truncated")
+    console.info(f"the longest input has {longest:,} tokens; the limit is {limit:,}")

@@ -129,6 +129,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def example(self, line: InputLine) -> ExampleT:
         """Parse an unlabeled example; raises `InputError` naming file and line."""
 
+    def example_fields(self, example: ExampleT) -> dict[str, object]:
+        """Return the example's texts by name, as a table of predictions shows them."""
+        return {}
+
     def examples_of_document(self, path: Path) -> list[ExampleT] | None:
         """Read the examples of a JSON document; None if this kind of task has no such layout."""
         return None

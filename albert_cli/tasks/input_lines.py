@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from albert_cli.errors import InputError
 from albert_cli.text.records import parse_json_object
 
 
 @dataclass(frozen=True)
 class InputLine:
-    """A line of a file or of standard input (`-`), counted from 1."""
+    """A line of a file or of standard input (`-`), counted from 1; `record` has the values of a parsed one."""
 
     text: str
     file: str
     number: int
+    record: dict[str, object] | None = None
 
     @property
     def where(self) -> str:
@@ -23,6 +25,8 @@ class InputLine:
 
     def values(self) -> dict[str, object]:
         """Parse the line as a JSON object; raises `InputError` for anything else."""
+        if self.record is not None:
+            return self.record
         return parse_json_object(self.text, self.where, 'write an object a line: {"text": "…"}')
 
     def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[object, object, str]:
@@ -30,10 +34,16 @@ class InputLine:
 
         `first` and `second` are alternative names; the first that occurs is taken. A field that is absent is None.
         """
-        if self.file.endswith(".jsonl"):
+        if self.record is not None or self.file.lower().endswith(".jsonl"):
             values = self.values()
             return first_of(values, first), first_of(values, second), str(values.get("id", self.number))
         text, tab, rest = self.text.partition("\t")
+        if "\t" in rest:
+            columns = self.text.count("\t") + 1
+            raise InputError(
+                f"{self.where}: {columns} columns, but a line holds one text, or two separated by a tab",
+                "name the columns in line 1 of a .tsv file",
+            )
         return text, rest if tab else None, str(self.number)
 
 

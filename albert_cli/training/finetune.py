@@ -20,6 +20,8 @@ from albert_cli.model import card, hub
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
+from albert_cli.tasks.table import ChoiceTableSource, TextTableSource
+from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
@@ -99,7 +101,8 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def write_model(self, directory: Path) -> None:
         """Write the current model and, for resuming, the weights of the best evaluation."""
         task = self.prepared.task
-        finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length)
+        columns = _input_columns(task, self.settings.table)
+        finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, columns)
         task.write_model(self.model, directory, finetuned)
         self.prepared.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
         if self.best:
@@ -171,6 +174,16 @@ def finetune(
             run.mark_running(out, status, state.step, schedule.total_steps)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state).run()
             return _publish_best(job, out, state, parents, schedule)
+
+
+def _input_columns(task: AnyTask, table: TableSettings) -> dict[str, object]:
+    """Return the settings that a task checkpoint needs to find the columns of other tables: the names of training."""
+    if isinstance(task.source, TextTableSource):
+        return {"columns": dict(zip(("text", "text_pair"), task.source.names, strict=False))}
+    if isinstance(task.source, ChoiceTableSource):
+        names = {"text": table.text, "question": table.question, "choices": list(table.choices)}
+        return {"columns": {role: name for role, name in names.items() if name}}
+    return {}
 
 
 def _run_recipe(prepared: PreparedTask, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:

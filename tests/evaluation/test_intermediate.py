@@ -276,7 +276,7 @@ def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     }
     answered = dict(re.findall(r"^(\S+\.tsv): [\d,]+ rows predicted by (.*)$", suite.said, re.MULTILINE))
     assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
-    assert "9 of 11 files hold one answer for all rows" in suite.said
+    assert "9 of 11 files have the same placeholder in all rows" in suite.said
     assert "CoLA.tsv (1: no test set)" in suite.said and "RTE.tsv (entailment: no test set)" in suite.said
     prepared = prepare_evaluation("ax", TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"))
     examples = prepared.task.read("test", str(suite.data))
@@ -311,6 +311,22 @@ def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite:
         evaluate(*call, submission_file=tmp_path / "it.zip")
     with pytest.raises(ConfigError, match="is not the name of a zip"):
         evaluate(*call, submission_file=tmp_path / "it.tsv")
-    words = ["--checkpoint", suite.encoder, "--data", data, "--out", tmp_path / "out", "--submission", "it.zip"]
-    assert "--submission needs all of GLUE" in albert("eval", "rte", *words, expect=2).err
+    words = ["--checkpoint", suite.encoder, "--data", data, "--out", tmp_path / "out", "--submission"]
+    assert "rte needs a .tsv (RTE.tsv)" in albert("eval", "rte", *words, "it.zip", expect=2).err
+    assert "mnli needs a .zip (MNLI-m.tsv and MNLI-mm.tsv)" in albert("eval", "mnli", *words, "it.tsv", expect=2).err
+    assert "squad1 is not a task of GLUE" in albert("eval", "squad1", *words, "it.tsv", expect=2).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
+
+
+def test_eval_submission_of_one_task_is_its_file(suite: Suite, tmp_path: Path) -> None:
+    best = best_run(suite.out / "wnli", EvaluationResult.model_validate(suite.result["tasks"]["wnli"]))
+    words = ["--checkpoint", best, "--data", suite.data, "--device", "cpu"]
+    albert("eval", "wnli", *words, "--out", tmp_path / "out", "--submission", tmp_path / "WNLI.tsv")
+    with zipfile.ZipFile(suite.zip) as archive:
+        assert (tmp_path / "WNLI.tsv").read_bytes() == archive.read("WNLI.tsv")
+    runs = [suite.out / "wnli" / f"run-{seed}" for seed in (0, 1)]
+    call = ["--data", suite.data, "--device", "cpu", "--out", tmp_path / "both"]
+    albert("ensemble", "wnli", *runs, *call, "--submission", tmp_path / "both.tsv")
+    chosen = json.loads((tmp_path / "both" / "results.json").read_text())["chosen"]
+    assert (tmp_path / "both.tsv").read_text().count("\n") == 147
+    assert len(chosen) > 1 or (tmp_path / "both.tsv").read_bytes() == (tmp_path / "WNLI.tsv").read_bytes()

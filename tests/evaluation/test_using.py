@@ -72,7 +72,7 @@ def vectors(directory: Path, examples: list[TextExample], pooling: Pooling = "me
 
 def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
     """What `albert fill-mask` says of a text."""
-    masks: list[list[dict[str, Any]]] = fill_masks(str(directory), [text], top, "cpu")["texts"][0]["masks"]
+    masks: list[list[dict[str, Any]]] = fill_masks(str(directory), [text], top, "cpu").to_json()["texts"][0]["masks"]
     return masks
 
 
@@ -113,7 +113,7 @@ def test_lines_and_tensor_hold_the_same_numbers(pretrained: Path, tmp_path: Path
     call = ["encode", pretrained, "--input", tmp_path / "in.txt"]
     printed = albert(*call).out
     said = albert(*call, "--out", tmp_path / "out" / "v.jsonl")
-    assert f"1 of {len(LINES)} lines are longer than 24 tokens; they were cut" in said.err
+    assert f"1 of {len(LINES)} lines are longer than 24 tokens and were truncated" in said.err
     facts = json.loads(albert(*call, "--out", tmp_path / "new" / "v.safetensors", "--json").out)
     assert (facts["lines"], facts["dimensions"], facts["pooling"], facts["truncated"]) == (len(LINES), 16, "mean", 1)
     assert (tmp_path / "out" / "v.jsonl").read_text() == printed
@@ -138,7 +138,7 @@ def test_no_lines_are_no_vectors(pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("")
     for name in ("v.jsonl", "v.safetensors"):
         facts = encode_file(str(pretrained), str(tmp_path / "in.txt"), tmp_path / name, "mean", "cpu")
-        assert facts["lines"] == 0
+        assert facts.lines == 0
     assert (tmp_path / "v.jsonl").read_text() == ""
     assert load_file(tmp_path / "v.safetensors")["vectors"].shape == (0, 16)
 
@@ -166,8 +166,8 @@ def test_a_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:
 def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
     call = ["encode", pretrained, "--input", tmp_path / "gone.txt"]
     assert "gone.txt: no such file" in albert(*call, expect=3).err
-    assert "let its name end in .jsonl or .safetensors" in albert(*call, "--out", tmp_path / "v.npy", expect=2).err
-    assert "give --out FILE" in albert(*call, "--json", expect=2).err
+    assert "use a name that ends in .jsonl or .safetensors" in albert(*call, "--out", tmp_path / "v.npy", expect=2).err
+    assert "use --out FILE" in albert(*call, "--json", expect=2).err
     assert "is a directory" in albert(*call, "--out", tmp_path, expect=2).err
 
 

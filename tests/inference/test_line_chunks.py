@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.inference.predict import read_chunks
-from albert_cli.tasks.input_lines import InputLine
+from albert_cli.inference.inputs import InputReader
+from albert_cli.tasks.registry import find_task
 
 
 def groups(name: str) -> Iterator[list[str]]:
-    return read_chunks(name, "refuse", lambda line: f"{line.number} {line.text}")
+    reader = InputReader(find_task("sst2"), lambda line: f"{line.number} {line.text}")
+    return ([row.example for row in chunk] for chunk in reader.read_chunks(name))
 
 
 @pytest.fixture
@@ -63,11 +64,11 @@ def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None])
 
 
 def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Callable[[bytes], None]) -> None:
-    found = read_chunks("-", "refuse", InputLine.values)
-    pipe(b'{"a": 1}\n')
-    assert next(found) == [{"a": 1}]
+    found = groups("-")
+    pipe(b"one\n")
+    assert next(found) == ["1 one"]
     pipe(b"\xff\n")
-    with pytest.raises(InputError, match=r"-:2: invalid UTF-8 at byte 9"):
+    with pytest.raises(InputError, match=r"-:2: invalid UTF-8 at byte 4"):
         next(found)
 
 

@@ -84,8 +84,9 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
 def test_what_windows_writes_is_read_and_the_input_is_not_replaced(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "bade figo"}\r\n')
     (tmp_path / "in.txt").write_bytes(b"bade figo\n")
-    found = [albert("predict", tuned("cola"), "--input", tmp_path / name).out for name in ("in.jsonl", "in.txt")]
-    assert found[0] == found[1]
+    names = ("in.jsonl", "in.txt")
+    rows = [json.loads(albert("predict", tuned("cola"), "--input", tmp_path / name).out) for name in names]
+    assert rows[0] == {"text": "bade figo", **rows[1]}
     for verb in ("predict", "encode"):
         call = [verb, tuned("cola"), "--input", tmp_path / "in.jsonl", "--out", tmp_path / "in.jsonl"]
         assert "in.jsonl: is the input" in albert(*call, expect=2).err
@@ -102,14 +103,14 @@ def test_a_json_document_is_no_text_a_line(tuned: Tuned, tmp_path: Path) -> None
 def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bade figo\n")
     said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
-    assert "hint: give --out FILE" in said.err and said.out == ""
+    assert "hint: use --out FILE" in said.err and said.out == ""
     out = tmp_path / "out.jsonl"
     said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
     assert json.loads(said.out)["lines"] == 1
 
 
 def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
-    assert fill_masks(str(encoder), ["bade [MASK] figo"], 5, "cpu")["texts"][0]["masks"]
+    assert fill_masks(str(encoder), ["bade [MASK] figo"], 5, "cpu").texts[0].masks
     with pytest.raises(CheckpointError, match="has no masked-language head"):
         fill_masks(str(tuned("cola")), ["bade [MASK] figo"], 5, "cpu")
 

@@ -55,7 +55,7 @@ def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], t
     asked.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
     summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
     assert summary is not None
-    assert summary["lines"] == 3
+    assert summary.lines == 3
     found = lines(tmp_path / "out.jsonl")
     assert [line["id"] for line in found] == ["x", "2", "3"]
     for line, value in zip(found[:2], ASKED, strict=False):
@@ -66,7 +66,7 @@ def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], t
 
 
 def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    asked = tmp_path / "asked.tsv"
+    asked = tmp_path / "asked.txt"
     asked.write_text("Who?\tBade figo.\n", encoding="utf-8")
     predict_file(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
     (line,) = lines(tmp_path / "out.jsonl")
@@ -77,11 +77,11 @@ def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, P
 def test_a_question_that_was_cut_is_said_to_be(
     checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = tmp_path / "asked.tsv"
+    asked = tmp_path / "asked.txt"
     asked.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
     summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
-    assert summary is not None and summary["truncated"] == 1
-    assert "1 of 2 questions are longer than 12 tokens; they were cut" in capfd.readouterr().err
+    assert summary.truncated == 1
+    assert "1 of 2 questions are longer than 12 tokens and were truncated" in capfd.readouterr().err
 
 
 def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_predict_choices_of_any_number(tuned: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = predict_file(str(tuned), str(source), out, "cpu")
-    assert summary is not None and summary["lines"] == 3
+    assert summary.lines == 3
     result_value = predictions(out)
     assert [(line["id"], line["prediction"]) for line in result_value] == [("x", "B"), ("2", "C"), ("3", "B")]
     assert [list(line["probabilities"]) for line in result_value] == [["A", "B"], ["A", "B", "C"], ["A", "B"]]

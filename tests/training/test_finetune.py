@@ -417,7 +417,7 @@ def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_p
     texts = [line.split("\t")[0] for line in (table / "dev.tsv").read_text().splitlines()[1:]]
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
     summary = predict_file(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
-    assert summary is not None and summary["lines"] == len(texts)
+    assert summary.lines == len(texts)
     known = predictions(tuned / "predictions.dev.jsonl")
     found = predictions(tmp_path / "out.jsonl")
     assert [row["prediction"] for row in found] == [row["prediction"] for row in known]

@@ -54,6 +54,9 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             raise InputError(f"{line.where}: no question and context", hint)
         return Question(identifier, question, context)
 
+    def example_fields(self, example: Question) -> dict[str, object]:
+        return {"question": example.question, "context": example.context}
+
     def examples_of_document(self, path: Path) -> list[Question]:
         return read_squad_file(path)
 

@@ -1,0 +1,113 @@
+"""Find the columns of a table to predict: those named as in training, or those with usual names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from albert_cli.errors import InputError
+from albert_cli.model.hub import FinetunedTask
+from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.choice_columns import find_choice_columns
+from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.columns import find_id_column, find_text_columns
+from albert_cli.tasks.data_files import cell_text
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.text_table import TextTable
+
+Values = Mapping[str, object]  # a row of a table, or an object of JSON lines: value by column
+RecordMapper = Callable[[Values], dict[str, object]]
+
+_SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
+_CHOICE_KEYS = ("choices", "options")
+
+
+def map_columns(task: AnyTask, columns: Sequence[str], origin: str, finetuned: FinetunedTask | None) -> RecordMapper:
+    """Return a function from a row to the keys that the task reads: text, text_pair, question, context, choices, id.
+
+    Raises `InputError` if the columns that the task needs are missing.
+    """
+    settings = _trained_columns(finetuned, columns)
+    header = TextTable(origin, tuple(columns), [[""] * len(columns)], [1])
+    try:
+        roles = _find_roles(task, header, settings)
+    except InputError as error:
+        raise InputError(
+            error.message, "name the columns as in training, or write one text a line into a .txt file"
+        ) from None
+    id_column = find_id_column(header, TableSettings())
+    if id_column is not None:
+        roles["id"] = columns[id_column]
+
+    def to_record(values: Values) -> dict[str, object]:
+        record: dict[str, object] = {}
+        for role, column in roles.items():
+            if role == "choices":
+                names = column if isinstance(column, list) else [column]
+                record[role] = _read_options(values, names)
+            else:
+                record[role] = cell_text(values.get(str(column)))
+        return record
+
+    return to_record
+
+
+def has_task_keys(task: AnyTask, values: Values) -> bool:
+    """Return whether an object of JSON lines has the keys that the task reads without a mapping."""
+    if isinstance(task, Classification):
+        return "text" in values or "text_a" in values
+    if isinstance(task, Choice):
+        return any(key in values for key in _CHOICE_KEYS)
+    return "question" in values
+
+
+def _trained_columns(finetuned: FinetunedTask | None, columns: Sequence[str]) -> TableSettings:
+    """Return the column names of training, unless one of them is missing here."""
+    recorded = finetuned.settings.get("columns", {}) if finetuned is not None else {}
+    texts = {key: value for key, value in recorded.items() if key in ("text", "text_pair", "question") and value}
+    choices = recorded.get("choices", ())
+    if not all(name in columns for name in (*texts.values(), *choices)):
+        return TableSettings()
+    return TableSettings(**texts, choices=tuple(choices))
+
+
+def _find_roles(task: AnyTask, header: TextTable, settings: TableSettings) -> dict[str, Any]:
+    columns = header.columns
+    if isinstance(task, Classification):
+        texts = find_text_columns(header, settings)
+        if task.inputs and len(texts) != task.inputs:
+            names = " and ".join(repr(columns[index]) for index in texts)
+            trained_on = "pairs" if task.inputs == 2 else "single texts"
+            raise InputError(f"{header.origin}: the texts are in {names}, but the model was fine-tuned on {trained_on}")
+        return dict(zip(("text", "text_pair"), (columns[index] for index in texts), strict=False))
+    if isinstance(task, Choice):
+        found = find_choice_columns(header, settings)
+        roles: dict[str, Any] = {"choices": [columns[index] for index in found.options]}
+        if found.passage is not None:
+            roles["text"] = columns[found.passage]
+        if found.question is not None:
+            roles["question"] = columns[found.question]
+        return roles
+    lowercase = [name.strip().lower() for name in columns]
+    span_roles = {}
+    for role, usual_names in _SPAN_COLUMNS.items():
+        column = next((columns[lowercase.index(name)] for name in usual_names if name in lowercase), None)
+        if column is None:
+            raise InputError(f"{header.origin}: no column {' or '.join(map(repr, usual_names))} for the {role}")
+        span_roles[role] = column
+    return span_roles
+
+
+def _read_options(values: Values, names: Sequence[str]) -> object:
+    """Return the options of a row: a column each, or one column with a list (in text: as JSON)."""
+    if len(names) > 1:
+        return [cell_text(values.get(name)) for name in names]
+    value = values.get(names[0])
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return value
+    return value.get("text") if isinstance(value, Mapping) else value

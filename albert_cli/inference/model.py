@@ -1,0 +1,53 @@
+"""Open a checkpoint for inference: its device, its precision, and its length limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from albert_cli import console
+from albert_cli.model import hub
+from albert_cli.training import capacity
+from albert_cli.training.device import choose_device, resolve_auto
+from albert_cli.training.settings import TrainSettings
+
+Precision = Literal["auto", "fp32", "bf16"]
+_MEASURED_SEQUENCES = 32  # of a batch; only the number of threads, which is not used here, depends on it
+
+
+@dataclass(frozen=True)
+class InferenceCheckpoint:
+    """A checkpoint with the device and the precision ("fp32" or "bf16") of its matmuls."""
+
+    checkpoint: hub.Checkpoint
+    device: torch.device
+    precision: str
+
+    @property
+    def max_length(self) -> int:
+        """The tokens at which inputs are truncated: as in fine-tuning, else the model's positions."""
+        positions = self.checkpoint.config.max_position_embeddings
+        finetuned = self.checkpoint.finetuned_task
+        return positions if finetuned is None else min(positions, finetuned.max_seq_length)
+
+
+def open_for_inference(name: str, device: str, precision: Precision = "auto") -> InferenceCheckpoint:
+    """Read a checkpoint and choose device and precision; prints the precision and a warning if memory may not suffice.
+
+    precision: "auto" measures whether bf16 is faster here, as training does.
+    """
+    checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
+    chosen = choose_device(device)
+    capacity.warn_inference_memory(checkpoint.config, chosen)
+    settings = resolve_auto(
+        TrainSettings(precision=precision),
+        checkpoint.config,
+        chosen,
+        sequences=_MEASURED_SEQUENCES,
+        length=checkpoint.config.max_position_embeddings,
+    )
+    if precision == "auto" and settings.precision != "fp32":
+        console.info(f"precision: {settings.precision}, measured to be faster here (--precision fp32 changes it)")
+    return InferenceCheckpoint(checkpoint, chosen, settings.precision)

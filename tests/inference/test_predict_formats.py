@@ -1,0 +1,198 @@
+"""Predictions of tables: their columns are found by name and kept, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.inference.outputs import escape_formula, merge_columns
+from albert_cli.inference.predict import predict_file
+from tests.command import albert
+from tests.helpers.task_runs import QUICK, finetune, prepare
+
+Tuned = Callable[[str], Path]
+ROWS = [{"key": "=1+1", "review": "bade figo"}, {"key": "b", "review": "luma, wi"}]
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
+    """A model of a table whose texts are in a column with an unusual name."""
+    folder = tmp_path_factory.mktemp("reviews")
+    rows = "".join(f"bade figo {i},{'good' if i % 2 else 'bad'}\n" for i in range(12))
+    for split in ("train", "dev"):
+        (folder / f"{split}.csv").write_text("review,label\n" + rows)
+    finetune(prepare("table", str(encoder), str(folder), (*QUICK, "table.text=review"), "cpu"), folder / "model", 0)
+    return folder / "model"
+
+
+def write_input(path: Path, rows: list[dict[str, str]]) -> Path:
+    """Write rows in the format of the path's ending."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, list(rows[0]), delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        path.write_text(stream.getvalue(), encoding="utf-8")
+    return path
+
+
+def read_output(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of an output."""
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream, delimiter="," if path.suffix == ".csv" else "\t"))
+
+
+@pytest.mark.parametrize("source", ["in.csv", "in.tsv", "in.CSV", "in.jsonl", "in.JSONL", "in.parquet"])
+@pytest.mark.parametrize("target", ["out.csv", "out.tsv", "out.parquet", "out.jsonl"])
+def test_predict_keeps_columns_in_every_format(reviews: Path, tmp_path: Path, source: str, target: str) -> None:
+    path = write_input(tmp_path / source, ROWS)
+    predict_file(str(reviews), str(path), tmp_path / target, "cpu")
+    rows = read_output(tmp_path / target)
+    assert [row["review"] for row in rows] == [row["review"] for row in ROWS]
+    is_delimited = target in ("out.csv", "out.tsv")
+    assert [row["key"] for row in rows] == (["'=1+1", "b"] if is_delimited else ["=1+1", "b"])
+    for row in rows:
+        probabilities = row["probabilities"] if target == "out.jsonl" else row
+        names = ("bad", "good") if target == "out.jsonl" else ("probability_bad", "probability_good")
+        values = [float(probabilities[name]) for name in names]
+        assert sum(values) == pytest.approx(1, abs=1e-4) and row["prediction"] in ("bad", "good")
+        assert values[row["prediction"] == "good"] == max(values)
+
+
+def test_predict_formats_agree_with_plain_lines(reviews: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("bade figo\nluma, wi\n")
+    predict_file(str(reviews), str(tmp_path / "in.txt"), tmp_path / "lines.csv", "cpu")
+    predict_file(str(reviews), str(write_input(tmp_path / "in.csv", ROWS)), tmp_path / "table.csv", "cpu")
+    lines, table = read_output(tmp_path / "lines.csv"), read_output(tmp_path / "table.csv")
+    assert [row["text"] for row in lines] == ["bade figo", "luma, wi"]
+    assert [row["id"] for row in lines] == ["1", "2"]
+    for row, other in zip(lines, table, strict=True):
+        assert row["probability_bad"] == other["probability_bad"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.tsv", "nothing\tuseful\n1\t2\n", r"in\.tsv: no column 'text'"),
+        ("in.csv", "1,2,3\nbade,figo,luma\n", r"in\.csv: no column 'text'"),
+        ("in.tsv", "text\tother\nbade\n", r"in\.tsv:2: 1 cells, but line 1 names 2 columns"),
+        ("in.csv", "text,other\nbade,figo,luma\n", r"in\.csv:2: 3 cells, but line 1 names 2 columns"),
+        ("in.tsv", "sentence1\tsentence2\nbade\tfigo\n", "fine-tuned on single texts"),
+        ("in.txt", "a\tb\tc\td\te\n", r"in\.txt:1: 5 columns, but a line holds one text"),
+        ("in.csv", "text,text\nbade,figo\n", r"in\.csv:1: the column 'text' occurs twice"),
+    ],
+)
+def test_predict_wrong_columns_are_rejected(
+    tuned: Tuned, tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        predict_file(str(tuned("cola")), str(tmp_path / name), tmp_path / "out.csv", "cpu")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("header", ["text", "sentence", "Sentence", "text_a"])
+def test_predict_tsv_header_is_not_a_text(tuned: Tuned, tmp_path: Path, header: str) -> None:
+    (tmp_path / "in.tsv").write_text(f"{header}\tother\nbade figo\tx\n")
+    summary = predict_file(str(tuned("cola")), str(tmp_path / "in.tsv"), tmp_path / "out.tsv", "cpu")
+    assert summary.lines == 1
+    assert read_output(tmp_path / "out.tsv")[0][header] == "bade figo"
+
+
+@pytest.mark.parametrize("name", ["o.xlsx", "o.json", "o.txt", "o", "o.csv.gz"])
+def test_predict_unknown_output_format_is_rejected(tuned: Tuned, tmp_path: Path, name: str) -> None:
+    (tmp_path / "in.txt").write_text("bade\n")
+    with pytest.raises(ConfigError, match="unknown format"):
+        predict_file(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / name, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ('{"text": "bade figo"}\n', ["bade figo"]),
+        ('\ufeff{"text": "bade"}\n{"text": "figo"}\n', ["bade", "figo"]),
+        ('  {"id": "7", "sentence": "bade"}\n', ["bade"]),
+        ("{not json\nbade\n", ["{not json", "bade"]),
+        ("[bade]\n", ["[bade]"]),
+    ],
+)
+def test_predict_stdin_json_lines_are_parsed(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, content: str, texts: list[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    printed = [json.loads(line) for line in albert("predict", tuned("cola"), "--input", "-").out.splitlines()]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    expected = albert("predict", tuned("cola"), "--input", tmp_path / "in.jsonl").out.splitlines()
+    assert [row["probabilities"] for row in printed] == [json.loads(line)["probabilities"] for line in expected]
+
+
+def test_predict_stdin_json_array_is_rejected(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'[{"text": "bade"}]\n')))
+    assert "-:1: is a JSON array" in albert("predict", tuned("cola"), "--input", "-", expect=3).err
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+SUM(A1)", "'+SUM(A1)"),
+        ("-cmd", "'-cmd"),
+        ("@x", "'@x"),
+        ("\tx", "'\tx"),
+        ("-3.5", "-3.5"),
+        ("text", "text"),
+        (0.5, 0.5),
+    ],
+)
+def test_escape_formula_changes_only_formulas(value: object, expected: object) -> None:
+    assert escape_formula(value) == expected
+
+
+def test_merge_columns_taken_name_is_rejected() -> None:
+    with pytest.raises(InputError, match="already has a column 'prediction'"):
+        merge_columns({"text": "a", "prediction": "x"}, {"id": "1", "prediction": "y"}, "in.csv")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_finetune_and_eval_predict_the_test_file(encoder: Path, tmp_path: Path, suffix: str) -> None:
+    train = [{"text": f"bade {i}", "label": "ab"[i % 2]} for i in range(8)]
+    write_input(tmp_path / f"train{suffix}", train)
+    write_input(tmp_path / f"dev{suffix}", train)
+    write_input(tmp_path / f"test{suffix}", [{"name": "x", "text": "bade figo"}])
+    words = ["--checkpoint", encoder, "--data", tmp_path, "--device", "cpu"]
+    words += [word for override in QUICK for word in ("-s", override)]
+    albert("finetune", "table", *words, "--seed", 0, "--out", tmp_path / "run")
+    albert("eval", "table", *words, "--runs", 1, "--out", tmp_path / "scores")
+    for folder in ("run", "scores"):
+        (row,) = read_output(tmp_path / folder / f"predictions.test{suffix}")
+        assert (row["name"], row["text"]) == ("x", "bade figo") and row["prediction"] in ("a", "b")
+    albert("eval", "table", *words, "--runs", 1, "--out", tmp_path / "scores")
+
+
+def test_finetune_test_file_without_texts_stops_before_training(encoder: Path, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\nbade,a\nfigo,b\n")
+    (tmp_path / "test.csv").write_text("nothing,of,use\n1,2,3\n")
+    words = ["--checkpoint", encoder, "--data", tmp_path, "--device", "cpu", "--out", tmp_path / "out"]
+    for verb in (["finetune", "table"], ["eval", "table", "--runs", 1]):
+        assert "test.csv: no column 'text'" in albert(*verb, *words, expect=3).err
+        assert not (tmp_path / "out").exists()
