@@ -105,6 +105,21 @@ class SequenceClassifier(_EncoderModel):
         return logits_NC
 
 
+class TokenClassifier(_EncoderModel):
+    """The encoder with a linear layer on each token's state, as in Hugging Face."""
+
+    def __init__(self, config: ModelConfig, num_labels: int) -> None:
+        super().__init__(config, pooler=False)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, num_labels)
+        initialize(self.classifier, std=config.initial_std)
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Return logits [T, C] for every token of a packed batch."""
+        logits_TC: Tensor = self.classifier(self.dropout(self.encoder(tokens, all_rows=True)))
+        return logits_TC
+
+
 class MultipleChoice(SequenceClassifier):
     """One logit per choice; the C sequences of a question follow one another in the batch."""
 

@@ -21,8 +21,8 @@ class PredictionLine(TypedDict, total=False):
     """A run's line about an example: its prediction, the label where known, and the texts."""
 
     id: Required[str]
-    prediction: Required[str | Number | list[str]]
-    label: str | Number | list[str]
+    prediction: Required[str | Number | list[str] | list[dict[str, Any]]]
+    label: str | Number | list[str] | list[dict[str, Any]]
     probabilities: dict[str, Number]  # by class
     probability: Number  # of the predicted span
     answers: list[str]

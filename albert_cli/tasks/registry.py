@@ -14,6 +14,7 @@ from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.token_classification import NER, TokenClassification
 
 TASKS: dict[str, AnyTask] = {**as_any_tasks(GLUE), **as_any_tasks(SQUAD), **as_any_tasks(RACE)}
 
@@ -25,7 +26,7 @@ def find_task(name: str) -> AnyTask:
     """
     if name in TASKS:
         return TASKS[name]
-    names = [*TASKS, "table"]
+    names = [*TASKS, "table", NER]
     raise ConfigError(f"no task is called {name!r}", suggest(name, names) or f"choose one of {', '.join(names)}")
 
 
@@ -33,7 +34,10 @@ def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
     """Derive the task that a checkpoint's head answers; raises `CheckpointError` if it has no such head."""
     multi_label = MultiLabelClassification.from_checkpoint(checkpoint)
     if multi_label is not None:
-        return as_any_tasks({multi_label.name: multi_label})[multi_label.name]
+        return as_any_tasks({"": multi_label})[""]
+    tokens = TokenClassification.from_checkpoint(checkpoint)
+    if tokens is not None:
+        return as_any_tasks({"": tokens})[""]
     for kind in dict.fromkeys(type(task) for task in TASKS.values()):
         task = kind.from_checkpoint(checkpoint)
         if task is not None:

@@ -20,6 +20,7 @@ from albert_cli.tasks.registry import GLUE_SCORE_TASKS, find_task
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.token_classification import NER
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED: Final = "pretrained"  # no intermediate task
@@ -198,7 +199,7 @@ def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPE
 def _find_recipe(task: str, recipes: str) -> str:
     """Return the name or the path of a task's recipe in a folder; raises `ConfigError` for an unknown task."""
     # A task without training data has no protocol, only the paper's way of scoring it.
-    is_trained = task == "table" or find_task(task).train_split is not None
+    is_trained = task in ("table", NER) or find_task(task).train_split is not None
     name = f"{recipes}/{task}" if is_trained else f"{PAPER_RECIPES}/{task}"
     if name in config.shipped_recipes():
         return name

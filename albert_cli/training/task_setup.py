@@ -14,6 +14,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import open_table
+from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.task_inputs import Inputs, InputSettings, load_inputs, read_examples, require_training_data
@@ -105,6 +106,8 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     source = open_checkpoint(find(request.checkpoint), opened)
     if recipe.task == "table":
         task: AnyTask = open_table(recipe.table, request.data, source.checkpoint.labels)
+    elif recipe.task == NER:
+        task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
         task = find_task(recipe.task)
     if not task.dev_splits:

@@ -1,0 +1,235 @@
+"""Named entities: files, tags, scores, and the same tokens in Hugging Face's pipeline."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seqeval.metrics
+import torch
+import transformers
+
+from albert_cli.errors import InputError
+from albert_cli.model import hub
+from albert_cli.tasks.entities import (
+    Entity,
+    entities_to_tags,
+    normalize_tags,
+    score_entities,
+    tag_labels,
+    tags_to_entities,
+)
+from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.token_classification import TokenClassification, open_token_task
+from albert_cli.tasks.token_data import TokenExample, read_token_file, split_words
+from albert_cli.text.vocabulary import Vocabulary
+from tests.checkpoints import untrained
+from tests.command import QUICK, albert
+from tests.helpers.task_runs import SHAPE, WORDS
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC")
+
+
+def sentences(count: int = 24) -> list[tuple[list[str], list[str]]]:
+    """Words and tags; `bade` is a place, `figo luma` a person."""
+    rng = random.Random(0)
+    made = []
+    for _ in range(count):
+        tokens: list[str] = []
+        tags: list[str] = []
+        for _ in range(rng.randint(1, 4)):
+            entity = rng.choice([(["bade"], ["B-LOC"]), (["figo", "luma"], ["B-PER", "I-PER"]), (["wi"], ["O"])])
+            tokens += [*entity[0], rng.choice(WORDS[3:])]
+            tags += [*entity[1], "O"]
+        made.append((tokens, tags))
+    return made
+
+
+def conll(rows: list[tuple[list[str], list[str]]], separator: str = " ") -> str:
+    return "\n".join("".join(f"{t}{separator}x{separator}{g}\n" for t, g in zip(*row, strict=True)) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (["B-PER", "I-PER", "O"], ["B-PER", "I-PER", "O"]),
+        (["I-PER", "I-PER", "O", "I-LOC"], ["B-PER", "I-PER", "O", "B-LOC"]),  # IOB1, as in CoNLL 2003
+        (["B-PER", "L-PER", "U-LOC", "O"], ["B-PER", "I-PER", "B-LOC", "O"]),  # BILOU
+        (["B-PER", "I-PER", "L-PER", "U-PER"], ["B-PER", "I-PER", "I-PER", "B-PER"]),
+        (["S-LOC", "B-PER", "E-PER"], ["B-LOC", "B-PER", "I-PER"]),  # BIOES
+        (["I-PER", "I-LOC", "B-LOC"], ["B-PER", "B-LOC", "B-LOC"]),
+        (["L-PER", "I-PER"], ["B-PER", "B-PER"]),
+    ],
+)
+def test_normalize_tags_of_every_scheme(tags: list[str], expected: list[str]) -> None:
+    assert list(normalize_tags(tags, "a:1")) == expected
+
+
+def test_entities_and_tags_are_inverse() -> None:
+    text = "Ada Lovelace met Bo in Paris."
+    words = split_words(text)
+    entities = [Entity(0, 12, "PER"), Entity(17, 19, "PER"), Entity(23, 28, "LOC")]
+    tags = entities_to_tags(entities, words, "a:1")
+    assert tags == ("B-PER", "I-PER", "O", "B-PER", "O", "B-LOC", "O")
+    assert tags_to_entities(tags, words) == entities
+    assert tag_labels(["PER", "LOC"]) == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    with pytest.raises(InputError, match="overlaps another"):
+        entities_to_tags([Entity(0, 5, "A"), Entity(4, 12, "B")], words, "a:1")
+    with pytest.raises(InputError, match="no word at characters 3 to 4"):
+        entities_to_tags([Entity(3, 4, "A")], words, "a:1")
+
+
+def test_read_token_file_in_every_format(tmp_path: Path) -> None:
+    rows = sentences(5)
+    (tmp_path / "a.conll").write_text("-DOCSTART- -X- O\n\n" + conll(rows))
+    (tmp_path / "b.txt").write_text(conll(rows, "\t").replace("\n", "\r\n"))
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"tokens": t, "tags": g}) + "\n" for t, g in rows))
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"words": t, "ner_tags": g}) + "\n" for t, g in rows))
+    with (tmp_path / "e.jsonl").open("w") as objects, (tmp_path / "f.jsonl").open("w") as lists:
+        for example in read_token_file(tmp_path / "a.conll"):
+            entities = tags_to_entities(example.tags or (), example.words)
+            spans = [{"start": e.start, "end": e.end, "label": e.type} for e in entities]
+            objects.write(json.dumps({"text": example.text, "entities": spans}) + "\n")
+            lists.write(json.dumps({"text": example.text, "label": [list(e) for e in entities]}) + "\n")
+    expected = read_token_file(tmp_path / "a.conll")
+    assert [(e.text.split(" "), list(e.tags or ())) for e in expected] == rows
+    for path in sorted(tmp_path.iterdir()):
+        assert read_token_file(path) == expected, path
+
+
+def test_split_words_cuts_at_entity_edges(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "NewYork-based firm", "spans": [{"start": 0, "end": 3, "type": "X"}]}\n'
+    )
+    (example,) = read_token_file(tmp_path / "a.jsonl")
+    assert [example.text[a:b] for a, b in example.words] == ["New", "York", "-", "based", "firm"]
+    assert example.tags == ("B-X", "O", "O", "O", "O")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.conll", "Ada B-PER\nmet\n", r"a\.conll:2: one column"),
+        ("a.conll", "Ada PER\n", r"a\.conll:1: the tag 'PER' is not O or B-TYPE"),
+        ("a.conll", "\n\n", r"a\.conll: holds no texts"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": []}\n', r"a\.jsonl:1: 1 tokens and 0 tags"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', r"a\.jsonl:1: tokens and tags are not lists of texts"),
+        ("a.jsonl", '{"text": "a", "entities": [[0, 5, "X"]]}\n', r"a\.jsonl:1: the entity .* is not within"),
+        ("a.jsonl", '{"text": "a"}\n', r"a\.jsonl:1: no list of entities"),
+        ("a.jsonl", '{"text": "a", "entities": [{"start": 0}]}\n', r"a\.jsonl:1: the entity .* has no start, end"),
+    ],
+)
+def test_read_token_file_bad_line_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_token_file(tmp_path / name)
+
+
+def test_score_entities_equals_seqeval() -> None:
+    rng = random.Random(1)
+    for _ in range(5):
+        gold = [[rng.choice(TAGS) for _ in range(rng.randint(1, 9))] for _ in range(20)]
+        predicted = [[rng.choice((tag, *TAGS)) for tag in tags] for tags in gold]
+        scores = score_entities(gold, predicted)
+        assert scores["entity_f1"] == seqeval.metrics.f1_score(gold, predicted)
+        assert scores["entity_precision"] == seqeval.metrics.precision_score(gold, predicted)
+        assert scores["entity_recall"] == seqeval.metrics.recall_score(gold, predicted)
+        assert scores["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(gold, predicted))
+
+
+def test_baseline_is_the_most_frequent_tag_of_each_word() -> None:
+    task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
+    train = [TokenExample("a b", ((0, 1), (2, 3)), ("B-A", "O"), "0")] * 2 + [TokenExample("a", ((0, 1),), ("O",), "1")]
+    dev = [TokenExample("a c b", ((0, 1), (2, 3), (4, 5)), ("B-A", "B-A", "O"), "2")]
+    assert task.baseline(train, dev) == pytest.approx(2 / 3)
+
+
+def test_encode_labels_the_first_token_of_each_word(tiny_vocabulary: Path) -> None:
+    vocabulary = Vocabulary.load(tiny_vocabulary)
+    task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
+    example = TokenExample("bade figoluma", ((0, 4), (5, 13)), ("B-A", "O"), "0")
+    features = task.encode([example, example], vocabulary, 48)
+    packed, labels = features.batch(np.array([1, 0]))
+    assert labels is not None and len(labels) == len(packed.ids)
+    assert sorted(labels[labels >= 0].tolist()) == [0, 0, 1, 1]
+    tokens = next(iter(vocabulary.encode_with_offsets([example.text])))
+    firsts = [int(np.flatnonzero(tokens.ends > start)[0]) for start, _ in example.words]
+    assert np.flatnonzero(labels >= 0)[:2].tolist() == [1 + first for first in firsts]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    """A model that was fine-tuned on entities."""
+    folder = tmp_path_factory.mktemp("ner")
+    (folder / "train.conll").write_text(conll(sentences(60)))
+    (folder / "dev.conll").write_text(conll(sentences(12)))
+    encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
+    call: list[object] = ["finetune", "ner", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
+    call += QUICK
+    for setting in ("optimizer.lr=1e-2", "schedule.total_steps=300", "train.eval_every=300", "train.batch_size=16"):
+        call += ["-s", setting]
+    albert(*call)
+    return folder / "model"
+
+
+def test_finetune_ner_learns_the_entities(model: Path) -> None:
+    result = json.loads((model / "results.json").read_text())
+    assert result["scores"]["entity_f1"] > 0.9, "the words decide"
+    lines = [json.loads(line) for line in (model / "predictions.dev.jsonl").read_text().splitlines()]
+    for line in lines:
+        for entity in [*line["prediction"], *line["label"]]:
+            assert line["text"][entity["start"] : entity["end"]] == entity["text"]
+
+
+def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
+    texts = ["bade wi figo luma ne", "figo  luma kra, bade", "ne", "wi bade-bade ne"]
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
+    albert("predict", model, "--input", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl", "--device", "cpu")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    checkpoint = hub.read_checkpoint(model)
+    task = task_from_checkpoint(checkpoint)
+    assert isinstance(task, TokenClassification)
+    network = task.load(checkpoint).eval()
+    vocabulary = hub.load_vocabulary(checkpoint)
+    pipeline = transformers.pipeline(
+        "token-classification", model=str(model), device="cpu", aggregation_strategy="none", ignore_labels=[]
+    )
+    for text, line, theirs in zip(texts, lines, pipeline(texts), strict=True):
+        tokens = next(iter(vocabulary.encode_with_offsets([text])))
+        by_end = {}
+        for word in theirs:
+            by_end[word["end"]] = (word["entity"], word["score"])
+        # Each of our words has the tag and probability of its first token there.
+        example = TokenExample(text, split_words(text), None, "0")
+        features = task.encode([example], vocabulary, 48)
+        (logits,) = task.predict(network, features, torch.device("cpu"))
+        for index, tag in enumerate(task.tags_of(example, logits)):
+            position = int(np.flatnonzero(features.word == index)[0])
+            entity, score = by_end[int(tokens.ends[position])]
+            ours = np.exp(logits[index]) / np.exp(logits[index]).sum()
+            assert tag == entity and float(ours.max()) == pytest.approx(float(score), abs=1e-4)
+        for entity in line["prediction"]:
+            assert text[entity["start"] : entity["end"]] == entity["text"]
+    assert [e["text"] for e in lines[0]["prediction"]] == ["bade", "figo luma"]
+
+
+def test_eval_ner_scores_a_file_and_predicts_tokens(model: Path, tmp_path: Path) -> None:
+    call = ["eval", "ner", "--checkpoint", model, "--data", model.parent / "dev.conll", "--device", "cpu"]
+    result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
+    assert result["examples"] == {"dev": 12}
+    assert result["scores"] == json.loads((model / "results.json").read_text())["scores"]
+    albert("report", tmp_path / "scores", "--out", tmp_path / "report.html")
+    (tmp_path / "in.jsonl").write_text('{"id": "q", "tokens": ["bade", "wi"]}\n{"text": "figo luma"}\n')
+    albert("predict", model, "--input", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", "--device", "cpu")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["text"]) for line in lines] == [("q", "bade wi"), ("2", "figo luma")]
+
+
+def test_open_token_task_holds_out_a_tenth(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text(conll(sentences(30)))
+    task = open_token_task(TableSettings(), str(tmp_path), ())
+    assert len(task.read("train")) == 27 and len(task.read("dev")) == 3
