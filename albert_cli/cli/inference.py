@@ -117,3 +117,25 @@ def fill_mask(
 
     result = verb_module.fill_masks(checkpoint, texts, top, device, precision)
     console.print_result(result.to_json(), verb_module.format_guesses(result))
+
+
+@verb(app)
+def convert(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Safetensors, pytorch_model.bin or a TensorFlow checkpoint: a directory or a Hub id.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a checkpoint of another layout as a model directory that every verb and Hugging Face read.
+
+    Example: albert convert albert_base_v2 --out albert-base-v2
+    """
+    from dataclasses import asdict
+
+    from albert_cli.inference import convert as verb_module
+
+    result = verb_module.convert(checkpoint, out)
+    console.print_result(asdict(result), verb_module.format_conversion(result))
