@@ -84,7 +84,7 @@ def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFac
     for task in tasks:
         store.remove_directory(task.directory)
     if totals["heldout"].tokens > 0:
-        raise InputError("all documents are held out and none is left to train on", "lower --holdout or add text")
+        raise InputError("all documents are held out and none is left to train on", "use --holdout 0, or add text")
     sources = dict.fromkeys(part.source.name for task in tasks for part in task.parts)
     raise InputError(f"no text in {', '.join(list(sources)[:5])}", "check the files, or name others")
 
