@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,10 @@ _SECONDS_FOR_FAILING_RANK = 5.0
 _SECONDS_FOR_SIGN_OF_LIFE = 2.0
 # Other ranks wait while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
+# Environment variable: seconds without a sign of life after which a rank gives up its neighbor.
+PEER_TIMEOUT = "ALBERT_PEER_TIMEOUT"
+_DEFAULT_PEER_TIMEOUT = 180.0
+_BEATS_BEFORE_SILENCE = 12
 # Environment variable: the folder, shared by the ranks of a launch, with a mark for each printed error.
 REPORTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
@@ -130,13 +135,16 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         # With a device NCCL connects at once, so that an error is raised here and not by the first all-reduce.
         backend = "nccl" if device is not None else "gloo"
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
-        # `torchrun` keeps one store when it starts the ranks again: without a name of this attempt a rank would read
-        # where its peer of the attempt before listened, and both could wait for the other to connect.
-        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            # The agent's store outlives the ranks. Without a prefix a restarted rank would read the address at which
+            # its peer of the last attempt listened. Agents of several nodes count attempts separately, so there every
+            # attempt needs a new store: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun.
+            store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
-        yield RankGroup(rank(), world_size())
+        with _heartbeat(store.clone()):
+            yield RankGroup(rank(), world_size())
     except RuntimeError as error:
         # Only the file name identifies errors of gloo (closed, reset, timed out).
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
@@ -150,6 +158,50 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _heartbeat(store: Any) -> Iterator[None]:
+    """Exit this process if the next rank, or the store, is silent for `PEER_TIMEOUT` seconds while the block runs.
+
+    A machine that loses power or its network closes no connection; the collectives would wait for it for an hour.
+    """
+    limit = float(os.environ.get(PEER_TIMEOUT, _DEFAULT_PEER_TIMEOUT))
+    interval = limit / _BEATS_BEFORE_SILENCE
+    peer = (rank() + 1) % world_size()
+    last_beat = ""
+    rounds_of_silence = 0  # rounds, not seconds: this process may itself have been paused
+    is_done = threading.Event()
+
+    def beat() -> None:
+        nonlocal last_beat, rounds_of_silence
+        count = 0
+        with suppress(RuntimeError):  # the store ended with rank 0, which the collectives report
+            while not is_done.wait(interval):
+                count += 1
+                store.set(f"albert/beat/{rank()}", str(count))
+                key = f"albert/beat/{peer}"
+                current = store.get(key).decode() if store.check([key]) else ""
+                if current != last_beat:
+                    last_beat = current
+                    rounds_of_silence = 0
+
+    def watch() -> None:
+        nonlocal rounds_of_silence
+        while not is_done.wait(interval):
+            rounds_of_silence += 1
+            if rounds_of_silence > _BEATS_BEFORE_SILENCE:
+                message = f"error: rank {rank()}: no sign of life from rank {peer} for {limit:.0f} s"
+                hint = "hint: check its machine; the same command continues from the last checkpoint"
+                print(f"{message}\n{hint}", file=sys.stderr, flush=True)
+                os._exit(1)
+
+    for target in (beat, watch):
+        threading.Thread(target=target, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_done.set()
 
 
 def _find_missing_ranks() -> str:

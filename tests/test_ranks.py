@@ -72,6 +72,37 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
     assert [r.said() for r in ranks] == ["shared 0\n", "shared 1\n"]
 
 
+def wait_for_silent_peer() -> None:
+    os.environ[ranks.PEER_TIMEOUT] = "3"
+    with process_group("cpu") as group:
+        group.barrier()
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        group.barrier()
+
+
+def test_rank_whose_peer_is_silent_exits(tmp_path: Path) -> None:
+    """A machine without power closes no connection."""
+    waiting, silent = start_ranks(tmp_path / "log", 2, before=wait_for_silent_peer)
+    begin = time.monotonic()
+    assert waiting.wait() == 1 and "no sign of life from rank 1 for 3 s" in waiting.said()
+    assert time.monotonic() - begin < 120
+    silent.kill()
+
+
+def train_longer_than_the_timeout() -> None:
+    os.environ[ranks.PEER_TIMEOUT] = "2"
+    with process_group("cpu") as group:
+        time.sleep(5 * group.rank)
+        group.barrier()
+    raise SystemExit
+
+
+def test_rank_that_works_alone_is_not_silent(tmp_path: Path) -> None:
+    group = start_ranks(tmp_path / "log", 2, before=train_longer_than_the_timeout)
+    assert end(group) == [0, 0], "\n".join(rank.said() for rank in group)
+
+
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
     monkeypatch.setattr(ranks, "_wait_for_failing_rank", lambda: waited.append("once"))

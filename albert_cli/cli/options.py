@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
 from albert_cli import console
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, LockedError
+
+T = TypeVar("T")
+_SECONDS_BETWEEN_ATTEMPTS = 10
 
 
 def _set_json(is_set: bool) -> None:
@@ -86,13 +91,17 @@ ArrayTask = Annotated[
     typer.Option(
         "--task",
         metavar="I/N|auto",
-        help="Do the I-th of N shares, counted from 0 (auto: as SLURM or Kubernetes says). Without: all that is left.",
+        help="Run part I of N (0-based; auto reads Slurm or Kubernetes variables). Default: run all remaining parts.",
     ),
 ]
 Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]
 Resume = Annotated[
     Literal["auto", "must", "never"],
     typer.Option(help="auto: continue the run in --out, if any; must: only continue; never: only start a new run."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS|slurm[:N]", help="Run parallel work on a Dask cluster, or on N Slurm jobs (Dask)."),
 ]
 ProcessCount = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
 CheckpointName = Annotated[
@@ -118,3 +127,15 @@ def check_output_file(path: Path | None, option: str = "--out") -> Path | None:
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
     return path
+
+
+def when_unlocked(action: Callable[[], T], share: object) -> T:
+    """Call an action; in an array job, try again while another job holds a lock that it needs."""
+    while True:
+        try:
+            return action()
+        except LockedError as error:
+            if share is None:
+                raise
+            console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import AsJson, CheckpointName, Debug, Device, Out, Overrides, Quiet, TaskData
+from albert_cli.cli.options import (
+    ArrayTask,
+    AsJson,
+    CheckpointName,
+    Cluster,
+    Debug,
+    Device,
+    Out,
+    Overrides,
+    Quiet,
+    TaskData,
+    when_unlocked,
+)
 from albert_cli.errors import ConfigError
+
+if TYPE_CHECKING:
+    from albert_cli.results import AnyResult
+    from albert_cli.training.task_setup import TaskRequest
 
 PAPER_RECIPES = "finetune"  # the folder of the paper's recipes
 RUNS = 5  # the paper reports the median of five runs (§4.2)
@@ -27,6 +45,21 @@ Submission = Annotated[
 ParallelRuns = Annotated[
     int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many that share the CPU's cores.")
 ]
+
+
+def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
+    """Run an evaluation and print its result, or the state of an array after one of its jobs."""
+    from albert_cli.evaluation import tables
+    from albert_cli.evaluation.parallel import ArrayShareDone
+    from albert_cli.executor import use_cluster
+
+    with use_cluster(cluster):
+        try:
+            result = when_unlocked(run, request.share)
+        except ArrayShareDone as done:
+            console.print_result(done.facts, str(done))
+            return
+    console.print_result(result.to_json(), tables.format_result(result))
 
 
 @verb(app, name="eval")
@@ -58,6 +91,8 @@ def evaluate(
         typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks."),
     ] = True,
     submission: Submission = None,
+    array_task: ArrayTask = None,
+    cluster: Cluster = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -68,8 +103,8 @@ def evaluate(
 
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
+    from albert_cli.array_jobs import parse_array_job
     from albert_cli.evaluation import suite, tables, verify
-    from albert_cli.results import AnyResult
     from albert_cli.training.task_setup import TaskRequest
 
     settings = tuple(overrides or ())
@@ -98,12 +133,15 @@ def evaluate(
         controls=suite.parse_controls(controls),
         recipes=recipes,
         baselines=baselines,
+        share=parse_array_job(array_task, os.environ, out),
     )
-    if task == suite.GLUE_SUITE:
-        result: AnyResult = suite.evaluate_suite(request, out, submission)
-    else:
-        result = suite.evaluate(task, request, out, submission)
-    console.print_result(result.to_json(), tables.format_result(result))
+
+    def run() -> AnyResult:
+        if task == suite.GLUE_SUITE:
+            return suite.evaluate_suite(request, out, submission)
+        return suite.evaluate(task, request, out, submission)
+
+    _print_scores(run, request, cluster)
 
 
 @verb(app)
@@ -118,6 +156,8 @@ def search(
     runs: Runs = None,
     nproc: ParallelRuns = 1,
     recipes: Recipes = PAPER_RECIPES,
+    array_task: ArrayTask = None,
+    cluster: Cluster = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -128,13 +168,21 @@ def search(
 
     Example: albert search rte lr=1e-5,2e-5 batch=16,32 --checkpoint run --data glue --out searched
     """
+    from albert_cli.array_jobs import parse_array_job
     from albert_cli.evaluation import search as verb_module
-    from albert_cli.evaluation import tables
     from albert_cli.training.task_setup import TaskRequest
 
-    request = TaskRequest(checkpoint, data, runs or RUNS, tuple(overrides or ()), device, nproc, recipes=recipes)
-    result = verb_module.search_grid(task, request, lists, out)
-    console.print_result(result.to_json(), tables.format_result(result))
+    request = TaskRequest(
+        checkpoint=checkpoint,
+        data=data,
+        runs=runs or RUNS,
+        overrides=tuple(overrides or ()),
+        device=device,
+        nproc=nproc,
+        recipes=recipes,
+        share=parse_array_job(array_task, os.environ, out),
+    )
+    _print_scores(lambda: verb_module.search_grid(task, request, lists, out), request, cluster)
 
 
 @verb(app)

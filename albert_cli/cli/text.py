@@ -15,6 +15,7 @@ from albert_cli.cli.options import (
     ArrayTask,
     AsJson,
     BadBytes,
+    Cluster,
     Debug,
     Language,
     LongLine,
@@ -53,6 +54,7 @@ def vocab(
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
     workers: Workers = 0,
+    cluster: Cluster = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -62,6 +64,7 @@ def vocab(
 
     Example: albert vocab wiki.jsonl books/ --size 30000 --out vocabulary
     """
+    from albert_cli.executor import use_cluster
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.read_settings import ReadSettings, parse_size
@@ -71,7 +74,8 @@ def vocab(
     settings = build_vocabulary.VocabularySettings(
         size, cleaning, sample_size, character_coverage, seed, language, keep_zwnj, read
     )
-    built = build_vocabulary.build(sources, out, settings, workers)
+    with use_cluster(cluster):
+        built = build_vocabulary.build(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 
@@ -83,6 +87,7 @@ def data(
     holdout: Annotated[float, typer.Option(help="Fraction of the documents held out for evaluation.")] = 0.01,
     dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of several documents with equal text.")] = False,
     workers: Workers = 0,
+    cluster: Cluster = None,
     task: ArrayTask = None,
     language: Language = "en",
     text_field: TextField = "text",
@@ -100,12 +105,14 @@ def data(
     from albert_cli.array_jobs import parse_array_job
     from albert_cli.data.build import build_data
     from albert_cli.data.records import BuildSettings
+    from albert_cli.executor import use_cluster
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     share = parse_array_job(task, os.environ, out)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
-    report = build_data(sources, vocab, out, settings, workers, share)
+    with use_cluster(cluster):
+        report = build_data(sources, vocab, out, settings, workers, share)
     console.print_result(report.to_json(), report.format())
 
 

@@ -9,15 +9,26 @@ from pathlib import Path
 import torch
 
 from albert_cli import console, executor
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.output import run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import seeds_of
 from albert_cli.formatting import format_percent
+from albert_cli.results import RESULTS
 from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import KEY, use_intermediate
+from albert_cli.training.loop import DIVERGED_FILE
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
+
+
+class ArrayShareDone(Exception):  # noqa: N818  (a normal end)
+    """The end of an array job whose share is finished, while runs of other jobs are not."""
+
+    def __init__(self, share: ArrayJob, finished: int, total: int) -> None:
+        super().__init__(f"job {share}: its share is finished; {finished} of {total} runs are")
+        self.facts = {"job": str(share), "runs_finished": finished, "runs_total": total}
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,30 @@ class _RunRequest:
     intermediate_note: str | None
 
 
-def train_in_parallel(tasks: Sequence[TaskRuns], nproc: int) -> None:
+def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task, `nproc` at a time; with `nproc=1` the evaluation itself does it.
 
     A failed run does not stop the others; at the end the first error is raised. A diverged run is no failure. On a
-    signal every process saves its run, and the same command resumes.
+    signal every process saves its run, and the same command resumes. An array job fine-tunes only its share, and raises
+    `ArrayShareDone` if other runs are unfinished then.
     """
     items = [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
-    if nproc == 1 or not items:
+    if request.share is not None:
+        _run_items(request.share.select(items), request.nproc)
+        unfinished = [item for item in items if not _is_finished(item)]
+        if unfinished:
+            raise ArrayShareDone(request.share, finished=len(items) - len(unfinished), total=len(items))
+    elif items and (request.nproc > 1 or executor.has_cluster()):
+        _run_items(items, request.nproc)
+
+
+def _is_finished(item: executor.WorkItem[float | None]) -> bool:
+    (run,) = item.arguments
+    return any((run.out / name).is_file() for name in (RESULTS, DIVERGED_FILE))
+
+
+def _run_items(items: Sequence[executor.WorkItem[float | None]], nproc: int) -> None:
+    if not items:
         return
     errors: dict[str, BaseException] = {}
 

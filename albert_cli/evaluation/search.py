@@ -95,7 +95,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
         f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
     runs = _add_intermediates(runs, request, out, opened)
-    train_in_parallel(runs, request.nproc)
+    train_in_parallel(runs, request)
     result = _evaluate_combinations(combinations, runs, inputs, budget)
     result.write(out / RESULTS)
     return result

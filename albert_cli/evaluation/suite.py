@@ -64,7 +64,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     controls = _prepare_controls(name, prepared, out, out, opened)
     prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
     runs = TaskRuns(name, prepared, out)
-    train_in_parallel([runs, *controls.values()], request.nproc)
+    train_in_parallel([runs, *controls.values()], request)
     known_baselines: KnownBaselines = {}
     result = evaluate_task(prepared, inputs, out, known_baselines)
     result = add_controls(result, controls, inputs, out, known_baselines)
@@ -176,7 +176,7 @@ def _evaluate_tasks(
     runs = []
     for name, prepared in prepared_tasks.items():
         runs += [TaskRuns(name, prepared, out / name), *controls[name].values()]
-    train_in_parallel(runs, request.nproc)
+    train_in_parallel(runs, request)
     for name, prepared in prepared_tasks.items():
         inputs = prepared.load_inputs()
         known_baselines: KnownBaselines = {}

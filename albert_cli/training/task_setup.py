@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from albert_cli import config
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
@@ -27,7 +28,7 @@ class TaskRequest:
 
     runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of this very task
     instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the
-    folder of recipes; baselines: also train linear models.
+    folder of recipes; baselines: also train linear models; share: fine-tune only the runs of this array job.
     """
 
     checkpoint: str
@@ -40,6 +41,7 @@ class TaskRequest:
     controls: tuple[str, ...] = ()
     recipes: str = PAPER_RECIPES
     baselines: bool = True
+    share: ArrayJob | None = None
 
 
 @dataclass(frozen=True)

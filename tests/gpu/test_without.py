@@ -446,7 +446,10 @@ def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "--nproc 2" in capsys.readouterr().err
 
 
-def test_a_process_group_knows_its_device_and_waits_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_agent_store", [True, False])
+def test_a_process_group_knows_its_device_and_waits_an_hour(
+    is_agent_store: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **given: asked.update(given, kind=kind))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
@@ -454,16 +457,24 @@ def test_a_process_group_knows_its_device_and_waits_an_hour(monkeypatch: pytest.
     monkeypatch.setattr(
         sys.modules["torch.distributed.rendezvous"], "rendezvous", lambda *_, **__: iter([(launcher, 1, 2)])
     )
-    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+    environment = {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": str(is_agent_store),
+    }
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     stores = []
-    for attempt in ("0", "1"):  # what one attempt leaves in the launcher's store the next one does not find
+    for attempt in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
         with ranks.process_group("cuda") as group:
             assert group == RankGroup(1, 2)
         stores.append(asked["store"])
     stores[0].set("address", "old")
-    assert stores[0].check(["address"]) and not stores[1].check(["address"])
+    # The next attempt must not find what this one left in the agent's store. Without that store, agents count their
+    # attempts separately, so the names must not depend on the attempt.
+    assert stores[0].check(["address"]) and stores[1].check(["address"]) is not is_agent_store
     assert asked["kind"] == "nccl" and asked["device_id"] == torch.device("cuda", 1)
     assert asked["timeout"].total_seconds() >= 3600
 

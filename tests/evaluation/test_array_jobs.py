@@ -1,0 +1,43 @@
+"""Tests of `albert eval --task` and `albert search --task`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import QUICK, albert, pretrained, write_table
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[Path, Path]:
+    """A pretrained run and a table to fine-tune on."""
+    folder = tmp_path_factory.mktemp("trained")
+    return pretrained(tiny_data, folder / "run"), write_table(folder / "table")
+
+
+def test_eval_jobs_give_the_scores_of_one_process(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, table = trained
+    call = ("eval", "table", "--checkpoint", run, "--data", table, "--runs", 3, "--no-baselines", *QUICK, "--json")
+    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
+    out = tmp_path / "out"
+    first = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
+    assert first == {"job": "0/2", "runs_finished": 2, "runs_total": 3}
+    weights = (out / "run-0" / "model.safetensors").read_bytes()
+    last = json.loads(albert(*call, "--out", out, "--task", "1/2").out)
+    assert last["scores_by_seed"] == whole["scores_by_seed"]
+    again = json.loads(albert(*call, "--out", out).out)
+    assert again["scores_by_seed"] == whole["scores_by_seed"]
+    assert (out / "run-0" / "model.safetensors").read_bytes() == weights
+    assert (tmp_path / "whole" / "run-0" / "model.safetensors").read_bytes() == weights
+
+
+def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, table = trained
+    call = ("search", "table", "lr=1e-4,1e-3", "--checkpoint", run, "--data", table, "--runs", 1, *QUICK, "--json")
+    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
+    out = tmp_path / "out"
+    assert json.loads(albert(*call, "--out", out, "--task", "1/2").out)["runs_finished"] == 1
+    last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
+    assert [point["median"] for point in last["points"]] == [point["median"] for point in whole["points"]]
