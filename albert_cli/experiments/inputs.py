@@ -17,6 +17,7 @@ from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 
 RECALL_TASK: Final = "table"  # the only table of an experiment, written by `recall_table`
+WORD_ORDER_TASK: Final = "word-order"  # minimal pairs, written by `word_order_pairs`
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     tasks = []
     skipped = {}
     for name in scale.tasks:
+        if name == WORD_ORDER_TASK:
+            tasks.append(name)
+            continue
         task = None if name == RECALL_TASK else find_task(name)
         try:
             if task is not None:
@@ -52,7 +56,12 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
-    """Return a task's data: its files below the folder of tasks, or a stage that writes the recall table."""
+    """Return a task's data: its files below the folder of tasks, or a stage that generates them."""
+    if name == WORD_ORDER_TASK:
+        data = plan_data(request, scale, "usual")
+        argv = [data.directory, "--out", OUT]
+        stage = create_stage(request, "pairs", "minimal pairs of word order", {"data": data.identity}, data.needs, argv)
+        return DataInput(stage.id, _directory(request, stage), (stage,))
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]
         argv = [source, "--out", OUT]

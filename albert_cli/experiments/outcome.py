@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU
 from albert_cli.experiments.claims import CheckedClaim, check_claim
+from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import AVERAGE, PaperTable
 from albert_cli.experiments.records import (
@@ -38,6 +39,7 @@ from albert_cli.results import TaskScore, TaskScoreRecord, standard_error
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 Metrics = Mapping[str, JackknifeEstimate]
+_CHANCE_OF_PAIRS = 0.5
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,11 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     """Return the measurements of the finished tasks of a run."""
     measurements = {}
     for task, stage in run.tasks.items():
+        if task == WORD_ORDER_TASK:
+            probe = read_result(plan, stage, StageRecord[ProbeResult])
+            if probe is not None:
+                measurements[task] = _measure_word_order(probe)
+            continue
         result = read_result(plan, stage, StageRecord[TaskScoreRecord])
         if result is not None:
             score = result.root
@@ -230,6 +237,11 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
             extra = jackknife_task(extra_names, score, plan.directory(stage))
             measurements[task] = _measure_task(score, metrics, extra)
     return measurements
+
+
+def _measure_word_order(probe: ProbeResult) -> _TaskMeasurement:
+    accuracy = _measure_probe(probe)["minimal_pairs_accuracy"]
+    return _TaskMeasurement("word order", {"accuracy": accuracy}, {}, accuracy, accuracy - _CHANCE_OF_PAIRS)
 
 
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:

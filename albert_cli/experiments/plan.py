@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-StageKind = Literal["count", "vocabulary", "data", "table", "speed", "pretrain", "probe", "task"]
+StageKind = Literal["count", "vocabulary", "data", "table", "pairs", "speed", "pretrain", "probe", "task"]
+GENERATORS: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}  # modules
 OUT = "{OUT}"  # in a command, the stage's own directory
 
 
@@ -72,7 +73,7 @@ class Cost:
 class Stage:
     """A command, the facts that determine its result, and the stages whose directories it reads.
 
-    It is an `albert` command, except for the recall table.
+    It is an `albert` command, except for what an experiment generates itself.
     """
 
     kind: StageKind
@@ -91,7 +92,8 @@ class Stage:
     @property
     def command(self) -> str:
         """The command as typed in a shell."""
-        program = ["python", "-m", "albert_cli.experiments.recall_table"] if self.kind == "table" else ["albert"]
+        module = GENERATORS.get(self.kind)
+        program = ["python", "-m", f"albert_cli.experiments.{module}"] if module else ["albert"]
         return shlex.join([*program, *self.argv])
 
 
@@ -219,6 +221,6 @@ def create_stage(
     """Return a stage whose command writes its own directory, uses the requested device and prints JSON."""
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
     directory = str(request.stage_folder / stage.id)
-    device = () if kind in ("count", "vocabulary", "data", "table") else ("--device", request.device)
+    device = () if kind in ("count", "vocabulary", "data", *GENERATORS) else ("--device", request.device)
     words = (directory if word == OUT else word for word in argv)
     return dataclasses.replace(stage, argv=(*words, *device, "--json"))

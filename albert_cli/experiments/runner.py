@@ -13,16 +13,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from albert_cli import console, executor, machine, store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
-from albert_cli.experiments import outcome, pages, recall_table, recipe
+from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
-from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
+from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
 from albert_cli.experiments.records import AnyResult, StageRecord
 from albert_cli.experiments.stages import make_plan
 from albert_cli.text.corpus import check_readable
@@ -30,6 +30,7 @@ from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command: exit code and what it printed
+_GENERATORS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
 _LOCK_PATIENCE_SECONDS = 600.0  # for a process of a killed run that is still writing
 
 
@@ -150,7 +151,7 @@ def run_stages(
     for stage in unfinished:
         needs = tuple(plan.result_path(need) for need in stage.needs)
         prefix = "" if in_process else stage.title
-        command = recall_table.main if stage.kind == "table" else invoke
+        command = _GENERATORS.get(stage.kind, invoke)
         arguments = (command, stage.argv, prefix, plan.directory(stage), needs)
         jobs.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
     try:

@@ -15,6 +15,7 @@ from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.inputs import (
+    WORD_ORDER_TASK,
     DataInput,
     find_available_tasks,
     plan_data,
@@ -34,9 +35,11 @@ from albert_cli.experiments.plan import (
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, Variant, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
+from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
+_MIN_SEQUENCES = 64  # of a probe whose other scores are not used
 _SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
 
 
@@ -259,12 +262,23 @@ class _Planner:
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
+        if task == WORD_ORDER_TASK:
+            return self._plan_word_order(run, pretrain, data)
         facts = {"task": task, "changes": scale.task_changes, "runs": scale.task_runs, "data": data.identity}
         argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.directory, "--out", OUT]
         argv += ["--runs", str(scale.task_runs), "--no-baselines", *_format_overrides({}, scale.task_changes)]
         cost = fine_tuning_cost(self.task_recipes[task], run, scale)
         title = f"{self._title(run)}: {task}"
         return create_stage(self.request, "task", title, facts, [pretrain, *data.needs], argv, cost)
+
+    def _plan_word_order(self, run: VariantRun, pretrain: Stage, pairs: DataInput) -> Stage:
+        """Plan the score on minimal pairs, which needs no fine-tuning."""
+        data = self.probe_data
+        facts = {"task": WORD_ORDER_TASK, "pairs": pairs.identity, "data": data.identity}
+        argv = ["probe", self._directory(pretrain), "--data", data.directory, "--sequences", str(_MIN_SEQUENCES)]
+        argv += ["--minimal-pairs", str(Path(pairs.directory) / PAIRS_FILE)]
+        needs = [pretrain, *pairs.needs, *data.needs]
+        return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
     def _plan_speed(self, name: str) -> Stage:
         """Plan the measurement of a variant's seconds a step with `albert bench pretrain`."""
