@@ -45,11 +45,12 @@ def convert(checkpoint: str, out: Path) -> Conversion:
             "use a tokenizer and weights that belong together",
         )
     architecture = source.architecture or _infer_architecture(source.tensors)
+    labels = source.output_names if source.is_multi_label else source.labels
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
         store.write_json(
             staging / "config.json",
-            hub.config_to_json(source.config, architecture, source.labels, multi_label=source.is_multi_label),
+            hub.config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label),
         )
         vocabulary.copy_to(staging, source.config.max_position_embeddings)
     written = hub.read_checkpoint(out)

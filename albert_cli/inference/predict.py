@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from albert_cli.inference.outputs import (
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.registry import order_classifier, task_from_checkpoint
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast
@@ -86,8 +86,9 @@ class Predictor:
 
 
 def load_predictor(checkpoint: str, device: str, precision: Precision = "auto") -> Predictor:
-    """Load a task checkpoint; raises `CheckpointError` if it has no task's head."""
+    """Load a task checkpoint, or a pretrained one with its sentence head; raises `CheckpointError` without either."""
     opened = open_for_inference(checkpoint, device, precision)
+    opened = replace(opened, checkpoint=order_classifier(opened.checkpoint) or opened.checkpoint)
     task = task_from_checkpoint(opened.checkpoint)
     model = task.load(opened.checkpoint).to(opened.device).eval()
     return Predictor(task, model, hub.load_vocabulary(opened.checkpoint), opened)

@@ -32,6 +32,14 @@ CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
 _CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE_ARCHITECTURE: Final = "Model"
+_ORDER_LABELS_KEY: Final = "sentence_order_labels"
+# Classes 0, 1 and 2 of the sentence head, by `data.sentence_loss`: 1 means swapped, as in the released ALBERT models.
+ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "sop": ("in order", "swapped"),
+    "nsp": ("next", "other document"),
+    "three-way": ("in order", "swapped", "other document"),
+    "none": (),
+}
 _HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
 _MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
@@ -135,6 +143,19 @@ class Checkpoint:
         if self.is_multi_label or self.architecture not in (None, "ForSequenceClassification"):
             return ()
         return self.output_names
+
+    @property
+    def order_labels(self) -> tuple[str, ...]:
+        """Names of the sentence head's classes; empty if the checkpoint has no trained sentence head."""
+        head = self.tensors.get("order.bias")
+        if head is None or "encoder.pooler.weight" not in self.tensors:
+            return ()
+        names = self.values.get(_ORDER_LABELS_KEY)
+        if isinstance(names, list) and len(names) == len(head):
+            return tuple(map(str, names))
+        if store.is_listed(self.directory / "recipe.toml"):  # our own, whose sentence loss is "none"
+            return ()
+        return ORDER_LABELS["nsp" if self.type == "bert" else "sop"]
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -380,14 +401,18 @@ def write_checkpoint(
     finetuned_task: FinetunedTask | None = None,
     *,
     multi_label: bool = False,
+    order_labels: tuple[str, ...] = (),
 ) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory; tied weights are stored once.
 
     `architecture` is Hugging Face's class without its prefix (`ForPreTraining`; `Model` for a bare encoder).
+    `order_labels` name the outputs of the sentence head (`ORDER_LABELS`).
     """
     config = cast(ModelConfig, model.config)
     write_tensors(model.state_dict(), config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
+    if order_labels:
+        values[_ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:  # the name under Hugging Face's key, the rest under one of our own
         task_values = {name: value for name, value in asdict(finetuned_task).items() if value != {}}
         values["finetuning_task"] = task_values.pop("task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -42,8 +43,29 @@ def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
         task = kind.from_checkpoint(checkpoint)
         if task is not None:
             return task
+    order = order_classifier(checkpoint)
+    if order is not None:
+        return task_from_checkpoint(order)
     hint = "fine-tune it first: albert finetune TASK --checkpoint …"
     raise CheckpointError(f"{checkpoint.directory}: has no classifier", hint)
+
+
+def order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
+    """Return a pretrained checkpoint as a classifier of pairs by its sentence head; None if it has no such head."""
+    labels = checkpoint.order_labels
+    if not labels or checkpoint.labels:
+        return None
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
+    tensors["classifier.weight"] = checkpoint.tensors["order.weight"]
+    tensors["classifier.bias"] = checkpoint.tensors["order.bias"]
+    values = {
+        **checkpoint.values,
+        "architectures": [],
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "finetuning_task": "sentence order",
+        "albert_task": {"inputs": 2, "max_seq_length": checkpoint.config.max_position_embeddings},
+    }
+    return dataclasses.replace(checkpoint, values=values, tensors=tensors)
 
 
 def paper_metric_names(task: str) -> Sequence[str]:

@@ -203,8 +203,11 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Keep nothing: the last weights of pretraining are its result."""
 
     def write_model(self, directory: Path) -> None:
-        hub.write_checkpoint(self.model, directory, "ForPreTraining")
         config = self.model.config
+        order_labels = hub.ORDER_LABELS[self.settings.data.sentence_loss]
+        if len(order_labels) != config.order_labels:  # "none", or two classes in a head of three
+            order_labels = hub.ORDER_LABELS["three-way"] if order_labels and config.order_labels == 3 else ()
+        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=order_labels)
         self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
         sentence_loss = self.settings.data.sentence_loss

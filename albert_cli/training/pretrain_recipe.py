@@ -12,6 +12,7 @@ from albert_cli import config
 from albert_cli.config import NonNegativeInt, PositiveInt
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
+from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.informed_init import InformedInit
 from albert_cli.randomness import Integers
@@ -134,6 +135,19 @@ def validate_pretrain_recipe(values: Mapping[str, Any], origin: str) -> Pretrain
     return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
 
 
+def _read_checkpoint_shape(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return the [model] section of the checkpoint that a recipe without one starts from."""
+    section = values.get("warm_start")
+    name = section.get("checkpoint") or section.get("continues") if isinstance(section, dict) else None
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{origin}: has neither a [model] section nor a checkpoint to start from",
+            "name one, whose shape the model takes: -s warm_start.checkpoint=CHECKPOINT",
+        )
+    shape = ModelConfig.read(hub.find_checkpoint(name) / "config.json")
+    return config.to_toml_values(shape)
+
+
 def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
     """Load a recipe with overrides, fitted to a vocabulary; raises `ConfigError` if they do not fit."""
     values: dict[str, Any] = config.read_recipe(recipe)
@@ -141,7 +155,10 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
     if "variants" in values:
         raise ConfigError(f"{recipe} is an experiment", "use it with `albert reproduce`")
+    has_shape = "model" in values
     values = config.apply_overrides(values, overrides)
+    if not has_shape:
+        values["model"] = _read_checkpoint_shape(values, recipe) | values.get("model", {})
     recipe_size = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
     if recipe_size != vocab_size:
         raise ConfigError(

@@ -27,6 +27,9 @@ _EQUAL_KEYS: Final = (
 )  # fmt: skip
 
 
+_KEY_TO_SET: Final = {"has_projection": "always_project"}
+
+
 @dataclass(frozen=True)
 class WarmStart:
     """`[warm_start]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
@@ -81,7 +84,8 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
         if value != parent_value:
             raise ConfigError(
                 f"{parent.directory}: {name} is {parent_value}, the recipe's model has {value}",
-                f"use -s model.{name}={parent_value}; only depth and groups may differ",
+                f"leave out [model], or set model.{_KEY_TO_SET.get(name, name)} to the checkpoint's value; "
+                "only depth and groups may differ",
             )
     if hub.load_vocabulary(parent).fingerprint != vocabulary.fingerprint:
         raise ConfigError(
