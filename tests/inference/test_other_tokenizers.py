@@ -97,8 +97,8 @@ def test_predict_of_a_run_gives_the_order_of_pairs(folder: Path, tmp_path: Path)
     """Class 1 means swapped, in config.json as in the logits."""
     run = hub.find_checkpoint(str(folder / "run"))
     assert store.read_json(run / "config.json")["sentence_order_labels"] == ["in order", "swapped"]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
-    lines = albert("predict", folder / "run", "--input", tmp_path / "pairs.tsv").out.splitlines()
+    (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    lines = albert("predict", folder / "run", "--input", tmp_path / "pairs.txt").out.splitlines()
     fast = transformers.AutoTokenizer.from_pretrained(run)
     model = transformers.AutoModelForPreTraining.from_pretrained(run).eval()
     for (first, second), line in zip(PAIRS, lines, strict=True):
