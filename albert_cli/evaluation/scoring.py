@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
@@ -55,8 +55,14 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             "or -s model.head=new to train a new head",
         )
     recipe = prepared.recipe
-    if checkpoint.finetuned_task is not None:  # encode the inputs as in its fine-tuning
-        overrides = [*task.overrides_from_checkpoint(checkpoint.finetuned_task), *request.overrides]
+    finetuned = checkpoint.finetuned_task
+    if finetuned is not None and finetuned.task not in (task.name, task.classifier_of):
+        console.info(
+            f"{checkpoint.directory}: was fine-tuned for {finetuned.task} and is scored on {task.title} without "
+            "training (--retrain fine-tunes it)"
+        )
+    if finetuned is not None:  # encode the inputs as in its fine-tuning
+        overrides = [*task.overrides_from_checkpoint(finetuned), *request.overrides]
         try:
             recipe = load_recipe(name, overrides, request.recipes)
         except ConfigError as error:  # the request's own overrides were valid above

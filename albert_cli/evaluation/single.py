@@ -89,12 +89,14 @@ def evaluate_task(
 def _note_other_task(prepared: PreparedTask) -> None:
     """Print that a model fine-tuned for another task is trained from its encoder alone."""
     checkpoint = prepared.checkpoint
-    if checkpoint.labels and prepared.intermediate is None:
-        task = checkpoint.finetuned_task.task if checkpoint.finetuned_task else "another task"
-        console.info(
-            f"{checkpoint.directory}: was fine-tuned for {task} ({', '.join(checkpoint.labels)}); "
-            f"{prepared.task.title} is trained from its encoder"
-        )
+    finetuned = checkpoint.finetuned_task
+    if prepared.intermediate is not None or (finetuned is None and not checkpoint.labels):
+        return
+    task = finetuned.task if finetuned is not None else "another task"
+    labels = f" ({', '.join(checkpoint.labels)})" if checkpoint.labels else ""
+    console.info(
+        f"{checkpoint.directory}: was fine-tuned for {task}{labels}; {prepared.task.title} is trained from its encoder"
+    )
 
 
 def median_baselines(seeds: Sequence[BaselineScores]) -> BaselineScores:

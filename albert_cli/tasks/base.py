@@ -77,6 +77,7 @@ class TaskInfo:
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
+    sibling_tasks: tuple[str, ...] = ()  # tasks whose fine-tuned models predict this one too
     published: tuple[str, ...] = ()
     scores_whole_file: bool = False
 
@@ -232,9 +233,9 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return checkpoint
 
     def accepts_checkpoint(self, checkpoint: hub.Checkpoint) -> bool:
-        """Return True if a checkpoint was fine-tuned for this task, or does not say for which one."""
+        """Return True if a checkpoint was fine-tuned for this task or a sibling, or does not say for which one."""
         finetuned = checkpoint.finetuned_task
-        return finetuned is None or finetuned.task in (self.name, self.classifier_of)
+        return finetuned is None or finetuned.task in (self.name, self.classifier_of, *self.sibling_tasks)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         """Load the checkpoint's model, its outputs in the task's order."""

@@ -131,6 +131,7 @@ RACE: dict[str, Choice] = {
         metrics=("accuracy", *(f"{level}_accuracy" for level in levels if len(levels) > 1)),
         source=RaceFiles(levels),
         classifier_of=None if name == "race" else "race",
+        sibling_tasks=("race_middle", "race_high"),
     )
     for name, title, levels in (
         ("race", "RACE", ("middle", "high")),

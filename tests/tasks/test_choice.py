@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,21 @@ def test_eval_race_scores_each_level(tuned: Path, race: Path, tmp_path: Path) ->
     short = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=4", "model.head=new")
     trained = evaluate("race_high", str(tuned), str(race), tmp_path / "trained", 1, short, "cpu")
     assert trained["kind"] == "eval" and list(trained["all_scores"]) == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [("race_middle", "race_high"), ("race_high", "race_middle"), ("race_middle", "race"), ("race_high", "race")],
+)
+def test_eval_race_model_of_another_level_is_scored(
+    tuned: Path, race: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, task: str
+) -> None:
+    copy = Path(shutil.copytree(tuned, tmp_path / "model", ignore=shutil.ignore_patterns("manifest.json")))
+    values = store.read_json(copy / "config.json")
+    (copy / "config.json").write_text(json.dumps(values | {"finetuning_task": model}))
+    result = evaluate(task, str(copy), str(race), tmp_path / "out", 5, (), "cpu")
+    assert result["kind"] == "scored" and not list((tmp_path / "out").glob("run-*"))
+    assert f"was fine-tuned for {model} and is scored on {RACE_TASKS[task].title}" in capfd.readouterr().err
 
 
 def test_predict_choices_of_any_number(tuned: Path, tmp_path: Path) -> None:
