@@ -23,7 +23,7 @@ from tests.command import QUICK, TINY, albert, pretrained, write_table
 VERBS = (
     "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
     "convert",
-    "report", "inspect", "quickstart", "doctor", "reproduce", "probe",
+    "report", "inspect", "status", "quickstart", "doctor", "reproduce", "probe",
 )  # fmt: skip
 RECIPE_VERBS = ("list", "show", "copy", "validate")
 ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]

@@ -30,7 +30,7 @@ LAYERS = (
     ("training",),
     ("evaluation", "inference"),
     ("report",),
-    ("doctor", "inspection", "bench", "experiments", "quickstart"),
+    ("doctor", "inspection", "work_status", "bench", "experiments", "quickstart"),
     ("cli",),
     ("__main__",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from albert_cli import console
 from albert_cli.cli.app import app, invoke_json, verb
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
+
+_SECONDS_BETWEEN_STATUS = 10
 
 
 @verb(app)
@@ -109,3 +112,25 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) 
     from albert_cli.doctor import describe_environment
 
     console.print_result(*describe_environment())
+
+
+@verb(app)
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="An output directory of data, pretrain, eval, …")],
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until everything is done.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Show the work in a directory: done, running, failed, remaining, and the command that continues it.
+
+    Example: albert status experiments --watch
+    """
+    from albert_cli.work_status import read_status
+
+    current = read_status(directory)
+    while watch and not current.is_finished:
+        console.print_partial_result(current.as_text())
+        time.sleep(_SECONDS_BETWEEN_STATUS)
+        current = read_status(directory)
+    console.print_result(current.as_json(), current.as_text())

@@ -7,7 +7,7 @@ each is written last, and one rename makes it visible. Readers treat a directory
 from albert_cli.os_errors import free_bytes, translate_os_errors
 from albert_cli.store.directories import commit_directory, publish, remove_directory
 from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
-from albert_cli.store.locks import lock
+from albert_cli.store.locks import is_locked, lock
 from albert_cli.store.manifests import (
     MANIFEST,
     Manifest,
@@ -35,6 +35,7 @@ __all__ = [
     "free_bytes",
     "hash_json",
     "is_listed",
+    "is_locked",
     "lock",
     "open_text_writer",
     "publish",

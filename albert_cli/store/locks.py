@@ -43,6 +43,21 @@ def lock(directory: Path) -> Iterator[None]:
         file_lock.release()
 
 
+def is_locked(directory: Path) -> bool:
+    """Return True if a process holds the directory's lock; changes nothing."""
+    from filelock import FileLock, Timeout
+
+    if not (directory / _LOCK).is_file():
+        return False
+    try:
+        with FileLock(directory / _LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # of another user
+        return False
+
+
 def _make_directory(directory: Path) -> None:
     with translate_os_errors(directory):
         try:

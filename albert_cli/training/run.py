@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -123,6 +126,8 @@ class RunStatus:
     step: int = 0
     total_steps: int = 0
     message: str = ""
+    host: str = ""
+    command: str = ""  # continues the run
 
 
 _FAILURES = {5: "diverged", 75: "interrupted"}  # by exit code
@@ -155,10 +160,13 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.state = "running"
     status.step = step
     status.total_steps = total_steps
+    status.host = socket.gethostname()
+    status.command = shlex.join(["albert", *sys.argv[1:]])
     if is_main():
         store.write_json(out / "status.json", asdict(status))
 
 
 def _write_end(out: Path, status: RunStatus, end: RunStatus) -> None:
     if status.state != "starting":
-        store.write_json(out / "status.json", asdict(replace(end, total_steps=status.total_steps)))
+        end = replace(end, total_steps=status.total_steps, host=status.host, command=status.command)
+        store.write_json(out / "status.json", asdict(end))
