@@ -44,6 +44,10 @@ def predict(
             "--out", "-o", help="File to write: .jsonl, .csv, .tsv or .parquet. Default: JSON lines on stdout."
         ),
     ] = None,
+    null_threshold: Annotated[
+        float | None,
+        typer.Option(help="Leave a question unanswered if its null odds exceed this value (SQuAD 2.0 models)."),
+    ] = None,
     on_bad_bytes: BadBytes = "refuse",
     precision: PrecisionName = "auto",
     device: Device = "auto",
@@ -58,7 +62,7 @@ def predict(
     out = _check_destination(out, input_file, "predictions")
     from albert_cli.inference import predict as verb_module
 
-    result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision)
+    result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision, null_threshold)
     if out is not None:
         speed = f"{result.lines_per_second:,.0f} a second"
         console.print_result(result.to_json(), f"{out}: {result.lines:,} lines, {speed}")

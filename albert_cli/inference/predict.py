@@ -85,11 +85,18 @@ class Predictor:
         return [json.loads(line) for line in self.task.format_predictions(examples, outputs, scored=False)]
 
 
-def load_predictor(checkpoint: str, device: str, precision: Precision = "auto") -> Predictor:
-    """Load a task checkpoint, or a pretrained one with its sentence head; raises `CheckpointError` without either."""
+def load_predictor(
+    checkpoint: str, device: str, precision: Precision = "auto", null_threshold: float | None = None
+) -> Predictor:
+    """Load a task checkpoint, or a pretrained one with its sentence head; raises `CheckpointError` without either.
+
+    null_threshold: null odds above which a question is left unanswered.
+    """
     opened = open_for_inference(checkpoint, device, precision)
     opened = replace(opened, checkpoint=order_classifier(opened.checkpoint) or opened.checkpoint)
     task = task_from_checkpoint(opened.checkpoint)
+    if null_threshold is not None:
+        task = task.with_null_threshold(null_threshold)
     model = task.load(opened.checkpoint).to(opened.device).eval()
     return Predictor(task, model, hub.load_vocabulary(opened.checkpoint), opened)
 
@@ -101,6 +108,7 @@ def predict_file(
     device: str,
     on_bad_bytes: OnBadBytes = "refuse",
     precision: Precision = "auto",
+    null_threshold: float | None = None,
 ) -> InferenceSummary:
     """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
@@ -110,7 +118,7 @@ def predict_file(
     predicted at once. Raises `InputError` with file and line for a row that the task cannot read.
     """
     check_output_format(out)
-    predictor = load_predictor(checkpoint, device, precision)
+    predictor = load_predictor(checkpoint, device, precision, null_threshold)
     started = time.monotonic()
     task = predictor.task
     keeps_lines = out is not None and out.suffix.lower() in TABLE_SUFFIXES

@@ -168,6 +168,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Return the message on inputs that were cut."""
         return f"inputs are longer than {max_seq_length} tokens"
 
+    def with_null_threshold(self, threshold: float) -> Self:
+        """Return the task that leaves a question unanswered above these null odds; `ConfigError` for other tasks."""
+        raise ConfigError("--null-threshold is for models that answer questions", "leave it out")
+
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the head's logits."""

@@ -83,8 +83,13 @@ def read_lines(path: Path) -> list[str]:
 
 def parse_json_as(schema: type[RecordT], text: str, where: str, hint: str) -> RecordT:
     """Parse a JSON document by a schema; `InputError` names the path of a wrong value, such as `data[0].title`."""
+    return validate_as(schema, parse_json(text, where, hint), where, hint)
+
+
+def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> RecordT:
+    """Convert a parsed JSON value by a schema; `InputError` names the path of a wrong value."""
     try:
-        return schema.model_validate(parse_json(text, where, hint), strict=True)
+        return schema.model_validate(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")

@@ -49,6 +49,11 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         parsed = parse_text_line(line, self.inputs)
         return MultiLabelExample(parsed.text_a, parsed.text_b, None, parsed.id)
 
+    def example_fields(self, example: MultiLabelExample) -> dict[str, object]:
+        if example.text_b is None:
+            return {"text": example.text_a}
+        return {"text": example.text_a, "text_pair": example.text_b}
+
     def encode(
         self, examples: Sequence[MultiLabelExample], vocabulary: Vocabulary, max_seq_length: int
     ) -> PairFeatures:
@@ -127,9 +132,7 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         for example, probabilities in zip(examples, sigmoid(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
             if scored:
-                line["text"] = example.text_a
-                if example.text_b is not None:
-                    line["text_pair"] = example.text_b
+                line |= self.example_fields(example)
             if example.labels is not None:
                 line["label"] = [self.labels[index] for index in example.labels]
             named = dict(zip(self.labels, probabilities.tolist(), strict=True))

@@ -93,6 +93,9 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             return parse_token_object(line.values(), str(line.number), line.where, labeled=False)
         return TokenExample(line.text, split_words(line.text), None, str(line.number))
 
+    def example_fields(self, example: TokenExample) -> dict[str, object]:
+        return {"text": example.text}
+
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
         encoded = list(vocabulary.encode_with_offsets([example.text for example in examples]))
         lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)

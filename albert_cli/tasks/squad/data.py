@@ -13,14 +13,16 @@ from pydantic import AfterValidator, BaseModel, field_validator
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_text
+from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_lines, read_text, validate_as
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
+from albert_cli.text.records import parse_json
 
 NOT_FOUND = -1  # the start of an answer that its context does not contain
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
+_FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
 
 
@@ -50,11 +52,11 @@ class Question:
 
 @dataclass(frozen=True)
 class SquadFiles:
-    """Files in the published layout, or a data set of the Hub with the columns of `squad`.
+    """Files in the published or the flat layout, or a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json` or `SPLIT.json`. If there is no dev file, or a single file is named, a
-    fraction `settings.holdout` of the articles is held out, so that no context is in both parts. From a single article
-    paragraphs are held out. A model is scored on all of a single file.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. If there is no dev file, or a single file is
+    named, a fraction `settings.holdout` of the articles is held out, so that no context is in both parts. From a single
+    article paragraphs are held out. A model is scored on all of a single file.
     """
 
     hub: str
@@ -84,7 +86,7 @@ class SquadFiles:
         return hold_out_dev(split, questions, units, self.settings.holdout, str(path), unit, "add a dev.json")
 
     def _file_names(self, split: str) -> tuple[str, ...]:
-        return f"{split}-v{self.version}.json", f"{split}.json"
+        return f"{split}-v{self.version}.json", f"{split}.json", f"{split}.jsonl"
 
     def _find_file(self, data: Path, split: str) -> Path | None:
         """Return the file of a split in a folder or in its subfolder `squad`."""
@@ -170,21 +172,54 @@ class _SquadRecord(BaseModel):
     data: list[_ArticleRecord]
 
 
+class _FlatRecord(_QuestionRecord):
+    """A question with its context, as the data sets of the Hub and `run_qa.py` have it."""
+
+    context: _NonBlank
+    title: str | int | None = None
+
+
 def _read_questions(path: Path, version: Version | None) -> list[Question]:
-    """Read a file's questions; raises `InputError` for an empty file and for repeated ids."""
-    questions: list[Question] = []
-    locations: list[str] = []
-    for a, article in enumerate(parse_json_as(_SquadRecord, read_text(path), str(path), _LAYOUT).data):
+    """Read a file's questions; raises `InputError` for an empty file and for repeated ids.
+
+    A JSON file has the published layout, or a question in each element of `data` (or of a list); JSON lines have a
+    question in each line.
+    """
+    read = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
+    located = list(read(path, version))
+    if not located:
+        raise InputError(f"{path}: holds no questions", _LAYOUT)
+    check_unique((question.id, where) for question, where in located)
+    return [question for question, _ in located]
+
+
+def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield _flat_question(parse_json(line, where, _FLAT_LAYOUT), where, version)
+
+
+def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
+    """Yield the questions of a JSON document with their paths in it."""
+    document: object = parse_json(read_text(path), str(path), _LAYOUT)
+    rows = document.get("data") if isinstance(document, dict) else document
+    if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "context" in rows[0]:
+        for number, row in enumerate(rows):
+            yield _flat_question(row, f"{path}: data[{number}]", version)
+        return
+    for a, article in enumerate(validate_as(_SquadRecord, document, str(path), _LAYOUT).data):
         title = str(a if article.title is None else article.title)
         for p, paragraph in enumerate(article.paragraphs):
             for q, record in enumerate(paragraph.qas):
                 where = f"{path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                questions.append(record.to_question(paragraph.context, title, where, version))
-                locations.append(where)
-    if not questions:
-        raise InputError(f"{path}: holds no questions", _LAYOUT)
-    check_unique((question.id, where) for question, where in zip(questions, locations, strict=True))
-    return questions
+                yield record.to_question(paragraph.context, title, where, version), where
+
+
+def _flat_question(value: object, where: str, version: Version | None) -> tuple[Question, str]:
+    record = validate_as(_FlatRecord, value, where, _FLAT_LAYOUT)
+    title = "" if record.title is None else str(record.title)
+    return record.to_question(record.context, title, where, version), where
 
 
 # ---------------------------------------------------------------- wrong answer starts

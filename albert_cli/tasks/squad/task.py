@@ -114,6 +114,13 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             return "the same span in every context"
         return None
 
+    def with_null_threshold(self, threshold: float) -> Self:
+        """Return the task that leaves questions unanswered, as `run_qa.py` does with models of SQuAD 2.0.
+
+        The null odds are the sum of the logits of [CLS] minus those of the best span.
+        """
+        return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
+
     def is_unanswered(self, null: float) -> bool:
         """Return True if null odds mean no answer, which only version 2.0 has."""
         return self.version == "2.0" and null > self.settings.threshold
