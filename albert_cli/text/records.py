@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.text.lines import NumberedLines
+from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified, translate_read_errors
 
 JsonObject: TypeAlias = dict[str, Any]  # of the user: its fields are checked where they are read
@@ -98,7 +99,8 @@ def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) ->
     with ensure_unmodified(part), translate_read_errors(name):
         try:
             # A buffered stream holds one page of a column instead of the whole row group.
-            with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
+            location = open_remote(name) if part.source.is_remote else name
+            with pq.ParquetFile(location, buffer_size=1 << 20, pre_buffer=False) as file:
                 existing = file.schema_arrow.names
                 selected = None
                 if columns:

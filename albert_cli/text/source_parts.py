@@ -14,10 +14,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from albert_cli.errors import InputError
 from albert_cli.text.line_counts import LineCounts
+from albert_cli.text.remote_files import open_remote, read_signature
 from albert_cli.text.sources import TextSource
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class SourcePart:
             file = f" file {self.start}" if self.end is not None else ""
             return f"{self.source.name}:{file} row {line}"
         if self.start:
-            with Path(self.source.name).open("rb") as stream:
+            with open_source(self.source, buffering=-1) as stream:
                 bytes_left, _ = record_range(self)
                 while bytes_left > 0 and (block := stream.read(min(BLOCK_BYTES, bytes_left))):
                     lines_before += block.count(b"\n")
@@ -83,6 +84,13 @@ class SourcePart:
 
 
 # ---------------------------------------------------------------- changes and errors of files
+
+
+def source_signature(source: TextSource) -> FileSignature | None:
+    """Return the signature of a source's file; None for a stream."""
+    if source.is_remote:
+        return read_signature(source.name)
+    return None if source.path is None else file_signature(source.path)
 
 
 def file_signature(path: Path) -> FileSignature:
@@ -110,23 +118,23 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
 @contextmanager
 def ensure_unmodified(part: SourcePart) -> Iterator[None]:
     """Raise `InputError` if the part's file differs after the block from before it, or from the plan."""
-    path = part.source.path
-    if path is None or not path.is_file():  # a pipe has a name too
+    source = part.source
+    if not source.is_remote and (source.path is None or not source.path.is_file()):  # a pipe has a name too
         yield
         return
-    current = file_signature(path)
+    current = source_signature(source)
     planned = part.signature or current
     if current == planned:
         yield
-        if not path.exists():
-            raise _modified_error(path, "vanished")
-        current = file_signature(path)
+        if source.path is not None and not source.path.exists():
+            raise _modified_error(source.name, "vanished")
+        current = source_signature(source)
     if current != planned:
-        raise _modified_error(path, "changed")
+        raise _modified_error(source.name, "changed")
 
 
-def _modified_error(path: Path, change: str) -> InputError:
-    return InputError(f"{path}: {change} while it was read", "run the command again when no other program writes to it")
+def _modified_error(name: str, change: str) -> InputError:
+    return InputError(f"{name}: {change} while it was read", "run the command again when no other program writes to it")
 
 
 # ---------------------------------------------------------------- bytes
@@ -158,7 +166,7 @@ class _CountingStream(io.RawIOBase):
 def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedReader]:
     """Open the part's bytes, decompressed; at the end, read the rest so that the hash covers the whole part."""
     source = part.source
-    with ensure_unmodified(part), translate_read_errors(source.name), _open_source(source) as stream:
+    with ensure_unmodified(part), translate_read_errors(source.name), open_source(source) as stream:
         start, end = record_range(part)
         if start:
             stream.seek(start)
@@ -169,10 +177,13 @@ def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedRea
             pass
 
 
-def _open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
+def open_source(source: TextSource, *, buffering: int = 0) -> IO[bytes] | nullcontext[IO[bytes]]:
+    """Open a local file, a file behind a URL, or stdin."""
+    if source.is_remote:
+        return open_remote(source.name)
     if source.path is None:
         return nullcontext(sys.stdin.buffer)
-    return Path(source.name).open("rb", buffering=0)
+    return cast(IO[bytes], source.path.open("rb", buffering=buffering))
 
 
 def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
@@ -213,7 +224,7 @@ def record_range(part: SourcePart) -> tuple[int, int | None]:
     """
     if part.start and part.end is not None:
         bytes_left = part.end - part.start
-        with translate_read_errors(part.source.name), Path(part.source.name).open("rb") as stream:
+        with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
             stream.seek(part.start - 1)
             while bytes_left > 0 and b"\n" not in stream.read(min(BLOCK_BYTES, bytes_left)):
                 bytes_left -= BLOCK_BYTES
@@ -231,8 +242,7 @@ def next_record_start(part: SourcePart, offset: int) -> int:
     """
     if offset == 0:
         return 0
-    path = Path(part.source.name)
-    with translate_read_errors(path), path.open("rb") as stream:
+    with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
         stream.seek(offset - 1)
         next_line = offset - 1 + skip_line(stream)
         if part.source.kind == "jsonl":

@@ -6,13 +6,14 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.text.remote_files import is_url, list_files, supports_ranges
 
 SourceKind: TypeAlias = Literal[
     "text", "jsonl", "csv", "tsv", "parquet", "squad", "squad-answers", "race", "hub", "docs", "stdin"
@@ -58,13 +59,19 @@ class TextSource:
 
     @property
     def path(self) -> Path | None:
-        """The file, or None for a stream."""
-        return None if self.kind in ("hub", "docs", "stdin") else Path(self.name)
+        """The local file, or None for a URL or a stream."""
+        return None if self.kind in ("hub", "docs", "stdin") or self.is_remote else Path(self.name)
+
+    @property
+    def is_remote(self) -> bool:
+        """True for a file behind a URL."""
+        return is_url(self.name)
 
     @property
     def can_be_split(self) -> bool:
         """True if a part of the file can be read alone, because its records begin and end at line ends."""
-        return self.kind in ("text", "jsonl") and not self.compression
+        has_lines = self.kind in ("text", "jsonl") and not self.compression
+        return has_lines and (not self.is_remote or supports_ranges(self.name))
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,8 @@ def _split_weight(argument: str) -> tuple[str, float]:
 def _resolve_one(name: str, weight: float) -> list[TextSource]:
     if name == "-":
         return [TextSource(name, "stdin", weight=weight)]
+    if is_url(name):
+        return _describe_urls(name, weight)
     if name.startswith("hf:"):
         HubDataset.parse(name)
         return [TextSource(name, "hub", weight=weight)]
@@ -141,6 +150,15 @@ def _resolve_one(name: str, weight: float) -> list[TextSource]:
             files = _find_files(name.removeprefix(prefix), (ending,), f"use a file that ends in {ending}")
             return [TextSource(str(path), kind, "", weight) for path in files]
     return [_describe_file(path, weight) for path in _find_files(name, _ALL_ENDINGS, _ENDINGS_HINT)]
+
+
+def _describe_urls(name: str, weight: float) -> list[TextSource]:
+    """Describe the files behind a URL, which may be a glob or a folder."""
+    urls = list_files(name)
+    known = [url for url in urls if url.lower().partition("?")[0].endswith(_ALL_ENDINGS)]
+    if not known:
+        raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
+    return [replace(_describe_file(Path(url.partition("?")[0]), weight), name=url) for url in known]
 
 
 def _describe_file(path: Path, weight: float) -> TextSource:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from albert_cli.text.corpus import Document, hash_part, read_part
 from albert_cli.text.hub_datasets import count_files
 from albert_cli.text.read_settings import ReadSettings
-from albert_cli.text.source_parts import ReadCounter, SourcePart, file_signature
+from albert_cli.text.source_parts import ReadCounter, SourcePart, source_signature
 from albert_cli.text.sources import TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
@@ -113,7 +113,7 @@ def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> 
     other large file is one unit, and small files that follow one another share a unit. A very large corpus doubles
     `unit_bytes` until the units are few enough.
     """
-    files = [(source, file_signature(source.path) if source.path else None) for source in resolve_sources(sources)]
+    files = [(source, source_signature(source)) for source in resolve_sources(sources)]
     total = sum(signature[0] for _, signature in files if signature)
     while total > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2

@@ -1,0 +1,103 @@
+"""Files behind a URL (`s3://`, `gs://`, `https://`, `hf://`, …), read through `fsspec`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from albert_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
+_IDENTITY_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
+_BLOCK_BYTES: Final = 8 << 20  # of one request
+_TIMEOUT_SECONDS: Final = 30
+
+
+def is_url(name: str) -> bool:
+    """Tell whether a source is a URL rather than a path."""
+    return _URL.match(name) is not None
+
+
+@contextmanager
+def translate_remote_errors(name: str) -> Iterator[None]:
+    """Raise `InputError` for every error of a remote file system; their libraries raise many types."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no such file", "check the URL") from error
+    except ImportError as error:
+        raise InputError(f"{name}: {error}", "install that package next to albert") from error
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        raise InputError(
+            f"{name}: cannot be read ({reason})", "check the URL, the network and the credentials"
+        ) from error
+
+
+def list_files(name: str) -> list[str]:
+    """Return the URLs that match a glob, the files below a folder, or the file itself, sorted."""
+    with translate_remote_errors(name):
+        system, path = _open_file_system(name)
+        if any(character in path for character in "*?["):
+            paths = [match for match in system.glob(path) if not system.isdir(match)]
+        elif not name.startswith("http") and system.isdir(path):
+            paths = system.find(path)
+        else:
+            system.info(path)  # raises an error if there is no such file
+            return [name]
+        return sorted(str(system.unstrip_protocol(match)) for match in paths)
+
+
+def read_signature(name: str) -> tuple[int, int, int]:
+    """Return the size, a number that changes with the ETag or else the modification time, and 0."""
+    with translate_remote_errors(name):
+        info = _read_info(name)
+        identity = next((info[key] for key in _IDENTITY_KEYS if info.get(key)), "")
+        digest = hashlib.sha256(str(identity).encode()).digest()
+        return int(info.get("size") or 0), int.from_bytes(digest[:7], "big"), 0
+
+
+@lru_cache(maxsize=1024)
+def supports_ranges(name: str) -> bool:
+    """Tell whether a part of the file can be read alone; some web servers send whole files only."""
+    if not name.startswith(("http://", "https://")):
+        return True
+    with translate_remote_errors(name):
+        request = urllib.request.Request(name, headers={"Range": "bytes=0-0"})  # noqa: S310  (http or https, see above)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
+            return bool(response.status == HTTPStatus.PARTIAL_CONTENT)
+
+
+def open_remote(name: str) -> io.BufferedReader:
+    """Open the file for reading; seeking needs `supports_ranges`."""
+    with translate_remote_errors(name):
+        system, path = _open_file_system(name)
+        # A block size of 0 streams the whole file in one request.
+        block_bytes = _BLOCK_BYTES if supports_ranges(name) else 0
+        stream = system.open(path, "rb", block_size=block_bytes)
+        return io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20)
+
+
+def _read_info(name: str) -> Mapping[str, Any]:
+    system, path = _open_file_system(name)
+    system.invalidate_cache()  # the file may have changed since it was listed
+    return cast(Mapping[str, Any], system.info(path))
+
+
+def _open_file_system(name: str) -> tuple[AbstractFileSystem, str]:
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(name)
+    return system, str(path)

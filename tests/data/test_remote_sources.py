@@ -1,0 +1,145 @@
+"""Sources behind URLs: a real S3 server on the loopback (`moto`), and web servers with and without ranges."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from albert_cli.data.build import plan_tasks
+from albert_cli.data.records import SPLITS
+from albert_cli.errors import InputError
+from albert_cli.text.corpus import read_documents
+from albert_cli.text.remote_files import is_url, list_files, supports_ranges
+from tests.helpers.data_directories import TENTH, build, document_set
+
+s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, documents_file: Path) -> str:
+    """Return the URL of a bucket with the same documents as text, JSON lines in two files, gzip and Parquet."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    system = s3fs.S3FileSystem()
+    if not system.exists("corpus"):
+        system.mkdir("corpus")
+        text = documents_file.read_bytes()
+        system.pipe_file("corpus/plain/all.txt", text)
+        system.pipe_file("corpus/zipped/all.txt.gz", gzip.compress(text))
+        table = pa.table({"text": text.decode().split("\n\n")})
+        with system.open("corpus/columns/all.parquet", "wb") as stream:
+            pq.write_table(table, stream)
+    return "s3://corpus"
+
+
+@pytest.mark.parametrize("path", ["plain/all.txt", "zipped/*.gz", "columns/"])
+def test_build_from_s3_equals_local_build(
+    path: str, bucket: str, documents_file: Path, small_vocabulary: Path, tmp_path: Path
+) -> None:
+    sources = [f"{bucket}/{path}"]
+    report = build(sources, small_vocabulary, tmp_path / "remote", TENTH, workers=1)
+    build([str(documents_file)], small_vocabulary, tmp_path / "local", TENTH, workers=1)
+    for split in SPLITS:
+        assert document_set(tmp_path / "remote", split) == document_set(tmp_path / "local", split)
+    assert len(report.facts.sources) > 3 or "plain" not in path, "a plain file is split"
+    assert build(sources, small_vocabulary, tmp_path / "remote", TENTH, workers=1).up_to_date
+
+
+def test_plain_file_on_s3_is_split_over_workers(bucket: str, small_vocabulary: Path, tmp_path: Path) -> None:
+    sources = [f"{bucket}/plain/all.txt"]
+    assert len(plan_tasks(sources, small_vocabulary, tmp_path / "data", TENTH)) > 3
+    build(sources, small_vocabulary, tmp_path / "two", TENTH, workers=2)
+    build(sources, small_vocabulary, tmp_path / "one", TENTH, workers=1)
+    assert document_set(tmp_path / "two", "train") == document_set(tmp_path / "one", "train")
+
+
+def test_file_on_s3_that_is_missing_is_rejected(bucket: str) -> None:
+    with pytest.raises(InputError, match=re.escape("s3://corpus/absent.txt: no such file")):
+        list(read_documents([f"{bucket}/absent.txt"]))
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    content = b""
+    has_ranges = True
+
+    def do_HEAD(self) -> None:
+        self._send(body=False)
+
+    def do_GET(self) -> None:
+        self._send(body=True)
+
+    def _send(self, *, body: bool) -> None:
+        content = self.content
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.has_ranges else None
+        if self.path != "/all.txt":
+            self.send_error(404)
+            return
+        if match:
+            first, last = int(match[1]), min(int(match[2]), len(content) - 1)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            content = content[first : last + 1]
+        else:
+            self.send_response(200)
+        if self.has_ranges:
+            self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", '"one"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
+def web_url(request: pytest.FixtureRequest, documents_file: Path) -> Iterator[str]:
+    handler = type("Handler", (_Handler,), {"content": documents_file.read_bytes(), "has_ranges": request.param})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/all.txt"
+    server.shutdown()
+
+
+def test_build_from_web_server_equals_local_build(
+    web_url: str, documents_file: Path, small_vocabulary: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    assert supports_ranges(web_url) == ("no ranges" not in request.node.callspec.id)
+    build([web_url], small_vocabulary, tmp_path / "remote", TENTH, workers=1)
+    build([str(documents_file)], small_vocabulary, tmp_path / "local", TENTH, workers=1)
+    assert document_set(tmp_path / "remote", "train") == document_set(tmp_path / "local", "train")
+
+
+def test_web_server_without_the_file_is_one_line(web_url: str) -> None:
+    with pytest.raises(InputError, match="no such file") as raised:
+        list_files(web_url.replace("all", "none"))
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("s3://a/b", True), ("hf://datasets/x", True), ("hf:x", False), ("a/b.txt", False)]
+)
+def test_is_url_needs_a_scheme(name: str, expected: bool) -> None:
+    assert is_url(name) == expected
