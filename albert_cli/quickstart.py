@@ -27,7 +27,7 @@ from albert_cli import console, machine, store
 from albert_cli.errors import BusyError
 from albert_cli.formatting import join_words
 from albert_cli.randomness import hash_to_unit_interval
-from albert_cli.results import CONTROLS
+from albert_cli.results import CONTROLS, best_baseline
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -50,7 +50,7 @@ _MODEL_TITLES = {
     "pretrained": "mini ALBERT, pretrained",
     "init": "same init, not pretrained",
     "random": "random weights",
-    "bag_of_words": "bag of words",
+    "classical": "classical baseline",
     "majority": "majority class",
 }
 _MIN_MODULES = 8  # of a package that becomes a class of the task
@@ -296,11 +296,11 @@ def _summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
     """Return the scores of the model, its controls and the baselines, each with whether all seeds are above it."""
     keys = ("median", "spread", "scores_by_seed", "every_seed_above")
     models = {"pretrained": evaluation, **evaluation["controls"]}
-    bag_of_words = evaluation["baselines"]["words"]["accuracy"]
+    _, classical = best_baseline(evaluation["baselines"], "accuracy") or ("", 0.0)
     lowest = min(evaluation["scores_by_seed"].values())
     return {
         **{name: {key: scores[key] for key in keys if key in scores} for name, scores in models.items()},
-        "bag_of_words": {"median": bag_of_words, "every_seed_above": lowest > bag_of_words},
+        "classical": {"median": classical, "every_seed_above": lowest > classical},
         "majority": {"median": evaluation["majority"]},
     }
 
@@ -309,7 +309,7 @@ def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
     """Return, by control and baseline, whether every pretrained seed is above it for every number of sentences."""
     return {
         name: all(by_model[name]["every_seed_above"] for by_model in scores.values())
-        for name in (*CONTROLS, "bag_of_words")
+        for name in (*CONTROLS, "classical")
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,8 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from albert_cli import store
 
 RESULTS = "results.json"
+CROSS_VALIDATED = "cross_validated"  # of a baseline: its main metric on held-out parts of the training examples
 CONTROLS = {"init": "same init", "random": "random weights"}  # initial weights of a control, and its title
 Verdict = Literal["reached", "not reached", "diverged", "skipped"]
+
+
+def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
+    """Return the name and the dev score of the linear model that is best in cross-validation; None without models."""
+    if not baselines:
+        return None
+    name = max(baselines, key=lambda name: baselines[name].get(CROSS_VALIDATED, 0.0))
+    score = baselines[name].get(metric)
+    return None if score is None else (name, score)
 
 
 def standard_error(scores: Iterable[float]) -> float | None:
@@ -101,7 +111,7 @@ class TaskResult(Record):
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The name and the score of the linear model that is best by the main metric."""
+        """The name and the score of the classical baseline."""
         return None
 
 
@@ -246,9 +256,8 @@ class EvaluationResult(CheckpointResult):
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The name and the score of the linear model that is best by the main metric."""
-        scores = {name: metrics[self.metric] for name, metrics in self.baselines.items() if self.metric in metrics}
-        return max(scores.items(), key=lambda item: item[1], default=None)
+        """The name and the score of the linear model that cross-validation on the training examples chooses."""
+        return best_baseline(self.baselines, self.metric)
 
 
 class EnsembleMember(Record):

@@ -35,7 +35,7 @@ def test_task_tables_are_balanced_and_hide_names() -> None:
     assert not modules_by_split["train"] & modules_by_split["dev"]
 
 
-def summarize(init_scores: list[float], bag_of_words: float) -> dict[str, Any]:
+def summarize(init_scores: list[float], classical: float) -> dict[str, Any]:
     """Scores for one number of labelled sentences; the pretrained seeds have 0.5 to 0.52."""
     controls = {
         name: {
@@ -51,14 +51,14 @@ def summarize(init_scores: list[float], bag_of_words: float) -> dict[str, Any]:
         "scores_by_seed": {"0": 0.5, "1": 0.52, "2": 0.51},
         "controls": controls,
         "majority": 0.125,
-        "baselines": {"words": {"accuracy": bag_of_words}},
+        "baselines": {"words": {"accuracy": classical}},
     }
     return quickstart._summarize_scores(evaluation)
 
 
 def test_format_summary_states_verdict_for_every_seed() -> None:
-    few = summarize([0.49, 0.505, 0.48], bag_of_words=0.2)
-    many = summarize([0.47, 0.48, 0.49], bag_of_words=0.44)
+    few = summarize([0.49, 0.505, 0.48], classical=0.2)
+    many = summarize([0.47, 0.48, 0.49], classical=0.44)
     pretraining = {"mlm_loss": 4.0, "unigram_entropy": 6.3, "below_unigram_entropy": 2.3}
     result = {"pretraining": pretraining, "examples": [], "report": "report.html", "seconds": 281.0}
     lines = quickstart.format_summary({**result, "task": {"125": few, "2000": many}}).splitlines()
@@ -68,12 +68,13 @@ def test_format_summary_states_verdict_for_every_seed() -> None:
         "mini ALBERT, pretrained 51.0 (50.0 52.0 51.0) 51.0 (50.0 52.0 51.0)",
         "same init, not pretrained 49.0 (49.0 50.5 48.0) 48.0 (47.0 48.0 49.0)",
         "random weights 31.0 (30.0 31.0 32.0) 31.0 (30.0 31.0 32.0)",
-        "bag of words 20.0 44.0",
+        "classical baseline 20.0 44.0",
         "majority class 12.5 12.5",
     ]
     assert lines[10:12] == [
-        "with 125 sentences every pretrained seed is above: random weights, bag of words",
-        "with 2,000 sentences every pretrained seed is above: same init, not pretrained, random weights, bag of words",
+        "with 125 sentences every pretrained seed is above: random weights, classical baseline",
+        "with 2,000 sentences every pretrained seed is above: same init, not pretrained, random weights, "
+        "classical baseline",
     ]
     all_alike = quickstart.format_summary({**result, "task": dict.fromkeys(("125", "500", "2000"), many)})
     assert "with 125, 500 and 2,000 sentences every pretrained seed is above: same init" in all_alike

@@ -25,8 +25,8 @@ from albert_cli.tasks.glue import GLUE_SCORE_TASKS
 from albert_cli.tasks.registry import TASKS
 
 _BASELINES_NOTE = (
-    "classical: the better of two linear models trained on the same examples, one on TF-IDF weights of words and "
-    "bigrams (words), one on what the two texts have in common (overlap)"
+    "classical: a linear model trained on the same examples, the best in cross-validation on them: TF-IDF weights of "
+    "n-grams of words (words) or characters (characters), or what the two texts have in common (overlap)"
 )
 _INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}
 _HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
