@@ -17,6 +17,7 @@ import yaml
 from albert_cli import store
 from albert_cli.data.build import build_data
 from albert_cli.data.records import BuildSettings
+from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
 from tests.conftest import RECIPE
 from tests.helpers.data_directories import contents
@@ -78,9 +79,26 @@ def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     for job in ("1", "0"):
         env = environment(tmp_path, **shared, **array, SLURM_ARRAY_TASK_ID=job)
         assert f"job {job}/2, 2 tasks" in run(["bash", str(CLUSTER / "data.slurm")], env)
-    again = environment(tmp_path, **shared, SHARE="0/2")
-    assert "4 of 4 tasks are finished" in run(["bash", str(CLUSTER / "data.slurm")], again)
+    # Repeated alone, a job is still counted from the whole array.
+    alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
+    again = environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
+    repeated = run(["bash", str(CLUSTER / "data.slurm")], again)
+    assert "job 1/2, 2 tasks" in repeated and "4 of 4 tasks are finished" in repeated
     merged(tmp_path, sources, tiny_vocabulary, again)
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.kubernetes.yaml")), ids=lambda path: path.name)
+def test_kubernetes_file_is_valid(path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    for document in yaml.safe_load_all(path.read_text()):
+        validate.validate(document, "1.37", strict=True)
+
+
+def test_kubernetes_bad_input_is_not_retried() -> None:
+    job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())["spec"]
+    (rule,) = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
+    assert rule["onExitCodes"]["values"] == [ConfigError.exit_code, InputError.exit_code]
+    assert "backoffLimit" not in job and job["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
