@@ -1,11 +1,26 @@
-"""Split text into sentences with `sentencex`, guarded: no input makes it fail, and no character is lost."""
+"""Split text into sentences with `sentencex`, guarded: no input makes it fail, and no character is lost.
+
+`sentencex` knows no stops of Khmer and Tibetan, and Thai and Lao have none. So its sentences are split further:
+
+1. after the stops of Khmer and Tibetan;
+2. where a sentence is longer than anybody writes one, after commas and other clause marks, else at spaces, else
+   between characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from unicodedata import category, combining
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
+_KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
+_AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
+_CLAUSE_MARKS = ",;:،؛、，；：—"
+_CLAUSE_ENDS = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")
+_SCRIPTS_WITHOUT_STOPS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
+_CHINESE_AND_JAPANESE = re.compile("[\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _MAX_PARAGRAPH_CHARACTERS = 1 << 14
 _SPACE_SEARCH_CHARACTERS = 1 << 16  # how far before the limit a space is searched for
 
@@ -37,9 +52,69 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
     for paragraph in paragraphs:
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
-            stripped = (sentence.strip() for sentence in _segment(part, language))
-            sentences += [sentence for sentence in stripped if sentence]
+            for sentence in _segment(part, language):
+                sentences += _split_further(sentence)
     return sentences
+
+
+class _Lengths(NamedTuple):
+    """The longest sentence in characters, and the least length of the parts of a longer one."""
+
+    longest: int
+    part: int
+
+
+_SHORTEST_LIMIT = 200
+
+
+def _split_further(sentence: str) -> Iterator[str]:
+    """Yield a sentence of `sentencex`, or its parts, without white space at their ends; nothing for blank ones."""
+    parts = [sentence] if sentence.isascii() else _AFTER_STOPS.split(sentence)
+    for part in parts:
+        stripped = part.strip()
+        if len(stripped) > _SHORTEST_LIMIT:
+            yield from _split_clauses(stripped, _choose_lengths(stripped))
+        elif stripped:
+            yield stripped
+
+
+def _choose_lengths(sentence: str) -> _Lengths:
+    if len(_SCRIPTS_WITHOUT_STOPS.findall(sentence)) > len(sentence) // 2:
+        return _Lengths(_SHORTEST_LIMIT, 60)
+    if len(_CHINESE_AND_JAPANESE.findall(sentence)) > len(sentence) // 2:
+        return _Lengths(300, 60)
+    return _Lengths(1000, 200)
+
+
+def _split_clauses(sentence: str, lengths: _Lengths) -> Iterator[str]:
+    """Yield the clauses of a sentence that is too long, joined to parts of a readable length."""
+    if len(sentence) <= lengths.longest:
+        yield sentence
+        return
+    is_space_a_mark = lengths.longest == _SHORTEST_LIMIT
+    part = ""
+    for clause in _CLAUSE_ENDS.split(sentence):
+        if part and len(part) + len(clause) > lengths.longest:
+            yield part.strip()
+            part = ""
+        part += clause
+        while len(part) > lengths.longest:
+            end = _character_boundary(part, lengths.longest)
+            yield part[:end].strip()
+            part = part[end:]
+        if len(part) >= lengths.part and (is_space_a_mark or part.rstrip()[-1:] in _CLAUSE_MARKS):
+            yield part.strip()
+            part = ""
+    if part.strip():
+        yield part.strip()
+
+
+def _character_boundary(text: str, limit: int) -> int:
+    """Return the last position up to `limit` that is not before a combining mark or a vowel sign."""
+    for position in range(limit, limit // 2, -1):
+        if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
+            return position
+    return limit
 
 
 def _segment(paragraph: str, language: str) -> list[str]:

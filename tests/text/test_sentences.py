@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -67,3 +68,45 @@ def test_split_paragraphs_keeps_the_document_hash(text: str) -> None:
     lines = (" ".join(line.split()) for line in text.split("\n"))
     assert split_paragraphs(text) == list(filter(None, lines))
     assert hash_normalized_text(" ".join(split_paragraphs(text))) == document_hash(text)
+
+
+SENTENCES = {
+    "khmer": ("km", "ខ្ញុំទៅផ្សារ។ គាត់ទៅសាលា។ថ្ងៃនេះក្តៅ។", 3),
+    "tibetan": ("bo", "བཀྲ་ཤིས་བདེ་ལེགས། ང་ལ་ཁང་པ་ཡོད། །དེ་རིང་ཚ་བ་ཆེན་པོ་རེད།", 3),
+    "thai": ("th", "วันนี้อากาศดีมากเราจึงไปเดินเล่นที่สวนสาธารณะใกล้บ้าน แล้วฝนก็ตกลงมาอย่างหนัก " * 4, 4),
+    "lao": ("lo", "ມື້ນີ້ອາກາດດີຫຼາຍພວກເຮົາຈຶ່ງໄປຍ່າງຫຼິ້ນຢູ່ສວນສາທາລະນະໃກ້ບ້ານ ແລ້ວຝົນກໍ່ຕົກລົງມາ " * 4, 4),
+    "amharic": ("am", "ሰላም ነው። እንዴት ነህ። ደህና ነኝ።", 3),
+    "burmese": ("my", "ကျွန်တော်သွားတယ်။ သူလာတယ်။", 2),
+}
+
+
+@pytest.mark.parametrize(("language", "text", "count"), SENTENCES.values(), ids=SENTENCES)
+def test_split_scripts_without_latin_stops(language: str, text: str, count: int) -> None:
+    for code in (language, "en"):
+        sentences = split_sentences(text, code)
+        assert len(sentences) >= count
+        assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+WITHOUT_STOPS = {
+    "chinese": "今天天氣很好，我們去公園散步，後來下雨，大家回家吃飯，" * 40,
+    "thai without spaces": "ประเทศรัฐบาลประชาชนเศรษฐกิจ" * 60,
+    "english": "the ships left the harbour and sailed to the north, then they came back; " * 40,
+    "english without marks": "the ships left the harbour and sailed to the north " * 60,
+    "one word": "donaudampfschifffahrt" * 200,
+    "marks": "é,;" * 900,
+}
+
+
+@pytest.mark.parametrize("text", WITHOUT_STOPS.values(), ids=WITHOUT_STOPS)
+def test_split_long_paragraph_without_a_stop(text: str) -> None:
+    sentences = split_sentences(text)
+    assert len(sentences) > 1
+    assert max(map(len, sentences)) <= 1000
+    assert min(map(len, sentences[:-1])) >= 60
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+def test_split_keeps_a_long_sentence_that_people_write() -> None:
+    sentence = "When the ships, which had left the harbour in the morning, came back, " * 12 + "it was evening."
+    assert split_sentences(sentence) == [sentence]
