@@ -27,6 +27,17 @@ from albert_cli.cli.options import (
     Workers,
 )
 
+FileFormatOption = Annotated[
+    Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"],
+    typer.Option("--format", help="Format of the files and of stdin; auto: by their names. wiki: WikiExtractor's."),
+]
+DocumentOption = Annotated[
+    Literal["blank-line", "line", "file"], typer.Option("--document", help="Where a document of plain text ends.")
+]
+JoinLines = Annotated[
+    bool, typer.Option("--join-lines", help="Join wrapped lines: the lines up to a blank one are a paragraph.")
+]
+
 
 @verb(app)
 def vocab(
@@ -53,6 +64,9 @@ def vocab(
     max_line: MaxLine = "64MiB",
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
+    file_format: FileFormatOption = "auto",
+    document: DocumentOption = "blank-line",
+    join_lines: JoinLines = False,
     workers: Workers = 0,
     cluster: Cluster = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
@@ -70,7 +84,7 @@ def vocab(
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
-    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
+    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = build_vocabulary.VocabularySettings(
         size, cleaning, sample_size, character_coverage, seed, language, keep_zwnj, read
     )
@@ -94,6 +108,9 @@ def data(
     max_line: MaxLine = "64MiB",
     on_long_line: LongLine = "refuse",
     on_bad_bytes: BadBytes = "refuse",
+    file_format: FileFormatOption = "auto",
+    document: DocumentOption = "blank-line",
+    join_lines: JoinLines = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -109,7 +126,7 @@ def data(
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     share = parse_array_job(task, os.environ, out)
-    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line)
+    read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     with use_cluster(cluster):
         report = build_data(sources, vocab, out, settings, workers, share)

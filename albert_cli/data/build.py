@@ -191,7 +191,7 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
     """Divide the sources into tasks, in their order; the result is the same on every machine."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
-    for portion in split_sources(sources, settings.split_bytes):
+    for portion in split_sources(sources, settings.read, settings.split_bytes):
         name = _task_name(portion.number, portion.parts)
         directory = out / "shards" / name
         tasks.append(ShardTask(portion.parts, portion.number, name, directory, vocabulary_dir, identity, settings))

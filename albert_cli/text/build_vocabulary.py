@@ -21,7 +21,6 @@ from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
     USER_DEFINED_SYMBOLS,
-    exceeds_training_length,
     log_training_estimate,
     train_unigram,
     utf8_size,
@@ -75,11 +74,10 @@ class VocabularyRequest:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Sentences read, trained on, split because they are long, empty after the cleaning, and held out."""
+    """Sentences read, trained on, empty after the cleaning, and held out."""
 
     read: int
     training: int
-    split: int
     empty: int
     held_out: int
 
@@ -117,7 +115,7 @@ def build(
     """
     out = Path(out)
     settings = settings or VocabularySettings()
-    units = split_sources(sources)
+    units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.sources for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
     if manifest is not None:
@@ -177,7 +175,6 @@ def _train(
         sentences=SentenceCounts(
             read=sample.sentences_read,
             training=len(sentences),
-            split=sum(map(exceeds_training_length, sentences)),
             empty=empty,
             held_out=len(held_out),
         ),
@@ -196,8 +193,6 @@ def format_summary(built: BuiltVocabulary) -> str:
     details = [f"{report.characters / 1e6:.1f} M characters"]
     if sentences.held_out:
         details.append(f"{sentences.held_out:,} held out")
-    if sentences.split:
-        details.append(f"{sentences.split:,} long ones split")
     if sentences.empty:
         details.append(f"{sentences.empty:,} empty after cleaning left out")
     head = (

@@ -6,19 +6,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain
 
 from albert_cli.errors import InputError
 from albert_cli.randomness import repetitions
-from albert_cli.text import task_passages, text_readers
-from albert_cli.text.lines import NumberedLines, text_lines
+from albert_cli.text import document_readers, task_passages, text_readers
+from albert_cli.text.document_readers import peek_first_text_line
+from albert_cli.text.lines import text_lines
+from albert_cli.text.plain_text import MAX_DOCUMENT_CHARACTERS, iter_text_documents
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import CONVERT_ARRAY
 from albert_cli.text.sentences import split_long_text
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import SourceKind, resolve_sources
 
-_MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several
 _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 
@@ -36,8 +36,9 @@ def read_documents(sources: Sequence[str], settings: ReadSettings | None = None)
     Invalid UTF-8, lone surrogates and NUL raise `InputError` with their position or, with "replace", become U+FFFD
     (NUL is dropped). Raises `InputError` for missing or unreadable sources and for lines that are too long.
     """
-    for source in resolve_sources(sources):
-        for document in read_part(SourcePart(source), settings or ReadSettings(), ReadCounter()):
+    settings = settings or ReadSettings()
+    for source in resolve_sources(sources, settings.format):
+        for document in read_part(SourcePart(source), settings, ReadCounter()):
             for _ in range(document_repetitions(document, source.weight)):
                 yield document
 
@@ -65,7 +66,7 @@ def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) ->
     for text in _READERS[kind](part, settings, counter):
         if "\r" in text:  # a carriage return alone ends a line too, in files of old Macintoshes
             text = text.replace("\r\n", "\n").replace("\r", "\n")
-        for document in split_long_text(text, _MAX_DOCUMENT_CHARACTERS):
+        for document in split_long_text(text, MAX_DOCUMENT_CHARACTERS):
             if not document.isspace():
                 yield Document(document)
 
@@ -80,50 +81,28 @@ def _read_installed_docs(part: SourcePart, counter: ReadCounter) -> Iterator[Doc
 
 def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the documents of stdin: JSON lines if the first line that is not blank begins an object, else text."""
-    lines = text_lines(part, settings, counter)
-    first_lines: list[tuple[int, str]] = []
-    start = ""
-    for number, line in lines:
-        first_lines.append((number, line))
-        start = line.lstrip()
-        if start:
-            break
+    start, lines = peek_first_text_line(text_lines(part, settings, counter))
     if _ARRAY_OF_OBJECTS.match(start):
-        raise InputError("-: is a JSON array, not JSON lines", f"convert it before the pipe: {CONVERT_ARRAY}")
-    all_lines = chain(first_lines, lines)
+        hint = f"use --format json, or convert it before the pipe: {CONVERT_ARRAY}"
+        raise InputError("-: is a JSON array, not JSON lines", hint)
     if start.startswith("{"):
-        yield from text_readers.iter_json_texts(all_lines, part, settings, counter)
+        yield from text_readers.iter_json_texts(lines, part, settings, counter)
     else:
-        yield from _iter_text_documents(all_lines)
+        yield from iter_text_documents(lines, settings)
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the documents of a text file."""
-    return _iter_text_documents(text_lines(part, settings, counter))
-
-
-def _iter_text_documents(numbered_lines: NumberedLines) -> Iterator[str]:
-    """Yield the lines up to a blank line, each a paragraph or a sentence, as one document."""
-    document: list[str] = []
-    characters = 0
-    # A carriage return alone ends a line too, in files of old Macintoshes.
-    for line in chain.from_iterable(text.split("\r") for _, text in numbered_lines):
-        is_blank = not line or line.isspace()
-        if document and (is_blank or characters + len(line) > _MAX_DOCUMENT_CHARACTERS):
-            yield "\n".join(document)
-            document = []
-            characters = 0
-        if not is_blank:
-            document.append(line)
-            characters += len(line)
-    if document:
-        yield "\n".join(document)
+    return iter_text_documents(text_lines(part, settings, counter), settings)
 
 
 _TextReader = Callable[[SourcePart, ReadSettings, ReadCounter], Iterator[str]]
 _READERS: dict[SourceKind, _TextReader] = {
     "text": _read_text,
     "stdin": _read_stdin,
+    "json": document_readers.read_json_document,
+    "wiki": document_readers.read_wikiextractor,
+    "arrow": document_readers.read_arrow_texts,
     "jsonl": text_readers.read_json_texts,
     "csv": text_readers.read_table_texts,
     "tsv": text_readers.read_table_texts,

@@ -106,7 +106,7 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
         # Two letters such as "PK" may begin a text; a NUL soon after them does not occur in one.
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
             hint = "decompress it, or for vocab and data add the ending that names the compression, such as .gz"
-            if part.source.kind == "stdin":
+            if part.source.path is None:
                 hint = "decompress it before the pipe"
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 

@@ -62,7 +62,7 @@ def _map_work_units(
     This process reads stdin, which only it can, and the installed documentation, which it may have in memory; a pool
     reads everything else. The first of the arguments is the unit.
     """
-    local = [unit for unit in units if any(part.source.kind in ("stdin", "docs") for part in unit.parts)]
+    local = [unit for unit in units if unit.is_stream or any(part.source.kind == "docs" for part in unit.parts)]
     pooled = [unit for unit in units if unit not in local]
     for group, processes in ((local, 1), (pooled, min(workers or machine.available_cores(), len(pooled)))):
         calls = (make_arguments(unit) for unit in group)

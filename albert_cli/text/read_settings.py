@@ -10,22 +10,33 @@ from albert_cli.errors import ConfigError
 
 OnBadBytes = Literal["refuse", "replace"]
 OnLongLine = Literal["refuse", "skip"]
+DocumentRule = Literal["blank-line", "line", "file"]
+FileFormat = Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"]
 _UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
 _SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*([kmg]?i?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """The options of reading text; max_line: bytes of the longest line, record or cell."""
+    """The options of reading text.
+
+    max_line: bytes of the longest line, record or cell; format: of files and stdin, "auto": by the name's ending;
+    document: the end of a document in plain text; join_lines: paragraphs are wrapped, and blank lines end them.
+    """
 
     on_bad_bytes: OnBadBytes = "refuse"
     text_field: str = "text"
     max_line: int = 64 << 20
     on_long_line: OnLongLine = "refuse"
+    format: FileFormat = "auto"
+    document: DocumentRule = "blank-line"
+    join_lines: bool = False
 
     def __post_init__(self) -> None:
         if self.max_line < 1 << 10:
             raise ConfigError(f"--max-line {self.max_line}: must be at least 1KiB")
+        if self.join_lines and self.document == "line":
+            raise ConfigError("--join-lines contradicts --document line", "omit one of them")
 
 
 def parse_size(text: str) -> int:

@@ -118,6 +118,39 @@ def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) ->
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
 
 
+def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObject]]:
+    """Yield (row number from 1, row) of one column of an Arrow file, in the stream or the file format."""
+    import pyarrow as pa
+
+    name = part.source.name
+    with ensure_unmodified(part), translate_read_errors(name):
+        try:
+            with pa.memory_map(name) as source:
+                number = 0
+                for batch in _iter_arrow_batches(source):
+                    column = _find_column(field, batch.schema.names, name)
+                    for start in range(0, batch.num_rows, _PARQUET_BATCH_ROWS):
+                        for row in batch.select([column]).slice(start, _PARQUET_BATCH_ROWS).to_pylist():
+                            number += 1
+                            yield number, row
+        except (pa.ArrowException, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"{name}: not a readable Arrow file ({reason})", "copy it again") from None
+
+
+def _iter_arrow_batches(source: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        reader = pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        yield from pa.ipc.open_stream(source)
+        return
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+
+
 def _find_column(field: str, existing: Sequence[str], name: str) -> str:
     """Return the column of a field; for a nested key such as `content.text` that is `content`."""
     column = field if field in existing else field.partition(".")[0]

@@ -5,25 +5,42 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.text.read_settings import FileFormat
 from albert_cli.text.remote_files import is_url, list_files, supports_ranges
 
 SourceKind: TypeAlias = Literal[
-    "text", "jsonl", "csv", "tsv", "parquet", "squad", "squad-answers", "race", "hub", "docs", "stdin"
+    "text",
+    "jsonl",
+    "json",
+    "csv",
+    "tsv",
+    "parquet",
+    "arrow",
+    "wiki",
+    "squad",
+    "squad-answers",
+    "race",
+    "hub",
+    "docs",
+    "stdin",
 ]
 KIND_BY_ENDING: dict[str, SourceKind] = {
     ".txt": "text",
     ".jsonl": "jsonl",
+    ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
 }
 TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the sources KIND:FILES
     "squad": ".json",
@@ -31,11 +48,15 @@ TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the sources KIND:FILES
     "race": ".txt",
 }
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+_UNCOMPRESSED = (".parquet", ".arrow")  # these compress their columns themselves
+_WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
+_DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
 _COMPRESSED_ENDINGS = tuple(
-    ending + compression for ending in KIND_BY_ENDING if ending != ".parquet" for compression in COMPRESSIONS
+    ending + compression for ending in KIND_BY_ENDING if ending not in _UNCOMPRESSED for compression in COMPRESSIONS
 )
 _ALL_ENDINGS = (*KIND_BY_ENDING, *_COMPRESSED_ENDINGS)
 _ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
+STDIN = "-"
 _MAX_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_FORMS = (
@@ -60,7 +81,8 @@ class TextSource:
     @property
     def path(self) -> Path | None:
         """The local file, or None for a URL or a stream."""
-        return None if self.kind in ("hub", "docs", "stdin") or self.is_remote else Path(self.name)
+        is_stream = self.kind in ("hub", "docs") or self.name == STDIN
+        return None if is_stream or self.is_remote else Path(self.name)
 
     @property
     def is_remote(self) -> bool:
@@ -70,7 +92,7 @@ class TextSource:
     @property
     def can_be_split(self) -> bool:
         """True if a part of the file can be read alone, because its records begin and end at line ends."""
-        has_lines = self.kind in ("text", "jsonl") and not self.compression
+        has_lines = self.kind in ("text", "jsonl") and not self.compression and self.name != STDIN
         return has_lines and (not self.is_remote or supports_ranges(self.name))
 
 
@@ -104,14 +126,17 @@ class HubDataset:
         return cls(name, config, split or "train", int(rows), document)
 
 
-def resolve_sources(sources: Sequence[str]) -> list[TextSource]:
-    """Return the files and streams of the sources, in order, each once; raise `InputError` for what does not exist."""
+def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") -> list[TextSource]:
+    """Return the files and streams of the sources, in order, each once; raise `InputError` for what does not exist.
+
+    file_format: of files and stdin; "auto" reads it from their names.
+    """
     if not sources:
         raise InputError("no source of text", _SOURCE_FORMS)
     resolved: dict[tuple[SourceKind, str], TextSource] = {}
     for argument in sources:
         name, weight = _split_weight(argument)
-        for source in _resolve_one(name, weight):
+        for source in _resolve_one(name, weight, file_format):
             # Links stay as named, so the path is made absolute without resolving them.
             path = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100
             earlier = resolved.setdefault((source.kind, path), source)
@@ -132,11 +157,11 @@ def _split_weight(argument: str) -> tuple[str, float]:
     return match[1], weight
 
 
-def _resolve_one(name: str, weight: float) -> list[TextSource]:
-    if name == "-":
-        return [TextSource(name, "stdin", weight=weight)]
+def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
+    if name == STDIN:
+        return [TextSource(name, "stdin" if file_format == "auto" else file_format, weight=weight)]
     if is_url(name):
-        return _describe_urls(name, weight)
+        return _describe_urls(name, weight, file_format)
     if name.startswith("hf:"):
         HubDataset.parse(name)
         return [TextSource(name, "hub", weight=weight)]
@@ -147,32 +172,57 @@ def _resolve_one(name: str, weight: float) -> list[TextSource]:
     for kind, ending in TASK_FILE_ENDINGS.items():
         prefix = f"{kind}:"
         if name.startswith(prefix):
-            files = _find_files(name.removeprefix(prefix), (ending,), f"use a file that ends in {ending}")
+            is_task_file = partial(_has_ending, (ending,))
+            files = _find_files(name.removeprefix(prefix), is_task_file, f"use a file that ends in {ending}")
             return [TextSource(str(path), kind, "", weight) for path in files]
-    return [_describe_file(path, weight) for path in _find_files(name, _ALL_ENDINGS, _ENDINGS_HINT)]
+    is_readable = _is_known if file_format == "auto" else _is_any
+    return [_describe_file(path, weight, file_format) for path in _find_files(name, is_readable, _ENDINGS_HINT)]
 
 
-def _describe_urls(name: str, weight: float) -> list[TextSource]:
+def _describe_urls(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
     """Describe the files behind a URL, which may be a glob or a folder."""
-    urls = list_files(name)
-    known = [url for url in urls if url.lower().partition("?")[0].endswith(_ALL_ENDINGS)]
-    if not known:
+    sources = []
+    for url in list_files(name):
+        path = Path(url.partition("?")[0])
+        if file_format != "auto" or _is_known(path):
+            sources.append(replace(_describe_file(path, weight, file_format), name=url))
+    if not sources:
         raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
-    return [replace(_describe_file(Path(url.partition("?")[0]), weight), name=url) for url in known]
+    return sources
 
 
-def _describe_file(path: Path, weight: float) -> TextSource:
-    """Read a file's kind and compression from its endings, which are known."""
+def _has_ending(endings: tuple[str, ...], path: Path) -> bool:
+    return path.name.lower().endswith(endings)
+
+
+def _is_known(path: Path) -> bool:
+    """Return True if a file's name tells its kind."""
+    return _has_ending(_ALL_ENDINGS, path) or bool(_WIKIEXTRACTOR.fullmatch(path.name))
+
+
+def _is_any(path: Path) -> bool:
+    return True
+
+
+def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSource:
+    """Read a file's compression and, unless a format is chosen, its kind from its name."""
     suffixes = Path(path.name.lower()).suffixes
-    compression = suffixes.pop() if suffixes[-1] in COMPRESSIONS else ""
-    return TextSource(str(path), KIND_BY_ENDING[suffixes[-1]], compression, weight)
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    kind: SourceKind
+    if file_format != "auto":
+        kind = file_format
+    elif _WIKIEXTRACTOR.fullmatch(path.name):
+        kind = "wiki"
+    else:
+        kind = KIND_BY_ENDING[suffixes[-1]]
+    return TextSource(str(path), kind, compression, weight)
 
 
-def _find_files(name: str, endings: tuple[str, ...], endings_hint: str) -> list[Path]:
-    """Return the files of a path, folder or glob, sorted; a folder's by their endings, in lower or upper case."""
+def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
+    """Return the files of a path, folder or glob, sorted; of a folder those that are readable by their names."""
     path = Path(name)
     if path.is_dir():
-        return _find_files_in_folder(path, endings, endings_hint)
+        return _find_files_in_folder(path, is_readable, endings_hint)
     files = [path]
     if not path.exists() and glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (the pattern may be absolute)
@@ -184,22 +234,22 @@ def _find_files(name: str, endings: tuple[str, ...], endings_hint: str) -> list[
             raise InputError(f"{file}: no such file or folder", _SOURCE_FORMS)
         if not file.is_file():
             raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
-        if not file.name.lower().endswith(endings):
+        if not is_readable(file):
             raise InputError(f"{file}: unknown kind of file", endings_hint)
     return files
 
 
-def _find_files_in_folder(folder: Path, endings: tuple[str, ...], endings_hint: str) -> list[Path]:
-    """Return a folder's files with these endings, without hidden ones; print the names of some of the others.
+def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
+    """Return a folder's readable files, without hidden ones; print the names of some of the others.
 
     Raises `InputError` if there are none, and for a link that leaves the folder: whoever made the folder could
     otherwise choose any file of this machine.
     """
     visible = list(_iter_visible_files(folder))
-    files = [path for path in visible if path.name.lower().endswith(endings)]
+    files = [path for path in visible if is_readable(path) and path.name not in _DATASETS_METADATA]
     if not files:
         raise InputError(f"{folder}: no file with a known ending in this folder", endings_hint)
-    skipped = [path.name for path in visible if not path.name.lower().endswith(endings)]
+    skipped = [path.name for path in visible if path not in set(files)]
     if skipped:
         ellipsis = ", …" if len(skipped) > _LISTED_FILES else ""
         console.info(f"{folder}: skipped files of other kinds: {', '.join(skipped[:_LISTED_FILES])}{ellipsis}")

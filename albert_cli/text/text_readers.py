@@ -12,6 +12,7 @@ from albert_cli.text.fields import find_field, to_text
 from albert_cli.text.hub_datasets import open_rows, translate_hub_errors
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.lines import NumberedLines, check_characters, reject_or_count_long_line, text_lines
+from albert_cli.text.plain_text import join_wrapped_lines
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import (
     has_wrong_delimiter,
@@ -34,11 +35,11 @@ def iter_json_texts(
 ) -> Iterator[str]:
     """Yield the text field of each line's JSON object."""
     for number, record in iter_json_objects(lines, part.location):
-        text = _find_text(record, settings, partial(part.location, number))
+        text = find_text(record, settings, partial(part.location, number))
         yield from _check_text(text, part, number, settings, counter)
 
 
-def _find_text(record: Mapping[str, object], settings: ReadSettings, location: Callable[[], str]) -> str | None:
+def find_text(record: Mapping[str, object], settings: ReadSettings, location: Callable[[], str]) -> str | None:
     """Return a record's text, None if it is null; raise `InputError` if the field is missing or is no text."""
     try:
         return to_text(find_field(record, settings.text_field))
@@ -53,7 +54,8 @@ def _check_text(
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
     else:
-        yield check_characters(text, part.location, number, settings.on_bad_bytes, counter)
+        text = check_characters(text, part.location, number, settings.on_bad_bytes, counter)
+        yield join_wrapped_lines(text) if settings.join_lines else text
 
 
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
@@ -84,7 +86,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
 def read_parquet_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a Parquet file."""
     for number, row in iter_parquet_rows(part, [settings.text_field]):
-        text = _find_text(row, settings, lambda: part.source.name)
+        text = find_text(row, settings, lambda: part.source.name)
         yield from check_text(text, part, number, settings, counter)
     with open_part(part, counter):  # for the hash alone: the Parquet reader does not read in order
         pass
@@ -125,7 +127,7 @@ def _iter_hub_rows(
 ) -> Iterator[_HubRow]:
     """Yield the rows that have a text; raise `InputError` if a column is missing or holds no text."""
     for number, row in enumerate(rows, 1):
-        text = _find_text(row, settings, lambda: f"{name}: row {number}")  # noqa: B023  (called at once)
+        text = find_text(row, settings, lambda: f"{name}: row {number}")  # noqa: B023  (called at once)
         if dataset.document and dataset.document not in row:
             message = f"{name}: row {number}: no field {dataset.document!r} (fields: {', '.join(row)})"
             raise InputError(message, "choose another with ?document=COLUMN")

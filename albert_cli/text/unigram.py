@@ -160,13 +160,6 @@ def _round_scores(proto: Any) -> None:
         piece.score = round(piece.score * _SCORE_STEPS_PER_NAT) / _SCORE_STEPS_PER_NAT
 
 
-def exceeds_training_length(sentence: str) -> bool:
-    """Return True if the training splits the sentence."""
-    if len(sentence) <= _MAX_SENTENCE_BYTES // 4:
-        return False
-    return len(_insert_boundaries(sentence).encode()) > _MAX_SENTENCE_BYTES
-
-
 def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]:
     """Yield the sentences with boundaries, in parts that are short enough to be used."""
     for sentence in sentences:

@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 from albert_cli.text.corpus import Document, hash_part, read_part
 from albert_cli.text.hub_datasets import count_files
 from albert_cli.text.read_settings import ReadSettings
-from albert_cli.text.source_parts import ReadCounter, SourcePart, source_signature
-from albert_cli.text.sources import TextSource, resolve_sources
+from albert_cli.text.source_parts import FileSignature, ReadCounter, SourcePart, source_signature
+from albert_cli.text.sources import STDIN, TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
 _MAX_WORK_UNITS = 8192  # each becomes six shard files, and Linux lets a process map 65,530
@@ -64,7 +64,7 @@ class WorkUnit:
     @property
     def is_stream(self) -> bool:
         """True for stdin, which only this process can read, and only once."""
-        return any(part.source.kind == "stdin" for part in self.parts)
+        return any(part.source.name == STDIN for part in self.parts)
 
     @property
     def is_hub_dataset(self) -> bool:
@@ -106,14 +106,17 @@ def _describe_part(part: SourcePart) -> SourcePartRecord:
     return record
 
 
-def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> list[WorkUnit]:
+def split_sources(
+    sources: Sequence[str], read: ReadSettings | None = None, unit_bytes: int = WORK_UNIT_BYTES
+) -> list[WorkUnit]:
     """Return the work units of the sources, in order, without opening a local file.
 
     A plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`, a data set on the Hub into its files. Every
     other large file is one unit, and small files that follow one another share a unit. A very large corpus doubles
     `unit_bytes` until the units are few enough.
     """
-    files = [(source, source_signature(source)) for source in resolve_sources(sources)]
+    read = read or ReadSettings()
+    files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
     total = sum(signature[0] for _, signature in files if signature)
     while total > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
@@ -126,7 +129,9 @@ def split_sources(sources: Sequence[str], unit_bytes: int = WORK_UNIT_BYTES) -> 
             groups += [[part] for part in _split_hub_dataset(source)]
             free_bytes = -1
         elif text_bytes >= unit_bytes:
-            groups += [[part] for part in _split_file(source, signature, unit_bytes)]
+            is_one_document = source.kind == "text" and read.document == "file"
+            can_be_split = source.can_be_split and not is_one_document
+            groups += [[part] for part in _split_file(source, signature, unit_bytes if can_be_split else None)]
             free_bytes = -1
         elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:
             groups.append([SourcePart(source, signature=signature)])
@@ -146,8 +151,9 @@ def _split_hub_dataset(source: TextSource) -> list[SourcePart]:
     return [SourcePart(source, start, end) for start, end in pairwise(bounds)]
 
 
-def _split_file(source: TextSource, signature: tuple[int, int, int] | None, unit_bytes: int) -> list[SourcePart]:
-    if signature is None or not source.can_be_split:
+def _split_file(source: TextSource, signature: FileSignature | None, unit_bytes: int | None) -> list[SourcePart]:
+    """Return the parts of a file; unit_bytes: their size, None for one part."""
+    if signature is None or unit_bytes is None:
         return [SourcePart(source, signature=signature)]
     starts = range(0, signature[0], unit_bytes)
     ends = [*starts[1:], None]

@@ -110,7 +110,7 @@ IMPOSSIBLE: dict[str, tuple[str, int, type[Exception], str]] = {
         InputError,
         "too few for the text's characters",
     ),
-    "a sentence without end": ("a" * 10_000, 100, InputError, "at most 16 tokens"),
+    "a sentence without end": ("a" * 10_000, 100, InputError, "the text allows at most"),
     "less than the symbols": ("Some text.", 13, ConfigError, "too small"),
     "no size": ("Some text.", -1, ConfigError, "too small"),
     "more than can be numbered": ("Some text.", 2**31, ConfigError, "too large"),
