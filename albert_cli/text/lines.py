@@ -9,6 +9,7 @@ from albert_cli.errors import InputError
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
+from albert_cli.text.sources import STDIN
 
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
@@ -106,7 +107,7 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
         # Two letters such as "PK" may begin a text; a NUL soon after them does not occur in one.
         if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
             hint = "decompress it, or for vocab and data add the ending that names the compression, such as .gz"
-            if part.source.path is None:
+            if part.source.name == STDIN:
                 hint = "decompress it before the pipe"
             raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
 

@@ -125,7 +125,7 @@ def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObj
     name = part.source.name
     with ensure_unmodified(part), translate_read_errors(name):
         try:
-            with pa.memory_map(name) as source:
+            with pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name) as source:
                 number = 0
                 for batch in _iter_arrow_batches(source):
                     column = _find_column(field, batch.schema.names, name)
