@@ -15,13 +15,15 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
+from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array
 from albert_cli.tasks.classification import LogitsTask, label_array
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
@@ -31,6 +33,7 @@ from albert_cli.text.vocabulary import Vocabulary
 MAX_ANSWER_TOKENS = 128  # of question and option; the last ones as in the reference, because the option comes last
 MAX_OPTIONS = len(ascii_uppercase)  # an option is named by a letter
 _ARCHITECTURE = "ForMultipleChoice"
+_MASKED_LOGIT = -1e30  # of the options that a question lacks
 _BLANK = re.compile("_+")
 _SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
@@ -81,22 +84,24 @@ class Choice(LogitsTask[ChoiceExample]):
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Encode a sequence per option, passage first; all questions have the same number of options.
+        """Encode a sequence per option, passage first; questions with fewer options are padded with empty sequences.
 
         Question and option retain their last 128 tokens (at most half of a shorter limit), the passage its first ones.
         """
         size = len(examples)
-        choices = len(examples[0].options) if examples else 1
-        assert all(len(example.options) == choices for example in examples), "a task has one number of options"
+        counts = np.array([len(example.options) for example in examples], dtype=np.int64)
+        choices = int(counts.max(initial=1))
         passages = [example.passage for example in examples]
-        answers = [answer for example in examples for answer in example.answers]
+        answers = [answer for e in examples for answer in [*e.answers, *[""] * (choices - len(e.options))]]
         ids, slices = tokenize(passages + answers, vocabulary)
+        is_padding = (np.arange(choices) >= counts[:, None]).ravel()
         passage = slices.select(np.repeat(np.arange(size), choices))
         answer = slices.select(np.arange(size, len(slices.start)))
         room = max_seq_length - SPECIALS
         answer_length = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (room + 1) // 2))
-        passage_length = np.minimum(passage.length, room - answer_length)
+        passage_length = np.where(is_padding, 0, np.minimum(passage.length, room - answer_length))
         is_cut = (passage_length < passage.length) | (answer_length < answer.length)
+        is_cut &= ~is_padding
         return PairFeatures(
             ids=ids,
             first=TokenSlices(passage.start, passage_length),
@@ -107,15 +112,33 @@ class Choice(LogitsTask[ChoiceExample]):
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
             group=choices,
+            options=counts if is_padding.any() else None,
         )
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
         return MultipleChoice(config, len(self.labels))
 
+    def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
+        """Return the cross-entropy over each question's options, summed over questions."""
+        assert isinstance(model, MultipleChoice)
+        model.choices = (len(batch.offsets) - 1) // len(labels)
+        if labels.ndim == 1:
+            return super().loss_sum(model, batch, labels, device)
+        label_N, count_N = to_device([labels[:, 0].copy(), labels[:, 1].copy()], device)
+        logits_NC = model(pack(batch, device)).float()
+        is_padding_NC = torch.arange(model.choices, device=device) >= count_N[:, None]
+        return self.summed_loss(logits_NC.masked_fill(is_padding_NC, _MASKED_LOGIT), label_N)
+
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
         assert isinstance(model, MultipleChoice)
         model.choices = features.group
-        return super().predict(model, features, device)
+        logits = super().predict(model, features, device)
+        if features.options is not None:
+            logits[np.arange(features.group) >= features.options[:, None]] = _MASKED_LOGIT
+        return logits
+
+    def output_labels(self, example: ChoiceExample) -> tuple[str, ...]:
+        return self.labels[: len(example.options)]
 
     def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
         """Compute accuracy, also of every group of examples, and the mean loss."""
@@ -126,7 +149,7 @@ class Choice(LogitsTask[ChoiceExample]):
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
         """Return the loss of uniform guesses: a model with one logit an option cannot learn the options' positions."""
-        return float(np.log(len(self.labels)))
+        return float(np.mean(np.log([len(example.options) for example in train])))
 
     def example_fields(self, example: ChoiceExample) -> dict[str, object]:
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}

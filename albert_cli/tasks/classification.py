@@ -80,6 +80,10 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
     def example_fields(self, example: LabeledT) -> dict[str, object]:
         """Return the example's own fields in a line of predictions."""
 
+    def output_labels(self, example: LabeledT) -> tuple[str, ...]:
+        """Return the labels of an example's logits."""
+        return self.labels
+
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
         """Return the loss per example."""
         return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
@@ -129,7 +133,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
             else:
                 line["prediction"] = self.labels[int(logits.argmax())]
                 # A multiple-choice task that predicts has labels for more options than a question has.
-                named = zip(self.labels, probabilities, strict=False)
+                named = zip(self.output_labels(example), probabilities, strict=False)
                 line["probabilities"] = {name: round(float(probability), 5) for name, probability in named}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines

@@ -36,7 +36,10 @@ class Features(ABC):
 
     @abstractmethod
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """Pack the items at `index` [B] in that order; return them with their labels (None if hidden)."""
+        """Pack the items at `index` [B] in that order; return them with their labels (None if hidden).
+
+        Labels are [B], or [B, 2] with the number of options of each item.
+        """
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -95,7 +98,8 @@ class PairFeatures(Features):
     """N examples of `group` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, assembled when a batch is sampled.
 
     `first` and `second` are slices of `ids` int32, one for each of S = N * group sequences. `is_pair` bool [S] is true
-    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden.
+    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden. `options` [N] counts the
+    sequences of each example that are not padding, if the numbers differ.
     """
 
     ids: Int32
@@ -107,6 +111,7 @@ class PairFeatures(Features):
     cls_id: int
     sep_id: int
     group: int = 1
+    options: Int64 | None = None
 
     @property
     def lengths(self) -> Int64:
@@ -124,7 +129,11 @@ class PairFeatures(Features):
         first = (self.ids, self.first.select(rows))
         second = (self.ids, self.second.select(rows))
         packed = pack_pairs(first, second, self.is_pair[rows], self.cls_id, self.sep_id)
-        return packed, None if self.labels is None else self.labels[index]
+        if self.labels is None:
+            return packed, None
+        if self.options is None:
+            return packed, self.labels[index]
+        return packed, np.stack([self.labels[index], self.options[index]], axis=1)
 
 
 def pack_pairs(

@@ -95,7 +95,8 @@ def _splits(settings: TableSettings, files: Mapping[str, str]) -> _Splits:
 
 def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> Choice:
     columns = find_choice_columns(reference, settings)
-    count = len(read_options(reference, columns, 0))
+    counts = sorted(_option_counts(settings, tables))
+    count = str(counts[-1]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
     labels = _choice_labels(settings, tables)
     texts = [index for index in (columns.passage, columns.question) if index is not None]
     names = " and ".join(repr(reference.columns[index]) for index in texts)
@@ -104,10 +105,20 @@ def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTab
     warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
     return Choice(
         **_splits(settings, tables.files),
-        labels=tuple(ascii_uppercase[:count]),
+        labels=tuple(ascii_uppercase[: counts[-1]]),
         metrics=("accuracy",),
         source=ChoiceTableSource(tables, labels),
     )
+
+
+def _option_counts(settings: TableSettings, tables: TableFiles) -> set[int]:
+    """Return the numbers of options that questions have in any file."""
+    counts = set()
+    for split in tables.files:
+        table = tables.table(split)
+        columns = find_choice_columns(table, settings)
+        counts |= {len(read_options(table, columns, row)) for row in range(len(table.cells))}
+    return counts
 
 
 def _choice_labels(settings: TableSettings, tables: TableFiles) -> ChoiceLabels:
@@ -306,9 +317,6 @@ class ChoiceTableSource:
             require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
         examples = []
         for index, row in enumerate(read_choice_rows(table, columns)):
-            if len(row.options) != len(task.labels):
-                message = f"{row.where}: {len(row.options)} choices where train has {len(task.labels)}"
-                raise InputError(message, "use one number of choices in a table")
             cells = table.cells[index]
             passage = "" if columns.passage is None else cells[columns.passage]
             question = "" if columns.question is None else cells[columns.question]
