@@ -9,8 +9,9 @@ from typing import Final
 from albert_cli import config, console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
+from albert_cli.experiments.metrics import EXACT
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
-from albert_cli.experiments.recipe import EXACT, Experiment, PaperClaim, ScaleName
+from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
 
 # Numbers of devices for which hours are printed in addition to one.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}

@@ -42,7 +42,7 @@ class MinimalPair(BaseModel):
 
     @property
     def phenomenon(self) -> str:
-        """The grammatical phenomenon that the pair tests."""
+        """Name of the grammatical phenomenon."""
         return self.linguistics_term or self.uid or "all"
 
 

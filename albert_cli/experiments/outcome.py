@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -15,8 +16,9 @@ from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
+from albert_cli.experiments.metrics import AVERAGE
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
-from albert_cli.experiments.recipe import AVERAGE, PaperTable
+from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
     PretrainResult,
@@ -93,10 +95,7 @@ class Outcome:
             "kind": "experiment",
             "experiment": self.plan.experiment.name,
             "scale": self.plan.request.scale,
-            "values": {
-                variant: {metric: {str(s): v for s, v in by_seed.items()} for metric, by_seed in metrics.items()}
-                for variant, metrics in self.values.items()
-            },
+            "values": {variant: _with_text_seeds(metrics) for variant, metrics in self.values.items()},
             "diverged": dict(self.diverged),
             "matched_times": {name: matched.to_json() for name, matched in self.plan.matched_times.items()},
             "skipped": dict(self.plan.skipped),
@@ -152,16 +151,21 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             values[variant]["speedup"] = speedups
     return Outcome(
         plan,
-        values={
-            variant: {metric: {s: float(v[0]) for s, v in by_seed.items()} for metric, by_seed in metrics.items()}
-            for variant, metrics in values.items()
-        },
+        values={variant: _without_errors(metrics) for variant, metrics in values.items()},
         layer_steps=layer_steps,
         curves=curves,
         task_titles=task_titles,
         diverged=Counter(run.variant for run in plan.runs if _has_diverged(plan, run)),
         claims=[check_claim(claim, values) for claim in plan.claims],
     )
+
+
+def _with_text_seeds(metrics: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    return {metric: {str(seed): value for seed, value in by_seed.items()} for metric, by_seed in metrics.items()}
+
+
+def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
+    return {metric: {seed: float(value[0]) for seed, value in by_seed.items()} for metric, by_seed in metrics.items()}
 
 
 def _has_diverged(plan: ExperimentPlan, run: VariantRun) -> bool:
@@ -247,8 +251,9 @@ def _measure_word_order(probe: ProbeResult) -> _TaskMeasurement:
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
     """Return the metrics of a task that a table of the paper has in place of the usual ones."""
     prefix = f"task_{task}_"
-    names = [name for table in plan.experiment.tables for metrics in table.metrics.values() for name in metrics]
-    return [name.removeprefix(prefix) for name in dict.fromkeys(names) if name.startswith(prefix)]
+    columns = [metrics for table in plan.experiment.tables for metrics in table.metrics.values()]
+    names = dict.fromkeys(itertools.chain.from_iterable(columns))
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _measure_task(result: TaskScore, metrics: Metrics, extra: Metrics) -> _TaskMeasurement:

@@ -19,9 +19,10 @@ from albert_cli.counting.costs import format_bytes
 from albert_cli.errors import InputError
 from albert_cli.experiments.budget import describe_matched_time
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, CheckedClaim, Finding, Verdict
+from albert_cli.experiments.metrics import EXACT, METRICS
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
-from albert_cli.experiments.recipe import EXACT, METRICS, PaperTable
+from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import AnyResult, StageRecord, read_record
 from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabelledPoint, LegendEntry, LineSeries, series_color

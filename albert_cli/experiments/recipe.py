@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from albert_cli import config
 from albert_cli.errors import ConfigError
+from albert_cli.experiments.metrics import COLUMN_METRICS, EXACT, INDEPENDENT_OF_LEARNING, LEARNED_ABOVE, METRICS
 
 ScaleName = Literal["smoke", "mini", "h200", "paper"]
 SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
@@ -20,62 +21,6 @@ FOLDER: Final = "experiments/"
 
 Settings = dict[str, Any]  # a part of a recipe, as parsed from TOML
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
-
-# The metrics of a variant with their column headers; in addition there is `task_NAME` for every task.
-METRICS: Final = {
-    "parameters": "parameters",
-    "paper_count": "parameters, counted as in the paper",
-    "block_parameters": "block parameters",
-    "activation_bytes": "activations per sequence",
-    "layers": "layers",
-    "hidden": "hidden size",
-    "steps": "steps",
-    "seconds": "pretraining time",
-    "speedup": "speedup",
-    "mlm_accuracy": "MLM accuracy",
-    "own_mlm_accuracy": "MLM accuracy, own masks",
-    "mlm_loss": "MLM loss",
-    "below_unigram_entropy": "below unigram entropy",
-    "nsp_accuracy": "NSP accuracy",
-    "sop_accuracy": "SOP accuracy",
-    "minimal_pairs_accuracy": "minimal pairs",
-    "l2_mean": "L2",
-    "l2_variation": "L2 variation",
-    "l2_last": "L2, last layer",
-    "degrees_mean": "angle",
-    "degrees_variation": "angle variation",
-    "degrees_last": "angle, last layer",
-    "tasks_mean": "mean of tasks",
-    "tasks_above_majority": "above majority",
-}
-
-# Untrained models differ by chance, so a claim about learning requires a model that has learned: it must be above these
-# values. Token frequencies and copying alone give half a nat; the paper calls 53.3 % on sentence pairs chance.
-LEARNED_ABOVE: Final = {
-    "tasks_above_majority": 0.03,
-    "below_unigram_entropy": 0.75,
-    "nsp_accuracy": 0.535,
-    "sop_accuracy": 0.535,
-    "minimal_pairs_accuracy": 0.535,
-}
-# These metrics are equal for all seeds by construction.
-EXACT: Final = frozenset(
-    {"parameters", "block_parameters", "paper_count", "activation_bytes", "steps", "layers", "hidden"}
-)
-_INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
-AVERAGE: Final = "tasks_mean"
-# The metrics behind each column of the paper's tables; scores are in per cent there.
-COLUMN_METRICS: Final = {
-    "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
-    "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
-    "RACE": ("task_race",),
-    "Avg": (AVERAGE,),
-    "speedup": ("speedup",),
-    **{name: (f"{name.lower()}_accuracy",) for name in ("MLM", "NSP", "SOP")},
-    **{name: (f"task_{name.lower().replace('-', '')}",) for name in (
-        "MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B",
-    )},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -171,7 +116,7 @@ class PaperTable:
 
     @property
     def tasks(self) -> frozenset[str]:
-        """The tasks that have a column."""
+        """Names of the tasks with a column."""
         metrics = (metric for column in self.columns for metric in self.column_metrics(column))
         return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
 
@@ -383,7 +328,7 @@ def _check_claims(experiment: Experiment) -> None:
             if name.partition(".")[2] not in LEARNED_ABOVE:
                 choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
                 raise ConfigError(f"{here}: learned: {name!r} does not show learning", f"use {choices}")
-        if not claim.learned and not claim.metrics <= _INDEPENDENT_OF_LEARNING:
+        if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
             hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
             raise ConfigError(
                 f"{here}: claim needs `learned`, the models that must have learned: {claim.statement}", hint

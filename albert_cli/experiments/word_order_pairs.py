@@ -32,7 +32,8 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     corpus = TokenCorpus.open(data, "heldout")
     if corpus.tokens == 0:
         corpus = TokenCorpus.open(data, "train")
-    candidates = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
+    swapped = (_swap_neighbors(sentence) for sentence in _iter_sentences(corpus))
+    candidates = [pair for pair in swapped if pair is not None]
     if not candidates:
         raise InputError(f"{data}: no sentence of {_WORDS[0]} to {_WORDS[-1]} words", "use more text")
     pairs = candidates[:: max(1, len(candidates) // _MAX_PAIRS)][:_MAX_PAIRS]
