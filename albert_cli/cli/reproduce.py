@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, invoke, verb
-from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet
+from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, when_unlocked
 from albert_cli.errors import ConfigError
 
 
@@ -45,6 +46,8 @@ def reproduce(
     overrides: Overrides = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Parallel stages; default: one per GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes per pretraining run.")] = 1,
+    array_task: ArrayTask = None,
+    cluster: Cluster = None,
     max_time: Annotated[
         str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
     ] = None,
@@ -72,6 +75,8 @@ def reproduce(
         return
     if experiment is None:
         raise ConfigError("no experiment is named", "use `albert reproduce --list` to list them")
+    from albert_cli.array_jobs import parse_array_job
+    from albert_cli.executor import use_cluster
     from albert_cli.experiments import runner
     from albert_cli.experiments.plan import ExperimentRequest
 
@@ -97,7 +102,15 @@ def reproduce(
         return
     if out is None:
         raise ConfigError("--out is required", "use --out DIR; experiments in one directory share their runs")
-    console.print_result(*runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time))
+    share = parse_array_job(array_task, os.environ, out)
+    if share is not None:
+        if max_time or cluster or jobs:
+            raise ConfigError("--task takes no --jobs, --cluster or --max-time", "remove them")
+        result = when_unlocked(lambda: runner.run_array_job(experiment, request, invoke, share), share)
+    else:
+        with use_cluster(cluster):
+            result = runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)
+    console.print_result(*result)
 
 
 @verb(app)

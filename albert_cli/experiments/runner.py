@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import IO
 
 from albert_cli import console, executor, machine, store
-from albert_cli.errors import AlbertError, BusyError, ConfigError, DivergedError, InputError, Interrupted
+from albert_cli.array_jobs import ArrayJob
+from albert_cli.errors import (
+    AlbertError,
+    BusyError,
+    ConfigError,
+    DivergedError,
+    InputError,
+    Interrupted,
+    LockedError,
+)
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
@@ -31,6 +40,8 @@ from albert_cli.training.settings import parse_duration
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command: exit code and what it printed
 _GENERATORS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
+_SECONDS_BETWEEN_ATTEMPTS = 10
+_STAGE_LOCKS = ".locks"  # in the folder of the stages, one for each stage of an array job
 _LOCK_PATIENCE_SECONDS = 600.0  # for a process of a killed run that is still writing
 
 
@@ -98,8 +109,13 @@ def reproduce_experiment(
                 raise _stopped(plan)
         plan = make_plan(plan.experiment, request)
         num_finished += run(list(plan.stages.values()))
-        result = outcome.read_outcome(plan)
-        report = pages.write_report(result)
+        return _write_outcome(plan, num_finished, started)
+
+
+def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
+    """Write the report of an experiment whose stages are finished; return what `--json` prints, and the text."""
+    result = outcome.read_outcome(plan)
+    report = pages.write_report(result)
     data = {
         **result.to_json(),
         "report": str(report),
@@ -109,6 +125,46 @@ def reproduce_experiment(
     }
     verdicts = [f"{checked.verdict.upper()}: {checked.claim.statement}" for checked in result.claims]
     return data, "\n".join([*verdicts, "", str(report), str(report.with_suffix(".md"))])
+
+
+def run_array_job(
+    name: str, request: ExperimentRequest, invoke: Invoke, share: ArrayJob
+) -> tuple[dict[str, object], str]:
+    """Run stages that no other job runs, until all are finished; return what `--json` prints, and the text.
+
+    Every job begins at another stage. A job whose next stages need those of other jobs waits for them.
+    """
+    started = time.monotonic()
+    num_finished = 0
+    while True:
+        plan = make_plan(recipe.load_experiment(name), request)  # measured speeds change it
+        unfinished = plan.unfinished(list(plan.stages.values()))
+        if not unfinished:
+            with store.lock(request.out):
+                return _write_outcome(plan, num_finished, started)
+        offset = share.index * len(unfinished) // share.count
+        candidates = [*unfinished[offset:], *unfinished[:offset]]
+        ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
+        if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
+            num_finished += 1
+        else:
+            console.info(f"waiting for {len(unfinished)} stages, which other jobs run or must finish first")
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bool:
+    """Run a stage unless another job runs it or has finished it; return True if it was run."""
+    try:
+        with store.lock(plan.request.stage_folder / _STAGE_LOCKS / stage.id):
+            if plan.is_finished(stage):
+                return False
+            console.info(stage.title)
+            needs = tuple(plan.result_path(need) for need in stage.needs)
+            command = recall_table.main if stage.kind == "table" else invoke
+            _record_stage(plan, stage, _run_stage(command, stage.argv, "", plan.directory(stage), needs))
+            return True
+    except LockedError:
+        return False
 
 
 def run_stages(
@@ -132,7 +188,7 @@ def run_stages(
     if num_finished:
         console.info(f"{num_finished} of {total} stages are already finished")
     ranks = plan.request.nproc
-    in_process = max_jobs == 1 and ranks == 1
+    in_process = max_jobs == 1 and ranks == 1 and not executor.has_cluster()
     # torch has read OMP_NUM_THREADS, which may be a list.
     has_thread_limit = "OMP_NUM_THREADS" in os.environ
     threads = torch.get_num_threads() if has_thread_limit else max(1, machine.available_cores() // (max_jobs * ranks))

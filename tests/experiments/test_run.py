@@ -134,6 +134,21 @@ def test_verdict_follows_the_result_files(tmp_path: Path, tiny_data: Path) -> No
     assert output == ["holds", "does not hold at this scale", "too noisy to tell"]
 
 
+def test_two_array_jobs_share_the_stages(
+    ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
+) -> None:
+    out = tmp_path / "out"
+    call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1]
+    call += ["--data", tiny_data, "--tasks", tiny_glue, "--json", "--quiet"]
+    other = start(tmp_path / "log", *call, "--task", "1/2")
+    result = json.loads(albert(*call, "--task", "0/2").out)
+    assert other.wait() == 0, other.said()
+    other_result = json.loads(other.said().strip().splitlines()[-1])
+    assert result["stages_finished_now"] + other_result["stages_finished_now"] == result["stages"]
+    assert verdicts(result) == verdicts(other_result) == verdicts(ran[1])
+    assert scores(result) == scores(ran[1])
+
+
 def test_killed_run_resumes_to_the_same_report(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
 ) -> None:
