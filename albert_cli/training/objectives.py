@@ -25,6 +25,7 @@ from albert_cli.randomness import Integers
 from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.cross_entropy import cross_entropy_sum
 from albert_cli.training.distill import Teacher
 from albert_cli.training.loop import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -217,10 +218,15 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
 def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
     """Sum both losses, with softmax in fp32 whatever the precision of matmuls, and count correct predictions."""
+    if masked_MV.device.type == "cpu" and not torch.compiler.is_compiling():
+        mlm_loss, mlm_correct = cross_entropy_sum(masked_MV, labels_M)
+    else:
+        mlm_loss = F.cross_entropy(masked_MV.float(), labels_M, reduction="sum")
+        mlm_correct = count_correct(masked_MV.detach(), labels_M)
     return {
-        "mlm_loss": F.cross_entropy(masked_MV.float(), labels_M, reduction="sum"),
+        "mlm_loss": mlm_loss,
         "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORED_LABEL, reduction="sum"),
-        "mlm_accuracy": count_correct(masked_MV.detach(), labels_M),
+        "mlm_accuracy": mlm_correct,
         "order_accuracy": count_correct(order_NC.detach(), labels_N),
     }
 
