@@ -194,7 +194,7 @@ def test_failed_rank_ends_the_others(
     assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
     said = ranks[1 - rank].said()
     assert f"rank {1 - rank}: lost the connection to another rank; no sign of life from rank {rank}" in said
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     assert "bug in albert" not in "".join(r.said() for r in ranks)
     if kind == "error":
         assert "out of memory: CUDA out of memory" in ranks[rank].said()
