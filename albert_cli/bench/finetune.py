@@ -38,7 +38,7 @@ LabelledBatch = tuple[PackedBatch, NDArray[Any]]
 
 @dataclass(frozen=True)
 class FinetuneBenchOptions:
-    """What to measure: the model's shape, the vocabulary, the data, the rounds and the peer."""
+    """Options of the benchmark: the model's shape, the vocabulary, the data, the rounds and the peer."""
 
     model: str
     vocabulary: Path

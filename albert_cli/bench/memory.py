@@ -41,7 +41,9 @@ def measure_memory(
     by_rate = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
-        saved, peak, failed = None, None, ""
+        saved = None
+        peak = None
+        failed = ""
         try:
             saved, peak = measure_saved_bytes(shape, batch, train, device)
         except RuntimeError as error:  # such as out of memory; timings that were measured before are not lost

@@ -54,7 +54,7 @@ _SECONDS_PER_DAY: Final = 86400
 
 @dataclass(frozen=True)
 class PretrainBenchOptions:
-    """What to measure: the text, sequences of a micro-batch (0: chosen by device), the rounds and the peer."""
+    """Options of the benchmark: text, sequences of a micro-batch (0: chosen by device), rounds and the peer."""
 
     data: Path | None = None
     overrides: tuple[str, ...] = ()

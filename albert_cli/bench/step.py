@@ -42,7 +42,7 @@ GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in lengths.split()] fo
 
 @dataclass(frozen=True)
 class StepBenchOptions:
-    """What to measure: batches, rounds, peers and precision."""
+    """Options of the benchmark: batches, rounds, peers and precision."""
 
     works: Sequence[str] = WORKS
     tokens: int = 0  # of a pretraining batch; 0: chosen by device

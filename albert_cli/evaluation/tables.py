@@ -146,8 +146,8 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     for result in results:
         if result.collapsed:
             median = format_percent(result.median_without_collapsed)
-            others = f"the median of the others is {median}" if median else "no other seed is left"
-            yield f"{result.title} collapsed: {_list_reasons(result.collapsed)}; {others}"
+            rest = f"the median of the others is {median}" if median else "no other seed is left"
+            yield f"{result.title} collapsed: {_list_reasons(result.collapsed)}; {rest}"
     titles_by_protocol: dict[str, list[str]] = {}
     for result in results:
         titles_by_protocol.setdefault(format_protocol(result), []).append(result.title)

@@ -32,7 +32,7 @@ class WorkItem(Generic[T]):
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How many items run at a time on this machine, and the resources of each."""
+    """Limits of parallel work on this machine: the number of items at a time, and the resources of each."""
 
     count: int = 1
     threads: int = 1  # of each of an item's ranks

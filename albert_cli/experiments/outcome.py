@@ -21,7 +21,7 @@ from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
-    PretrainResult,
+    PretrainOutput,
     ProbeResult,
     StageRecord,
     read_record,
@@ -185,7 +185,7 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         counted = read_result(plan, run.pretrain, StageRecord[CountResult])
         return _measure_counts(counted) if counted else {}
     metrics = _count_activations(run.recipe) if run.recipe else {}
-    trained = read_result(plan, run.pretrain, StageRecord[PretrainResult])
+    trained = read_result(plan, run.pretrain, StageRecord[PretrainOutput])
     if trained is not None:
         metrics["steps"] = exact_value(trained.steps)
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))

@@ -68,7 +68,7 @@ class SpeedResult(_PrintedResult):
     recipe_step: StepTime
 
 
-class PretrainResult(_PrintedResult):
+class PretrainOutput(_PrintedResult):
     """The output of `albert pretrain`."""
 
     steps: int

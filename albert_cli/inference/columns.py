@@ -83,12 +83,12 @@ def _find_roles(task: AnyTask, header: TextTable, settings: TableSettings) -> di
             raise InputError(f"{header.origin}: the texts are in {names}, but the model was fine-tuned on {trained_on}")
         return dict(zip(("text", "text_pair"), (columns[index] for index in texts), strict=False))
     if isinstance(task, Choice):
-        found = find_choice_columns(header, settings)
-        roles: dict[str, Any] = {"choices": [columns[index] for index in found.options]}
-        if found.passage is not None:
-            roles["text"] = columns[found.passage]
-        if found.question is not None:
-            roles["question"] = columns[found.question]
+        choice_columns = find_choice_columns(header, settings)
+        roles: dict[str, Any] = {"choices": [columns[index] for index in choice_columns.options]}
+        if choice_columns.passage is not None:
+            roles["text"] = columns[choice_columns.passage]
+        if choice_columns.question is not None:
+            roles["question"] = columns[choice_columns.question]
         return roles
     lowercase = [name.strip().lower() for name in columns]
     span_roles = {}

@@ -81,14 +81,14 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
     unknown = sorted(name for name in tensors if "/" in name)
     if unknown:
         console.warn(f"{directory}: left out {len(unknown)} variables that are no weights here: {unknown[0]}, …")
-    known = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-    source = hub.Checkpoint(directory, config, values, hub.model_type(config), known)
+    weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
+    source = hub.Checkpoint(directory, config, values, hub.model_type(config), weights)
     models = sorted(directory.glob("*.model"))
     if models:
         vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
     else:
         vocabulary = Vocabulary.load(directory)
-    missing = [name for name in _required_names(source) if name not in known]
+    missing = [name for name in _required_names(source) if name not in weights]
     if missing:
         raise CheckpointError(f"{directory}: has no {missing[0]}", "use all files of one checkpoint")
     return dataclasses.replace(source), vocabulary

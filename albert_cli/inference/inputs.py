@@ -38,7 +38,7 @@ class InputRow(Generic[ExampleT]):
 
 @dataclass(frozen=True)
 class InputReader(Generic[ExampleT]):
-    """How the rows of an input become examples of a task; `finetuned` has the column names of training."""
+    """A reader of a task's input rows; `finetuned` has the column names of training."""
 
     task: AnyTask
     parse: Callable[[InputLine], ExampleT]

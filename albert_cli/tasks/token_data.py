@@ -124,7 +124,8 @@ def _iter_conll_examples(path: Path) -> Iterator[TokenExample]:
             tags.append(fields[-1].strip())
         elif tokens:
             yield example_from_tokens(tokens, tags, str(count), f"{path}:{first_line}")
-            tokens, tags = [], []
+            tokens = []
+            tags = []
             count += 1
 
 

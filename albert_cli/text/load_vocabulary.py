@@ -116,5 +116,5 @@ def _find_charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
         return b""
     if normalizer.get("type") == "Precompiled":
         return b64decode(normalizer.get("precompiled_charsmap") or "")
-    found = (_find_charsmap(part) for part in normalizer.get("normalizers", []))
-    return next((charsmap for charsmap in found if charsmap), b"")
+    charsmaps = (_find_charsmap(part) for part in normalizer.get("normalizers", []))
+    return next((charsmap for charsmap in charsmaps if charsmap), b"")

@@ -234,7 +234,7 @@ def _find_special_tokens(
                 f"{source}: has no {role} token", f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
             )
     roles = {role: name for role, name in names.items() if name is not None}
-    # Neither padding nor unknown tokens occur where a tokenizer has none: [SEP] stands in for their ids.
+    # A tokenizer without a padding or unknown token never produces one; their ids are set to [SEP]'s.
     return roles, SpecialIds(**{role: ids[roles.get(role, roles["sep"])] for role in _USUAL_NAMES})
 
 
@@ -285,9 +285,9 @@ def _decode_byte_level(piece: str, to_byte: Mapping[str, int]) -> str:
 def _byte_level_alphabet() -> dict[str, int]:
     """Return the byte of each character of GPT-2's alphabet: printable bytes stand for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + number): byte for number, byte in enumerate(others)}
+    return alphabet | {chr(256 + number): byte for number, byte in enumerate(unprintable)}
 
 
 def _has_step(model: Mapping[str, Any], kind: str) -> bool:
