@@ -22,7 +22,7 @@ from tests.command import QUICK, TINY, albert, pretrained, write_table
 
 VERBS = (
     "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
-    "convert",
+    "convert", "export",
     "report", "inspect", "status", "quickstart", "doctor", "reproduce", "probe",
 )  # fmt: skip
 RECIPE_VERBS = ("list", "show", "copy", "validate")

@@ -143,3 +143,24 @@ def convert(
 
     result = verb_module.convert(checkpoint, out)
     console.print_result(asdict(result), verb_module.format_conversion(result))
+
+
+@verb(app)
+def export(
+    checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],
+    input_file: Annotated[
+        Path | None, typer.Option("--input", help="Texts to compare outputs on, one a line; pairs with a tab.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a checkpoint as ONNX in fp32 and int8 for onnxruntime, Optimum and transformers.js.
+
+    Example: albert export mrpc --out mrpc-onnx
+    """
+    from albert_cli.inference import export as verb_module
+
+    result = verb_module.export(checkpoint, out, input_file)
+    console.print_result(result.to_json(), verb_module.format_export(result))

@@ -1,0 +1,102 @@
+"""The model on padded batches, as other runtimes take it: the form that is exported to ONNX.
+
+Shapes: N sequences, S positions, H hidden, A heads of width d, V vocabulary, C labels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from albert_cli.model.block import ACTIVATIONS
+from albert_cli.model.encoder import Attention, Encoder, FeedForward
+from albert_cli.model.heads import (
+    BareEncoder,
+    MaskedLanguageModel,
+    MultipleChoice,
+    PretrainingModel,
+    QuestionAnswering,
+    SequenceClassifier,
+)
+
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class PaddedModel(nn.Module):
+    """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
+
+    `output_names` are those of Hugging Face's classes. For multiple choice the inputs are [N, C, S].
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = cast(Encoder, model.encoder)
+        self.output_names = _output_names(model)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs that `output_names` lists."""
+        model = self.model
+        if isinstance(model, MultipleChoice):
+            flat = (x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
+            logits_N1 = model.classifier(self._pooled(self._encode(*flat)))
+            return (logits_N1.view(input_ids.shape[0], input_ids.shape[1]),)
+        states_NSH = self._encode(input_ids, attention_mask, token_type_ids)
+        if isinstance(model, SequenceClassifier):
+            return (model.classifier(self._pooled(states_NSH)),)
+        if isinstance(model, QuestionAnswering):
+            start_NS, end_NS = model.span(states_NSH).unbind(-1)
+            return start_NS, end_NS
+        if isinstance(model, PretrainingModel):
+            masked_NSV = model.masked(states_NSH, self.encoder.embeddings.word.weight)
+            return masked_NSV, model.order(self._pooled(states_NSH))
+        if isinstance(model, MaskedLanguageModel):
+            return (model.masked(states_NSH, self.encoder.embeddings.word.weight),)
+        if self.encoder.pooler is None:
+            return (states_NSH,)
+        return states_NSH, self._pooled(states_NSH)
+
+    def _pooled(self, states_NSH: Tensor) -> Tensor:
+        return self.encoder.pooled(states_NSH[:, 0])
+
+    def _encode(self, ids_NS: Tensor, mask_NS: Tensor, segment_NS: Tensor) -> Tensor:
+        """Return the last layer's states [N, S, H]."""
+        encoder = self.encoder
+        tables = encoder.embeddings
+        positions_S = torch.arange(ids_NS.shape[1], device=ids_NS.device)
+        x_NSH: Tensor = tables.norm(tables.word(ids_NS) + tables.position(positions_S) + tables.segment(segment_NS))
+        if encoder.projection is not None:
+            x_NSH = encoder.projection(x_NSH)
+        bias_N11S = (1.0 - mask_NS[:, None, None, :].to(x_NSH.dtype)) * torch.finfo(x_NSH.dtype).min
+        for attention_index, ffn_index in encoder.config.blocks():
+            attention = cast(Attention, encoder.attention[attention_index])
+            feed_forward = cast(FeedForward, encoder.feed_forward[ffn_index])
+            x_NSH = attention.norm(x_NSH + attention.output(self._attend(attention, x_NSH, bias_N11S)))
+            inner = ACTIVATIONS[encoder.config.hidden_act](feed_forward.up(x_NSH))
+            x_NSH = feed_forward.norm(x_NSH + feed_forward.down(inner))
+        return x_NSH
+
+    def _attend(self, attention: Attention, x_NSH: Tensor, bias_N11S: Tensor) -> Tensor:
+        """Return contexts [N, S, H]."""
+        config = self.encoder.config
+        shape = (x_NSH.shape[0], x_NSH.shape[1], config.num_attention_heads, config.head_size)
+        q, k, v = (
+            part(x_NSH).view(shape).transpose(1, 2) for part in (attention.query, attention.key, attention.value)
+        )
+        scores = q @ k.transpose(-1, -2) / math.sqrt(config.head_size) + bias_N11S
+        context: Tensor = F.softmax(scores, -1) @ v
+        return context.transpose(1, 2).flatten(2)
+
+
+def _output_names(model: nn.Module) -> tuple[str, ...]:
+    if isinstance(model, QuestionAnswering):
+        return ("start_logits", "end_logits")
+    if isinstance(model, PretrainingModel):
+        return ("prediction_logits", "seq_relationship_logits")
+    if isinstance(model, BareEncoder):
+        return ("last_hidden_state",) if model.encoder.pooler is None else ("last_hidden_state", "pooler_output")
+    return ("logits",)

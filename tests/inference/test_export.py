@@ -1,0 +1,117 @@
+"""`albert export`: onnxruntime computes what the model and transformers compute, at any batch size and length."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from albert_cli import store
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import BareEncoder, MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
+from albert_cli.model.packing import pack
+from albert_cli.model.padded import INPUT_NAMES, PaddedModel
+from albert_cli.text.vocabulary import Vocabulary
+from tests.command import albert
+from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
+from tests.model.shapes import ALL, random_batch, shake
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+HEADS = {
+    "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
+    "ForPreTraining": transformers.AutoModelForPreTraining,
+    "ForQuestionAnswering": transformers.AutoModelForQuestionAnswering,
+    "ForMultipleChoice": transformers.AutoModelForMultipleChoice,
+    "Model": transformers.AutoModel,
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    return Vocabulary.load(train_wordpiece(tmp_path_factory.mktemp("words") / "it", 500))
+
+
+def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path) -> Path:
+    """Save a random model with this head."""
+    config = ModelConfig(
+        vocab_size=vocabulary.size, embedding_size=32 if bert else 16, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
+        sharing="none" if bert else "all", hidden_act="gelu" if bert else "gelu_new",
+    )  # fmt: skip
+    models = {
+        "ForSequenceClassification": lambda: SequenceClassifier(config, 3),
+        "ForPreTraining": lambda: PretrainingModel(config),
+        "ForQuestionAnswering": lambda: QuestionAnswering(config),
+        "ForMultipleChoice": lambda: MultipleChoice(config, 4),
+        "Model": lambda: BareEncoder(config),
+    }
+    torch.manual_seed(0)
+    model = models[head]()
+    shake(model)
+    labels = ("a", "b", "c") if head == "ForSequenceClassification" else ()
+    task = hub.FinetunedTask("race", 2, 64) if head == "ForMultipleChoice" else None
+    with store.commit_directory(out, "task") as staging:
+        hub.write_checkpoint(model, staging, head, labels, task)
+        vocabulary.copy_to(staging, 64)
+    return out
+
+
+@pytest.mark.parametrize("bert", [False, True], ids=["albert", "bert"])
+@pytest.mark.parametrize("head", HEADS)
+def test_export_equals_transformers_at_other_sizes(
+    head: str, bert: bool, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    checkpoint = save(vocabulary, head, bert, tmp_path / "it")
+    result = json.loads(albert("export", checkpoint, "--out", tmp_path / "out", "--json").out)
+    full, quantized = result["files"]
+    assert full["max_difference"] < 1e-4 and full["equal_decisions"] == 1
+    assert quantized["bytes"] < full["bytes"]
+    assert (tmp_path / "out" / "config.json").read_bytes() == (checkpoint / "config.json").read_bytes()
+    theirs = HEADS[head].from_pretrained(checkpoint).eval()
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
+    lines = lines_of_eight_scripts(80)
+    for texts in (lines[:1], lines[:7], lines[30:60]):
+        batch = dict(fast(texts, padding=True, return_tensors="pt"))
+        if head == "ForMultipleChoice":
+            batch = {name: tensor[:, None].repeat(1, 4, 1) for name, tensor in batch.items()}
+        with torch.no_grad():
+            expected = theirs(**batch).to_tuple()
+        outputs = session.run(None, {name: batch[name].numpy() for name in INPUT_NAMES})
+        mask = batch["attention_mask"].bool()
+        for output, reference in zip(outputs, expected, strict=True):
+            if reference.shape[: mask.ndim] == mask.shape:
+                output, reference = output[mask.numpy()], reference[mask]
+            assert np.allclose(output, reference.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_padded_model_equals_the_packed_one(name: str) -> None:
+    model: Any = BareEncoder(ALL[name]).eval()
+    shake(model)
+    batch = random_batch((9, 9, 9))
+    packed = model(pack(batch, torch.device("cpu")))
+    inputs = [torch.from_numpy(x.reshape(3, 9)).long() for x in (batch.ids, np.ones(27, np.int64), batch.segment_ids)]
+    states_NSH, pooled_NH = PaddedModel(model)(*inputs)
+    assert torch.allclose(states_NSH.flatten(0, 1), packed.tokens, atol=1e-5)
+    assert torch.allclose(pooled_NH, packed.pooled, atol=1e-5)
+
+
+def test_export_refuses_what_runtimes_lack(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    checkpoint = save(vocabulary, "Model", False, tmp_path / "it")
+    assert "exists already" in albert("export", checkpoint, "--out", tmp_path, expect=2).err
+    config = ModelConfig(
+        vocab_size=vocabulary.size, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=64, attention="window", attention_window=4,
+    )  # fmt: skip
+    with store.commit_directory(tmp_path / "sparse", "task") as staging:
+        hub.write_checkpoint(BareEncoder(config), staging, "Model")
+        vocabulary.copy_to(staging, 64)
+    assert "sparse attention" in albert("export", tmp_path / "sparse", "--out", tmp_path / "no", expect=4).err
