@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.language_check import check_language, train_and_use
 from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
 
-WITHOUT_STOPS = ("thai", "khmer")  # sentences are found by a fallback
+WITHOUT_STOPS = ("thai",)  # long paragraphs are split at spaces
 
 
 @pytest.mark.parametrize("language", LANGUAGE_CODES)
@@ -20,7 +20,9 @@ def test_pipeline_treats_every_language_alike(language: str, tmp_path: Path) -> 
     assert report.spans > 300
     if has_spaces(language):
         assert report.cut_words == 0
-    if language not in WITHOUT_STOPS:
+    if language in WITHOUT_STOPS:
+        assert report.sentences_found > report.sentences_expected / 6, "a paragraph has six sentences"
+    else:
         assert report.sentences_found == report.sentences_expected
     assert report.not_restored == 0
 

@@ -74,8 +74,8 @@ def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> list[str]
     """Return a hint if nothing is held out, or too little for scores."""
     if heldout.documents == 0 and train_documents == 1:
         return [
-            "nothing is held out, because the text is one document: divide it into documents by blank lines, "
-            "or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
+            "nothing is held out, because the text is one document: use --document line if each line is a document, "
+            "or divide it by blank lines, or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
         ]
     if heldout.documents == 0:
         return ["nothing is held out, because all documents have the same text"]

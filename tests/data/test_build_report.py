@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli.data.records import BuildSettings
+from albert_cli.text.read_settings import ReadSettings
 from tests.helpers.data_directories import WriteFiles, build
 
 
@@ -22,7 +23,7 @@ def test_report_warns_if_few_tokens_are_held_out(small_vocabulary: Path, write_f
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("Ba de fi.\nMa ne lu.\n", "the text is one document: divide it into documents by blank lines"),
+        ("Ba de fi.\nMa ne lu.\n", "the text is one document: use --document line"),
         ("Ba de fi.\n\nBa de fi.\n", "all documents have the same text"),
     ],
 )
@@ -34,3 +35,10 @@ def test_report_explains_why_nothing_is_held_out(
     report = build([str(source)], small_vocabulary, out, BuildSettings(holdout=0.01))
     assert report.facts.totals["heldout"].documents == 0
     assert hint in report.format() and "--holdout" not in report.format()
+
+
+def test_report_hint_for_one_document_helps(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("Ba de fi.\nMa ne lu.\n")
+    settings = BuildSettings(holdout=0.01, read=ReadSettings(document="line"))
+    assert build([str(source)], small_vocabulary, out, settings).facts.totals["heldout"].documents == 1
