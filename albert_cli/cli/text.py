@@ -59,6 +59,12 @@ def vocab(
     keep_zwnj: Annotated[
         bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C) instead of a space.")
     ] = False,
+    symbols: Annotated[
+        Path | None, typer.Option(help="File with a text a line that is one token wherever it occurs.")
+    ] = None,
+    byte_fallback: Annotated[
+        bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")
+    ] = False,
     language: Language = "en",
     text_field: TextField = "text",
     max_line: MaxLine = "64MiB",
@@ -86,7 +92,16 @@ def vocab(
     cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = build_vocabulary.VocabularySettings(
-        size, cleaning, sample_size, character_coverage, seed, language, keep_zwnj, read
+        size=size,
+        cleaning=cleaning,
+        sample_size=sample_size,
+        character_coverage=character_coverage,
+        seed=seed,
+        language=language,
+        keep_zwnj=keep_zwnj,
+        symbols=build_vocabulary.read_symbols(symbols) if symbols else (),
+        byte_fallback=byte_fallback,
+        read=read,
     )
     with use_cluster(cluster):
         built = build_vocabulary.build(sources, out, settings, workers)

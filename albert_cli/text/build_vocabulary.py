@@ -12,16 +12,20 @@ from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.text import token_statistics
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.line_counts import LineCounts
+from albert_cli.text.lines import text_lines
 from albert_cli.text.normalization_report import AccentReport, measure_accent_stripping, warn_about_normalization
 from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sampling import SentenceSample, clean_in_place
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
+from albert_cli.text.source_parts import ReadCounter, SourcePart
+from albert_cli.text.sources import TextSource
 from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
     USER_DEFINED_SYMBOLS,
     log_training_estimate,
+    normalize_symbols,
     train_unigram,
     utf8_size,
 )
@@ -32,6 +36,7 @@ REPORT_FILE = "vocabulary.json"
 _REQUEST_FILE = "request.json"  # exists while the vocabulary is being built
 _MIN_SENTENCES_TO_HOLD_OUT = 10_000
 _BYTES_PER_SENTENCE = 120  # estimate; 112 in the English Wikipedia
+_BYTES = 256
 _MIN_SIZE = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
 
 
@@ -49,11 +54,18 @@ class VocabularySettings:
     seed: int = 0
     language: str = "en"
     keep_zwnj: bool = False
+    symbols: tuple[str, ...] = ()
+    byte_fallback: bool = False
     read: ReadSettings = field(default_factory=ReadSettings)
 
     def __post_init__(self) -> None:
-        if self.size <= _MIN_SIZE:
-            raise ConfigError(f"--size {self.size}: too small", f"the special tokens alone take {_MIN_SIZE}")
+        smallest = _MIN_SIZE + len(self.symbols) + (_BYTES if self.byte_fallback else 0)
+        if self.size <= smallest:
+            raise ConfigError(f"--size {self.size}: too small", f"the special tokens and symbols alone take {smallest}")
+        if self.byte_fallback and not self.cleaning.normal_form.startswith("NFK"):
+            # With NFC, `tokenizers` and SentencePiece compose a few sequences differently, which bytes would show.
+            message = f"--byte-fallback: not possible with --normal-form {self.cleaning.normal_form}"
+            raise ConfigError(message, "use --normal-form NFKC; SentencePiece replaces compatibility forms in any case")
         if self.size >= 2**31:
             raise ConfigError(f"--size {self.size}: too large", "the paper uses 30000")
         if not 0 <= self.seed < 2**32:
@@ -105,6 +117,12 @@ class BuiltVocabulary:
     report: VocabularyReport
 
 
+def read_symbols(path: Path) -> tuple[str, ...]:
+    """Read a file with one symbol a line; blank lines are skipped."""
+    part = SourcePart(TextSource(str(path), "text"))
+    return tuple(line.strip() for _, line in text_lines(part, ReadSettings(), ReadCounter()) if line.strip())
+
+
 def build(
     sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None, workers: int = 0
 ) -> BuiltVocabulary:
@@ -115,6 +133,7 @@ def build(
     """
     out = Path(out)
     settings = settings or VocabularySettings()
+    normalize_symbols(settings.symbols, settings.cleaning)  # rejects impossible ones before the text is read
     units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.sources for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
@@ -166,7 +185,13 @@ def _train(
         held_out = sentences[99::100]
         del sentences[99::100]
     model = train_unigram(
-        sentences, settings.size, settings.character_coverage, settings.seed, keep_zwnj=settings.keep_zwnj
+        sentences,
+        settings.size,
+        settings.character_coverage,
+        settings.seed,
+        keep_zwnj=settings.keep_zwnj,
+        symbols=normalize_symbols(settings.symbols, settings.cleaning),
+        byte_fallback=settings.byte_fallback,
     )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
     report = VocabularyReport(

@@ -66,7 +66,12 @@ class SentencePieceVocabulary(Vocabulary):
             raise CheckpointError(message, "build one with `albert vocab`; SentencePiece's default ids do not fit")
         special = SpecialIds(**{role: ids[token] for role, token in SPECIAL_TOKENS.items()})
         self.first_ordinary_id = _first_ordinary_id(self.model, special)
-        text_pieces = [piece if index >= self.first_ordinary_id else "" for index, piece in enumerate(pieces)]
+        text_pieces = ["" if index < self.first_ordinary_id else piece for index, piece in enumerate(pieces)]
+        self._byte_of_id: dict[int, int] = {}
+        for index, piece in enumerate(self.model.pieces):
+            if piece.type == piece.BYTE:  # like an unknown token, it is part of a character without a token
+                self._byte_of_id[index] = int(piece.piece[1:-1], 16)
+                text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special)
 
     @property
@@ -139,11 +144,18 @@ class SentencePieceVocabulary(Vocabulary):
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; special tokens appear by name, padding is left out."""
         parts: list[str] = []
+        pending = bytearray()  # the bytes of characters without a token
         for index in ids:
+            if index in self._byte_of_id:
+                pending.append(self._byte_of_id[index])
+                continue
+            parts.append(pending.decode(errors="replace"))
+            pending.clear()
             if index == self.pad_id:
                 continue
             piece = self.pieces[index]
             parts.append(f" {piece} " if not self.text_pieces[index] else piece.replace("▁", " "))
+        parts.append(pending.decode(errors="replace"))
         return " ".join("".join(parts).split())
 
     def _check_tokenizer(self) -> None:

@@ -2,9 +2,10 @@
 
 With `spiece.model` alone, `AutoTokenizer` turns the user-defined symbols into added tokens and gives other ids on many
 lines. `tokenizer.json` keeps them as ordinary pieces and repeats `clean` and SentencePiece's normalizer, so that the
-ids are equal. Three differences remain:
+ids are equal. Four differences remain:
 
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
+- With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
 - Segmentations of equal score may differ under a vocabulary that another program trained (see `unigram`).
 - Characters newer than the Unicode tables of either side may differ.
 """
@@ -30,6 +31,7 @@ _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 _FULL_WIDTH_TILDE = "～"
 _TILDE_PLACEHOLDER = "\ufdd1"  # a code point that is no character
+_BYTE_SCORE_FACTOR = 20  # more than the characters of "<0x00>"
 _HIDDEN = "\ufdd2"  # another one
 
 
@@ -37,21 +39,46 @@ def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
     """Return a `tokenizers` tokenizer of a parsed model without special tokens: it gives SentencePiece's ids."""
     pieces = [
         # SentencePiece never matches special pieces in a text; a code point that is no character hides them here.
-        (p.piece if p.type in (p.NORMAL, p.USER_DEFINED) else f"{_HIDDEN}{index}", p.score)
-        for index, p in enumerate(proto.pieces)
+        (piece if p.type in (p.NORMAL, p.USER_DEFINED, p.BYTE) else f"{_HIDDEN}{index}", score)
+        for index, (p, (piece, score)) in enumerate(zip(proto.pieces, _score_pieces(proto), strict=True))
     ]
     return _build_tokenizer(pieces, proto, cleaning)
+
+
+def _score_pieces(proto: Any) -> list[tuple[str, float]]:
+    """Return the pieces with the scores that SentencePiece gives them, which the model does not record for all types.
+
+    A symbol has the highest score of a piece times its bytes, less 0.1. A byte is used for
+    characters without a piece only, so a text such as "<0x00>" must not match it.
+    """
+    scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
+    highest = max(scores, default=0.0)
+    # Symbols of one character can only be one token, unless a longer symbol contains them.
+    has_long_symbols = any(p.type == p.USER_DEFINED and len(p.piece) > 1 for p in proto.pieces)
+    byte_score = _BYTE_SCORE_FACTOR * min(scores, default=-1.0)
+    pieces = []
+    for p in proto.pieces:
+        score = p.score
+        if p.type == p.USER_DEFINED and has_long_symbols:
+            score = len(p.piece.encode()) * highest - 0.1
+        elif p.type == p.BYTE:
+            score = byte_score
+        pieces.append((p.piece, score))
+    return pieces
 
 
 def _build_tokenizer(pieces: list[tuple[str, float]], proto: Any, cleaning: Cleaning) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     unk_id = [p.piece for p in proto.pieces].index(SPECIAL_TOKENS["unk"])
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=proto.trainer_spec.byte_fallback))
     tokenizer.normalizer = _build_normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
     # "first": a text begins with the word mark, but text after a [MASK] has one only after a space.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    metaspace = decoders.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = metaspace
+    if proto.trainer_spec.byte_fallback:
+        tokenizer.decoder = decoders.Sequence([metaspace, decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 
@@ -59,7 +86,7 @@ def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     """Return the content of `tokenizer.json` for a parsed model: the tokenizer with its special tokens."""
     from tokenizers import AddedToken, processors
 
-    tokenizer = _build_tokenizer([(p.piece, p.score) for p in proto.pieces], proto, cleaning)
+    tokenizer = _build_tokenizer(_score_pieces(proto), proto, cleaning)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",

@@ -10,9 +10,10 @@ from typing import Any
 from unicodedata import combining
 
 from albert_cli import console
-from albert_cli.errors import InputError
+from albert_cli.errors import ConfigError, InputError
 from albert_cli.machine import memory_info
 from albert_cli.text.charsmap import keep_character
+from albert_cli.text.clean import Cleaning, clean
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _DIGIT_COMMA_PENALTY = 100.0
@@ -66,8 +67,6 @@ def describe_unsupported_model(proto: Any) -> str:
     normalizer = proto.normalizer_spec
     if trainer.model_type != trainer.UNIGRAM:
         return f"a {trainer.ModelType.Name(trainer.model_type)} model; only UNIGRAM models are supported"
-    if trainer.byte_fallback:
-        return "a model with byte fallback, which is not supported"
     if trainer.treat_whitespace_as_suffix:
         return "a model with the word mark after words, which is not supported"
     if not normalizer.add_dummy_prefix:
@@ -107,12 +106,21 @@ def utf8_size(sentences: Sequence[str]) -> int:
 
 
 def train_unigram(
-    sentences: list[str], size: int, character_coverage: float, seed: int, *, keep_zwnj: bool = False
+    sentences: list[str],
+    size: int,
+    character_coverage: float,
+    seed: int,
+    *,
+    keep_zwnj: bool = False,
+    symbols: Sequence[str] = (),
+    byte_fallback: bool = False,
 ) -> bytes:
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
-    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space. The same
-    sentences, options and seed give the same bytes. Raises `InputError` if the text does not allow the size.
+    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space. symbols: texts that are one token
+    wherever they occur (see `normalize_symbols`). byte_fallback: a character without a token becomes the tokens of its
+    bytes. The same sentences, options and seed give the same bytes. Raises `InputError` if the text does not allow the
+    size.
     """
     import sentencepiece
 
@@ -134,7 +142,8 @@ def train_unigram(
             bos_id=-1,
             eos_id=-1,
             control_symbols=CONTROL_SYMBOLS,
-            user_defined_symbols=USER_DEFINED_SYMBOLS,
+            user_defined_symbols=[*USER_DEFINED_SYMBOLS, *symbols],
+            byte_fallback=byte_fallback,
             pretokenization_delimiter=_BOUNDARY,
             minloglevel=0 if console.settings.debug else 2,
         )
@@ -147,6 +156,22 @@ def train_unigram(
             piece.piece = piece.piece.replace(_ZWNJ_PLACEHOLDER, ZWNJ)
         proto.normalizer_spec.precompiled_charsmap = keep_character(proto.normalizer_spec.precompiled_charsmap, ZWNJ)
     return bytes(proto.SerializeToString())
+
+
+def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, ...]:
+    """Return symbols as they occur in encoded text, each once; raise `ConfigError` for those that cannot be tokens."""
+    normalized: dict[str, None] = {}
+    for symbol in symbols:
+        text = _nmt_nfkc().Normalize(clean(symbol, cleaning)).strip()
+        if not text:
+            raise ConfigError(f"--symbols: {symbol!r} is empty after cleaning", "remove it, or change the cleaning")
+        if " " in text or "▁" in text:
+            raise ConfigError(f"--symbols: {symbol!r} contains a space", "a symbol is a part of a word: remove it")
+        if text in SPECIAL_TOKENS.values():
+            raise ConfigError(f"--symbols: {symbol!r} is a special token already", "remove it")
+        if text not in USER_DEFINED_SYMBOLS:
+            normalized[text] = None
+    return tuple(normalized)
 
 
 def _round_scores(proto: Any) -> None:

@@ -67,7 +67,6 @@ IDS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>
         ({"model_type": "bpe"}, "a BPE model; only UNIGRAM models are supported"),
         ({"model_type": "word"}, "a WORD model"),
         ({"model_type": "char", "vocab_size": 40}, "a CHAR model"),
-        ({"byte_fallback": True, "vocab_size": 400}, "byte fallback"),
         ({"add_dummy_prefix": False}, "add_dummy_prefix"),
         ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces"),
         ({"treat_whitespace_as_suffix": True}, "the word mark after words"),
