@@ -46,7 +46,7 @@ EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_rati
 
 @functools.cache
 def shipped_recipes() -> Mapping[str, Path]:
-    """Return the files of all shipped recipes by name: `mini/docs`, `pretrain/albert-base`, …"""
+    """Return the files of all shipped recipes by name, such as `mini/docs` or `pretrain/albert-base`."""
     return {p.relative_to(RECIPES_DIR).with_suffix("").as_posix(): p for p in sorted(RECIPES_DIR.rglob("*.toml"))}
 
 

@@ -37,12 +37,12 @@ def read_state(directory: Path) -> TrainState:
 
 
 def step_directory(out: Path, step: int) -> Path:
-    """The directory of a step."""
+    """Return the directory of a step."""
     return out / f"step-{step:08d}"
 
 
 def step_number(directory: Path) -> int:
-    """The step of a step's directory."""
+    """Return the step of a step's directory."""
     return int(directory.name.removeprefix("step-"))
 
 
