@@ -36,13 +36,13 @@ ROWS = dict(printed())
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "version 1" not in name])
-def test_the_paper_s_rows_give_the_paper_s_average(name: str) -> None:
+def test_average_score_of_paper_rows_equals_the_paper(name: str) -> None:
     cells = ROWS[name]
     scores = row(list(COLUMNS.values()), [cells[column] for column in COLUMNS])
     assert average_score(scores) == pytest.approx(float(cells["Avg"]), abs=0.05 + 1e-9)
 
 
-def test_every_table_with_an_average_is_there() -> None:
+def test_paper_tables_with_average_are_all_found() -> None:
     assert {name.split(",")[0] for name in ROWS} == {f"Table {n}" for n in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13)}
     assert len(ROWS) >= 40
 
@@ -54,11 +54,11 @@ def test_every_table_with_an_average_is_there() -> None:
         ("ALBERT-base v1", 80.1), ("ALBERT-large v1", 82.4), ("ALBERT-xlarge v1", 85.5), ("ALBERT-xxlarge v1", 91.0),
     ],
 )  # fmt: skip
-def test_the_averages_of_the_released_models(model: str, printed: float) -> None:
+def test_average_score_of_released_models_equals_readme(model: str, printed: float) -> None:
     assert average_score(load_published_scores()[model]) == pytest.approx(printed, abs=0.05 + 1e-9)
 
 
-def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
+def test_published_scores_of_table_9_equal_the_experiment() -> None:
     (table,) = (t for t in recipe.load_experiment("glue").tables if t.title == "Table 9, one model on dev")
     names = {"bert-large": "BERT-large", "m15": "ALBERT-xxlarge, 1.5 M steps"}
     for name, cells in table.rows.items():
@@ -67,7 +67,7 @@ def test_the_report_s_rows_of_table_9_are_those_of_the_experiment() -> None:
             assert row(tasks, cells).items() <= load_published_scores()[names.get(name, name)].items(), name
 
 
-def test_our_results_count_as_the_paper_s() -> None:
+def test_paper_metrics_selects_the_paper_s_metrics() -> None:
     spans = {"f1": [0.5, 0.9, 0.6], "em": [0.4, 0.1, 0.3], "best_f1": [0.7, 0.8, 0.9], "best_em": [0.6, 0.6, 0.5]}
     medians = evaluation_result(all_scores=spans).medians
     assert paper_metrics("squad1", medians) == {"f1": 0.6, "em": 0.3}

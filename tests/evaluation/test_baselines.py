@@ -34,7 +34,7 @@ def pairs(count: int, seed: int, kind: str = "same") -> list[TextExample]:
     return made
 
 
-def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
+def test_overlap_baseline_generalizes_to_unseen_words() -> None:
     task = find_task("mrpc")
     found = score_baselines(task, pairs(200, 0), pairs(100, 1))
     assert set(found) == {WORDS, CHARACTERS, OVERLAP}
@@ -45,7 +45,7 @@ def test_the_overlap_is_seen_in_words_that_training_did_not_have() -> None:
     assert evaluation_result(metric="pearson", baselines=values).best_baseline == (OVERLAP, values[OVERLAP]["pearson"])
 
 
-def test_words_and_their_order_tell_classes_apart() -> None:
+def test_words_baseline_uses_word_order() -> None:
     rng = random.Random(0)
     examples = []
     for i in range(300):
@@ -73,7 +73,7 @@ def test_best_baseline_is_not_chosen_on_dev() -> None:
     assert best_baseline({}, "accuracy") is None
 
 
-def test_what_cannot_be_learnt_from_is_no_error() -> None:
+def test_score_baselines_degenerate_data_is_no_error() -> None:
     task = find_task("sst2")
     one_class = [TextExample("kra", None, 1, str(i)) for i in range(3)]
     assert score_baselines(task, one_class, [TextExample("wi", None, label, "") for label in (0, 1)])[WORDS] == {
@@ -86,7 +86,7 @@ def test_what_cannot_be_learnt_from_is_no_error() -> None:
     assert evaluation_result(metric="accuracy").best_baseline is None
 
 
-def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
+def test_eval_reports_baselines_with_the_score(encoder: Path, inference: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
     result = evaluate("rte", str(encoder), str(inference), out, 2, (*QUICK, "intermediate_task=pretrained"), "cpu")
     task = find_task("rte")
@@ -102,16 +102,14 @@ def test_they_stand_beside_the_score(encoder: Path, inference: Path, tmp_path: P
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 
 
-def test_they_can_be_left_out(encoder: Path, inference: Path, tmp_path: Path) -> None:
+def test_eval_no_baselines_leaves_them_out(encoder: Path, inference: Path, tmp_path: Path) -> None:
     settings = [word for setting in (*QUICK, "intermediate_task=pretrained") for word in ("-s", setting)]
     words = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *settings]
     albert("eval", "rte", *words, "--no-baselines", "--out", str(tmp_path / "scores"))
     assert store.read_json(tmp_path / "scores/results.json")["baselines"] == {}
 
 
-def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
-    encoder: Path, inference: Path, tmp_path: Path
-) -> None:
+def test_baselines_of_a_subset_use_the_same_subset(encoder: Path, inference: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "intermediate_task=pretrained", "data.train_examples=4")
     result = evaluate("rte", str(encoder), str(inference), tmp_path / "few", 1, overrides, "cpu")
     task = find_task("rte")
@@ -123,7 +121,7 @@ def test_a_run_with_fewer_labels_is_compared_with_a_model_of_as_few(
 @pytest.mark.parametrize(
     ("name", "least"), [("mrpc", 0.73), ("stsb", 0.73), ("cola", 0.16), ("rte", 0.55), ("sst2", 0.78)]
 )
-def test_on_glue_they_are_as_good_as_others_found_them(name: str, least: float, shared_data: Path) -> None:
+def test_baselines_on_glue_reach_known_scores(name: str, least: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
     each = score_baselines(task, task.read("train", data)[:20_000], task.read("dev", data))
     found = evaluation_result(metric=task.metrics[0], baselines=each).best_baseline

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
 
 
 @pytest.mark.parametrize("name", ["", "step-00000010", "init"])
-def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
+def test_control_init_loads_step_0_of_the_run(name: str, run: Path, glue: Path) -> None:
     prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.weights=init"), "cpu")
     assert prepared.checkpoint.directory == run / "init" and prepared.recipe.model.weights == "init"
     model, expected = build_model(prepared, 0), hub.read_checkpoint(run / "init").tensors
@@ -48,7 +48,7 @@ def test_the_start_is_that_of_the_run(name: str, run: Path, glue: Path) -> None:
     assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
 
 
-def test_without_step_0_init_is_refused_before_anything_is_trained(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_control_init_without_step_0_is_rejected(encoder: Path, glue: Path, tmp_path: Path) -> None:
     shutil.copytree(encoder, tmp_path / "run" / "step-00000010")
     for checkpoint in (encoder, tmp_path / "run"):
         with pytest.raises(ConfigError, match=r"there are no weights of step 0 .*/init\)"):
@@ -56,7 +56,7 @@ def test_without_step_0_init_is_refused_before_anything_is_trained(encoder: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path) -> None:
+def test_controls_equal_separate_evaluations(run: Path, glue: Path, tmp_path: Path) -> None:
     results = []
     for nproc in (1, 2):
         out = tmp_path / str(nproc)
@@ -79,7 +79,7 @@ def test_they_are_evaluations_of_their_own(run: Path, glue: Path, tmp_path: Path
     assert header.index("same init") < header.index("random weights") < header.index("classical baseline")
 
 
-def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
+def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
     call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--recipes", "mini"]
     said = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -94,7 +94,7 @@ def test_the_suite_takes_them_for_every_task(run: Path, glue: Path, tmp_path: Pa
     assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
 
 
-def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
+def test_control_notes_say_whether_all_seeds_are_above() -> None:
     def task(title: str, **above: bool | None) -> dict[str, Any]:
         controls = {name: ControlResult(every_seed_above=is_above) for name, is_above in above.items()}
         return evaluation_result(title=title, controls=controls).to_json()
@@ -105,7 +105,7 @@ def test_whether_all_seeds_are_apart_is_said_in_words() -> None:
     assert "On A not every pretrained seed is above every seed of the random weights." in words
 
 
-def test_a_control_that_diverges_keeps_nothing_from_being_shown(
+def test_control_that_diverges_is_reported(
     run: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from albert_cli.evaluation.single import AllSeedsDiverged, evaluate_task
@@ -122,7 +122,7 @@ def test_a_control_that_diverges_keeps_nothing_from_being_shown(
     assert "random weights" in (shown := as_text(result)) and "1 of 1" in shown
 
 
-def test_what_cannot_be_controlled_is_refused(run: Path, glue: Path, tmp_path: Path) -> None:
+def test_controls_unknown_or_scored_are_rejected(run: Path, glue: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown control 'randon'"):
         suite.parse_controls("init,randon")
     assert suite.parse_controls("random, init,random") == ("random", "init") and suite.parse_controls(None) == ()

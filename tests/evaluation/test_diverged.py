@@ -49,7 +49,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
     return these
 
 
-def test_what_an_evaluation_sees_is_not_tried_again_either(
+def test_eval_divergence_at_evaluation_is_not_repeated(
     encoder: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last update can spoil the weights, which no step follows."""
@@ -80,7 +80,7 @@ _QUESTION = Question("0", "bade", "figo luma", (Answer("luma", 5),))
         ("squad2", _QUESTION),
     ],
 )
-def test_logits_that_are_no_numbers_are_no_answers(task: str, example: Any, tiny_vocabulary: Path) -> None:
+def test_predict_nan_logits_raise_diverged_error(task: str, example: Any, tiny_vocabulary: Path) -> None:
     """They would count as the first class, the first choice, or as no answer."""
     kind, vocabulary, cpu = TASKS[task], Vocabulary.load(tiny_vocabulary), torch.device("cpu")
     shape = replace(TINY, vocab_size=vocabulary.size, max_position_embeddings=90)
@@ -94,7 +94,7 @@ def test_logits_that_are_no_numbers_are_no_answers(task: str, example: Any, tiny
                 kind.predict(model, features, cpu)
 
 
-def test_the_other_seeds_count_and_the_one_is_not_tried_again(
+def test_eval_diverged_seed_does_not_count_or_repeat(
     encoder: Path, glue: Path, tmp_path: Path, diverging: Diverge, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -121,7 +121,7 @@ def test_the_other_seeds_count_and_the_one_is_not_tried_again(
     assert "1 diverged" in page and "seeds 0 to 3 (median of 3 of 4)" in page
 
 
-def test_fine_tuning_alone_goes_on_and_another_start_is_another_run(
+def test_finetune_diverged_run_is_retried(
     encoder: Path, glue: Path, tuned: Callable[[str], Path], tmp_path: Path, diverging: Diverge
 ) -> None:
     diverging([1])
@@ -139,7 +139,7 @@ def test_fine_tuning_alone_goes_on_and_another_start_is_another_run(
     assert (list(result["scores_by_seed"]), list(result["diverged"])) == (["1"], ["2"])
 
 
-def test_no_seed_at_all_is_an_error_after_the_other_tasks(
+def test_suite_all_seeds_diverged_raises_at_the_end(
     encoder: Path, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = FinetuneJob.loss_sums
@@ -156,7 +156,7 @@ def test_no_seed_at_all_is_an_error_after_the_other_tasks(
     assert {p.parent.name for p in (tmp_path / "out").glob("*/results.json")} == {"sst2", "mnli"}
 
 
-def test_a_search_goes_on_where_a_rate_is_too_high(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_search_continues_after_a_diverged_combination(encoder: Path, glue: Path, tmp_path: Path) -> None:
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 2]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert("search", "cola", "lr=1e38,1e-3", *call, "--out", tmp_path / "out", "--nproc", 2)

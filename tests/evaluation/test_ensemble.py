@@ -21,13 +21,13 @@ from tests.command import albert
 from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence
 
 
-def test_members_are_taken_as_long_as_they_raise_the_score() -> None:
+def test_select_greedily_stops_without_improvement() -> None:
     together = {(0, 1): 1.0, (0, 2): 1.0, (0, 1, 2): 1.0}
     assert select_greedily([5 / 6] * 3, lambda members: together[tuple(members)]) == [0, 1], "two are enough"
     assert select_greedily([0.5, 0.9], lambda members: 0.9) == [1], "one that raises nothing is left"
 
 
-def test_probabilities_and_values_are_averaged() -> None:
+def test_average_is_over_probabilities_and_values() -> None:
     classes = GLUE["sst2"].average([np.log([[0.9, 0.1]]), np.log([[0.2, 0.8]])])
     assert softmax(classes) == pytest.approx(np.array([[0.55, 0.45]]))
     assert GLUE["stsb"].average([np.array([[1.0], [2.0]]), np.array([[3.0], [7.0]])]).tolist() == [[2.0], [4.5]]
@@ -38,9 +38,7 @@ def probabilities(directory: Path) -> np.ndarray[Any, Any]:
     return np.array([list(row["probabilities"].values()) for row in rows])
 
 
-def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
-    encoder: Path, glue: Path, tmp_path: Path
-) -> None:
+def test_ensemble_of_runs_averages_probabilities(encoder: Path, glue: Path, tmp_path: Path) -> None:
     alone = evaluate("cola", str(encoder), str(glue), tmp_path / "runs", 3, QUICK, "cpu")
     out = tmp_path / "out"
     said = albert("ensemble", "cola", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
@@ -55,7 +53,7 @@ def test_the_runs_of_an_evaluation_answer_with_their_mean_probabilities(
     assert "all 3" in said.out and "so their score is optimistic" in " ".join(said.out.split())
 
 
-def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
+def test_ensemble_unfit_members_are_rejected(tuned: Any, glue: Path, tmp_path: Path) -> None:
     both = [str(tuned("cola")), str(tuned("sst2"))]
     request = TaskRequest("", str(glue), 1, (), "cpu")
     with pytest.raises(CheckpointError, match="is not a model of CoLA"):
@@ -66,7 +64,7 @@ def test_what_is_no_ensemble(tuned: Any, glue: Path, tmp_path: Path) -> None:
         evaluate_ensemble("glue", request, both, tmp_path / "glue")
 
 
-def test_runs_are_found_below_an_evaluation_or_a_suite(tuned: Any, glue: Path, tmp_path: Path) -> None:
+def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, tmp_path: Path) -> None:
     for name in ("suite/cola/run-0", "suite/cola/run-10", "suite/cola/run-9", "alone/run-old"):
         shutil.copytree(tuned("cola"), tmp_path / name)
     call = ["--data", glue, "--device", "cpu", "--out"]
@@ -85,7 +83,7 @@ def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
     return folder
 
 
-def test_models_whose_classes_have_another_order_answer_in_one(encoder: Path, tmp_path: Path) -> None:
+def test_predict_dev_uses_the_first_member_s_label_order(encoder: Path, tmp_path: Path) -> None:
     data = str(table(tmp_path / "data", ("no", "yes"), "train", "dev"))
     for name, labels in (("a", '["no", "yes"]'), ("b", '["yes", "no"]')):
         overrides = (*QUICK, f"table.labels={labels}")

@@ -71,7 +71,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory, encoder: Path, inference: Pa
 # ---------------------------------------------------------------- starting from MNLI
 
 
-def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
+def test_suite_rte_starts_from_the_best_mnli_run(suite: Suite) -> None:
     tasks = suite.result["tasks"]
     assert list(tasks) == ["mnli", "rte", "wnli"]
     best = best_run(suite.out / "mnli", EvaluationResult.model_validate(tasks["mnli"]))
@@ -83,16 +83,16 @@ def test_the_suite_starts_rte_from_its_best_model_of_mnli(suite: Suite) -> None:
     assert "initial weights a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
 
 
-def test_the_suite_holds_one_model_at_a_time(suite: Suite) -> None:
+def test_suite_holds_one_model_at_a_time(suite: Suite) -> None:
     assert suite.models == 2 * 3 + 2  # three tasks with two seeds; WNLI and AX for the zip
     assert suite.most == 1, f"{suite.most} of {suite.models} at a time"
 
 
-def test_the_best_run_is_that_of_the_lowest_seed_among_equals() -> None:
+def test_best_run_of_equal_scores_has_the_lowest_seed() -> None:
     assert best_run(Path("out"), evaluation_result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
 
 
-def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
+def test_use_intermediate_takes_its_encoder(suite: Suite) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
     model = build_model(use_intermediate(prepare_evaluation("rte", request), start), 0)
@@ -102,7 +102,9 @@ def test_the_encoder_is_that_of_the_start(suite: Suite) -> None:
     assert state["classifier.weight"].shape[0] == 2
 
 
-def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_intermediate_task_is_trained_once(
+    suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("rte", str(suite.encoder), str(suite.data), tmp_path / "rte", 1, QUICK, "cpu")
     first = evaluate(*arguments)
     assert first["intermediate"] == store.fingerprint(tmp_path / "rte" / "mnli" / "run-0")
@@ -111,14 +113,14 @@ def test_mnli_is_run_once_below_the_same_out(suite: Suite, tmp_path: Path, capfd
     assert "MNLI seed 0 step" not in capfd.readouterr().err
 
 
-def test_a_model_of_mnli_is_its_own_start(suite: Suite, tmp_path: Path) -> None:
+def test_eval_mnli_model_needs_no_intermediate_run(suite: Suite, tmp_path: Path) -> None:
     given = suite.out / "mnli" / "run-1"
     result = evaluate("rte", str(given), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
     assert result["checkpoint"] == store.fingerprint(given) and result["protocol"]["intermediate_task"] == "mnli"
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
-def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
+def test_eval_without_mnli_data_skips_and_records_it(
     suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rte = (suite.data / "RTE" / "train.tsv").read_text()
@@ -134,7 +136,7 @@ def test_without_mnli_the_recipe_s_start_is_left_out_and_recorded(
         assert refused.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
 
 
-def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp_path: Path) -> None:
+def test_control_has_its_own_intermediate_run(suite: Suite, tmp_path: Path) -> None:
     evaluate(
         "rte", str(suite.encoder), str(suite.data), tmp_path, 1, (*QUICK, "train.seed=7"), "cpu", controlled=["random"]
     )
@@ -145,7 +147,7 @@ def test_a_control_starts_from_its_own_model_of_the_other_task(suite: Suite, tmp
     assert weights == ["random", "random"]
 
 
-def test_the_other_task_s_recipe_is_of_the_same_folder(
+def test_intermediate_recipe_is_from_the_same_folder(
     suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[PreparedTask] = []
@@ -157,12 +159,14 @@ def test_the_other_task_s_recipe_is_of_the_same_folder(
         assert trained[-1].recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
 
-def test_a_wrong_start_is_refused(suite: Suite, tmp_path: Path) -> None:
+def test_intermediate_task_unknown_is_rejected(suite: Suite, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="intermediate_task = 'ax': no such task"):
         evaluate("rte", str(suite.encoder), str(suite.data), tmp_path / "out", 1, ("intermediate_task=ax",), "cpu")
 
 
-def test_finetune_puts_the_start_beside_its_run(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finetune_writes_intermediate_run_next_to_out(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu"]
     call += [word for override in QUICK for word in ("-s", override)]
     said = albert(*call, "--out", tmp_path / "one", "--json")
@@ -190,16 +194,14 @@ def harmed(suite: Suite, folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("task", ["rte", "glue"])
 @pytest.mark.parametrize("name", ["MNLI/train", "RTE/train", "RTE/dev"])
-def test_a_damaged_file_ends_everything_before_anything_is_trained(
-    suite: Suite, tmp_path: Path, task: str, name: str
-) -> None:
+def test_eval_damaged_data_stops_before_training(suite: Suite, tmp_path: Path, task: str, name: str) -> None:
     data = harmed(suite, tmp_path, name)
     with pytest.raises(InputError, match=rf"{name}\.tsv:\d+: 1 fields instead"):
         evaluate(task, str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not list(tmp_path.glob("out/**/*.safetensors"))
 
 
-def test_a_damaged_test_set_gets_no_placeholders(suite: Suite, tmp_path: Path) -> None:
+def test_submission_damaged_test_set_is_an_error(suite: Suite, tmp_path: Path) -> None:
     data = harmed(suite, tmp_path, "WNLI/test")
     call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 fields"):
@@ -207,14 +209,14 @@ def test_a_damaged_test_set_gets_no_placeholders(suite: Suite, tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
 
 
-def test_damaged_diagnostics_end_a_suite_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:
+def test_suite_damaged_diagnostics_stop_before_training(suite: Suite, tmp_path: Path) -> None:
     data = harmed(suite, tmp_path, "diagnostic/diagnostic")
     with pytest.raises(InputError, match=r"diagnostic\.tsv:1106: 1 fields instead of 3"):
         evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_diagnostics_are_not_taken_for_unlabelled_ones(suite: Suite, tmp_path: Path) -> None:
+def test_eval_ax_damaged_labels_are_an_error(suite: Suite, tmp_path: Path) -> None:
     data = harmed(suite, tmp_path, "diagnostic/diagnostic-full")
     model = suite.out / "mnli" / "run-0"
     with pytest.raises(InputError, match=r"diagnostic-full\.tsv: no column 'Premise'"):
@@ -224,7 +226,7 @@ def test_damaged_diagnostics_are_not_taken_for_unlabelled_ones(suite: Suite, tmp
 # ---------------------------------------------------------------- the diagnostics
 
 
-def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
+def test_eval_ax_needs_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
     assert "diagnostics" not in suite.result and re.search("AX is left out: .*diagnostic-full", suite.said)
     with pytest.raises(InputError, match="diagnostic-full"):
         evaluate("ax", str(suite.out / "mnli" / "run-0"), str(suite.data), tmp_path / "out", 1, (), "cpu")
@@ -233,12 +235,12 @@ def test_the_diagnostics_are_answered_by_a_model_of_mnli(suite: Suite, tmp_path:
 
 
 @pytest.mark.parametrize("override", ["model.head=new", "model.weights=random"])
-def test_the_model_of_mnli_answers_as_it_is_however_it_was_made(suite: Suite, override: str) -> None:
+def test_scoring_request_drops_training_overrides(suite: Suite, override: str) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
     assert prepare_evaluation("ax", scoring_request(request, str(suite.out / "mnli" / "run-0"))).for_scoring
 
 
-def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
+def test_eval_ax_with_labels_is_scored(suite: Suite, tmp_path: Path) -> None:
     header = "\t".join([*"12345", "Premise", "Hypothesis", "Label"])
     rows = [f"\t\t\t\t\tbade {i}\tfigo wi\t{find_task('ax').labels[i % 3]}\n" for i in range(12)]
     data = write(tmp_path / "data", {"diagnostic/diagnostic-full": f"{header}\n{''.join(rows)}"})
@@ -253,7 +255,7 @@ def test_labelled_diagnostics_are_scored(suite: Suite, tmp_path: Path) -> None:
 LABELS = {"STS-B": None, "MNLI-m": "ax", "MNLI-mm": "ax", "AX": "ax", "QNLI": "rte", "RTE": "rte"}
 
 
-def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
+def test_submission_zip_holds_the_eleven_files(suite: Suite) -> None:
     names = {"CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX"}
     with zipfile.ZipFile(suite.zip) as archive:
         assert {name.removesuffix(".tsv") for name in archive.namelist()} == names and len(archive.namelist()) == 11
@@ -269,7 +271,7 @@ def test_the_zip_holds_exactly_the_eleven_files(suite: Suite) -> None:
                 assert labels <= set(find_task(task).labels)
 
 
-def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
+def test_submission_is_predicted_by_the_best_runs(suite: Suite) -> None:
     best = {
         task: best_run(suite.out / task, EvaluationResult.model_validate(suite.result["tasks"][task]))
         for task in ("mnli", "wnli")
@@ -287,19 +289,19 @@ def test_the_files_are_the_best_models_answers(suite: Suite) -> None:
     assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]
 
 
-def test_equal_predictions_make_an_equal_zip(suite: Suite) -> None:
+def test_submission_equal_predictions_make_equal_bytes(suite: Suite) -> None:
     before, result = suite.zip.read_bytes(), json.dumps(suite.result)
     assert json.dumps(suite.evaluate()) == result and suite.zip.read_bytes() == before
 
 
-def test_values_are_clipped_and_labels_named() -> None:
+def test_format_labels_clips_values_and_names_classes() -> None:
     values = np.array([[-1.0], [2.34567], [9.0]])
     assert submission.format_labels(GLUE["stsb"], values) == ["0.000", "2.346", "5.000"]
     assert submission.format_labels(GLUE["rte"], np.eye(2)) == ["entailment", "not_entailment"]
     assert submission.format_labels(GLUE["cola"], np.eye(2)) == ["0", "1"]
 
 
-def test_a_test_set_of_another_size_is_refused_before_anything_is_trained(suite: Suite, tmp_path: Path) -> None:
+def test_submission_wrong_test_set_stops_before_training(suite: Suite, tmp_path: Path) -> None:
     rows = (suite.data / "WNLI" / "test.tsv").read_text().splitlines(keepends=True)
     data = write(tmp_path / "data", {"WNLI/test": "".join(rows[:-1])})
     call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")

@@ -16,7 +16,7 @@ def without_times(value: Any) -> Any:
     return value
 
 
-def test_processes_side_by_side_make_the_same_runs(
+def test_eval_nproc_gives_the_same_runs(
     encoder: Path, inference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     results = []

@@ -50,7 +50,7 @@ def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     return {name: (out / name).read_bytes() for name in names}, {k: v for k, v in results.items() if k != "seconds"}
 
 
-def test_ended_anywhere_it_finishes_with_the_same_model(
+def test_finetune_killed_at_any_write_ends_the_same(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
@@ -89,7 +89,7 @@ def interrupted(prepared: PreparedTask, out: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_without_its_best_model_a_state_is_not_gone_on_from(
+def test_resume_skips_a_state_without_best_weights(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     harm: str, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -110,7 +110,7 @@ def test_without_its_best_model_a_state_is_not_gone_on_from(
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_what_was_best_after_the_last_state_is_found_again(
+def test_resume_finds_a_later_best_again(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -131,7 +131,7 @@ def test_what_was_best_after_the_last_state_is_found_again(
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: PreparedTask) -> None:
+def test_keep_best_copies_weights_only_if_better(rising: PreparedTask) -> None:
     job = FinetuneJob(rising, rising.load_inputs(), rising.recipe, build_model(rising, 0))
     state = TrainState()
     kept = []
@@ -144,7 +144,7 @@ def test_the_best_evaluation_is_kept_once_each_time_it_is_better(rising: Prepare
     assert kept == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 
 
-def test_a_finished_run_that_was_damaged_is_found_out(rising: PreparedTask, whole: Path, tmp_path: Path) -> None:
+def test_finetune_damaged_finished_run_is_an_error(rising: PreparedTask, whole: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "out"))
     (out / "predictions.dev.jsonl").write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"predictions\.dev\.jsonl"):

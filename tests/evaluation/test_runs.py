@@ -38,7 +38,7 @@ def from_elsewhere(directory: Path, out: Path, labels: tuple[str, ...], **change
 # ---------------------------------------------------------------- scored or trained from
 
 
-def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(
+def test_eval_checkpoint_of_another_task_is_trained(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = evaluate("sst2", str(tuned("cola")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
@@ -47,15 +47,13 @@ def test_a_checkpoint_of_another_task_with_the_same_labels_is_a_start(
     assert "was fine-tuned for cola (0, 1); SST-2 is trained from its encoder" in capfd.readouterr().err
 
 
-def test_random_weights_can_be_asked_for_with_a_checkpoint_of_the_task(
-    tuned: Tuned, glue: Path, tmp_path: Path
-) -> None:
+def test_eval_random_weights_trains_a_task_checkpoint(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "model.weights=random")
     result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")
     assert (result["kind"], result["protocol"]["weights"]) == ("eval", "random")
 
 
-def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_eval_foreign_classifier_keeps_its_label_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     ours = evaluate("mnli", str(tuned("mnli")), str(glue), tmp_path / "ours", 1, QUICK, "cpu")
     assert set(ours["scores"]) == {"accuracy", "mismatched_accuracy"}
     order = [2, 0, 1]
@@ -78,7 +76,7 @@ def test_a_named_classifier_from_elsewhere_is_scored_in_its_own_order(tuned: Tun
     assert torch.equal(trained.classifier.weight, hub.read_checkpoint(tuned("mnli")).tensors["classifier.weight"])
 
 
-def test_a_classifier_with_default_names_is_asked_for(
+def test_eval_unnamed_labels_need_model_head(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two classes without names may be those of any task with two."""
@@ -96,7 +94,7 @@ def test_a_classifier_with_default_names_is_asked_for(
     assert evaluate("cola", str(other), str(glue), tmp_path / "trained", 1, QUICK, "cpu")["kind"] == "eval"
 
 
-def test_inputs_are_cut_where_the_checkpoint_was_trained_to_be(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_eval_truncates_as_in_fine_tuning(encoder: Path, glue: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "data.max_seq_length=6")
     finetune(prepare("cola", str(encoder), str(glue), overrides, "cpu"), tmp_path / "short", 0)
     scored = evaluate("cola", str(tmp_path / "short"), str(glue), tmp_path / "out", 1, (), "cpu")
@@ -105,7 +103,7 @@ def test_inputs_are_cut_where_the_checkpoint_was_trained_to_be(encoder: Path, gl
     assert scored["scores"] == store.read_json(tmp_path / "short" / "results.json")["scores"]
 
 
-def test_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_eval_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     (tmp_path / "CoLA").mkdir()
     shutil.copy(glue / "CoLA" / "dev.tsv", tmp_path / "CoLA")
     result = evaluate("cola", str(tuned("cola")), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
@@ -115,7 +113,7 @@ def test_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path: Path
         evaluate("sst2", str(tuned("cola")), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
 
 
-def test_a_table_without_training_rows_has_the_classes_of_the_checkpoint(encoder: Path, tmp_path: Path) -> None:
+def test_eval_table_without_train_uses_model_labels(encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     (tmp_path / "dev-only").mkdir()
     rows = "text\tlabel\n" + "".join(f"{sentence(i)}\t{'no' if i % 2 else 'yes'}\n" for i in range(12))
@@ -134,7 +132,7 @@ def test_a_table_without_training_rows_has_the_classes_of_the_checkpoint(encoder
 # ---------------------------------------------------------------- where results are written
 
 
-def test_scoring_does_not_write_into_what_is_there(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_eval_scoring_rejects_a_foreign_out(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in tuned("cola").iterdir() if p.is_file()}
     with pytest.raises(BusyError, match="holds other files") as refused:
         evaluate("cola", str(tuned("cola")), str(glue), tuned("cola"), 1, QUICK, "cpu")
@@ -152,7 +150,7 @@ def test_scoring_does_not_write_into_what_is_there(tuned: Tuned, glue: Path, tmp
 # ---------------------------------------------------------------- the suite
 
 
-def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_suite_mean_counts_trained_and_scored_tasks(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     result = evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
     assert list(result["tasks"]) == ["cola", "sst2", "mnli"] and len(result["left_out"]) == 6
     kinds = {name: task["kind"] for name, task in result["tasks"].items()}
@@ -170,7 +168,7 @@ def test_the_suite_has_one_number(tuned: Tuned, glue: Path, tmp_path: Path) -> N
         evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
 
 
-def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
+def test_glue_metrics_counts_cola_by_mcc_alone() -> None:
     of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
     counted = {
         name: suite.glue_metrics(evaluation_result(task=name, all_scores=all_scores)) for name, all_scores in of.items()
@@ -178,7 +176,7 @@ def test_two_metrics_count_by_their_mean_and_cola_by_one() -> None:
     assert average_score(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
-def test_all_nine_tasks_are_the_glue_score() -> None:
+def test_format_result_all_tasks_show_glue_score() -> None:
     suite = {"kind": "suite", "tasks": {"a": scored_result().to_json()}, "glue_score": 0.715, "tasks_scored": 9}
     assert as_text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
 
@@ -186,7 +184,7 @@ def test_all_nine_tasks_are_the_glue_score() -> None:
 # ---------------------------------------------------------------- seeds
 
 
-def test_the_seed_of_the_recipe_counts_unless_one_is_named(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_finetune_seed_option_overrides_the_recipe(encoder: Path, glue: Path, tmp_path: Path) -> None:
     call = ["finetune", "cola", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--json"]
     call += [word for override in (*QUICK, "train.seed=5") for word in ("-s", override)]
     assert json.loads(albert(*call, "--out", tmp_path / "recipe").out)["seed"] == 5
@@ -213,9 +211,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_questions_are_asked_as_in_training_and_may_be_asked_again(
-    encoder: Path, questions: Path, tmp_path: Path
-) -> None:
+def test_eval_squad_encodes_as_in_fine_tuning(encoder: Path, questions: Path, tmp_path: Path) -> None:
     own = ("data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.holdout=0.5")
     prepared = prepare("squad1", str(encoder), str(questions), (*QUICK, *own), "cpu")
     trained = finetune(prepared, tmp_path / "model", 0)
@@ -230,7 +226,7 @@ def test_questions_are_asked_as_in_training_and_may_be_asked_again(
     assert other["examples"] == {"dev": 3}
 
 
-def test_the_standard_error_is_that_of_the_mean() -> None:
+def test_summarize_runs_computes_the_standard_error() -> None:
     runs = [run_result(score, seed).to_json() for seed, score in enumerate((0.5, 0.6, 0.7))]
     result = summarize(runs)
     assert result.standard_error == pytest.approx(0.1 / 3**0.5) and result.stdev == pytest.approx(0.1)

@@ -14,7 +14,7 @@ from tests.command import albert
 from tests.helpers.task_runs import QUICK
 
 
-def test_every_combination_the_last_list_fastest() -> None:
+def test_parse_grid_last_list_changes_fastest() -> None:
     assert parse_grid(["lr=1e-5,2e-5", "batch=16,32"]) == [
         {"lr": lr, "batch": batch} for lr in ("1e-5", "2e-5") for batch in ("16", "32")
     ]
@@ -36,12 +36,12 @@ def test_every_combination_the_last_list_fastest() -> None:
         (["data.name=a/b"], "must not contain /"),
     ],
 )
-def test_what_is_no_list_is_refused(lists: list[str], message: str) -> None:
+def test_parse_grid_wrong_lists_are_rejected(lists: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_grid(lists)
 
 
-def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
@@ -61,9 +61,7 @@ def test_a_search_says_its_budget_first_and_its_best_last(encoder: Path, glue: P
     assert again.out == said.out and "CoLA seed 0 step" not in again.err
 
 
-def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
-    encoder: Path, inference: Path, tmp_path: Path
-) -> None:
+def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
@@ -86,7 +84,7 @@ def test_the_budget_counts_what_a_search_starts_from_and_comes_before_it(
         (("glue", "lr=1,2"), "a search needs one task"),
     ],
 )
-def test_what_does_not_go_together(
+def test_search_wrong_arguments_are_rejected(
     encoder: Path, glue: Path, tmp_path: Path, arguments: tuple[object, ...], message: str
 ) -> None:
     call = ["search", *arguments, "--checkpoint", encoder, "--data", glue, "--out", tmp_path / "out"]
@@ -95,7 +93,7 @@ def test_what_does_not_go_together(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_the_task_is_no_start_for_a_search(tuned: object, glue: Path, tmp_path: Path) -> None:
+def test_search_model_of_the_task_is_rejected(tuned: object, glue: Path, tmp_path: Path) -> None:
     model = tuned("cola")  # type: ignore[operator]
     call = ["search", "cola", "lr=1,2", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out"]
     assert "is already fine-tuned for CoLA" in albert(*call, expect=2).err

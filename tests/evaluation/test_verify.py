@@ -62,7 +62,7 @@ def verified(file: str, data: Path | None, out: Path, checkpoint: str = "") -> V
     return verify.verify_checkpoint(file, TaskRequest(checkpoint, str(data) if data else None, 0, device="cpu"), out)
 
 
-def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+def test_verify_score_within_tolerance_is_reached(tmp_path: Path, checkpoint: Path, data: Path) -> None:
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=100.9, race=50.0)
     with pytest.raises(ConfigError, match=r"expected\.sst2 is 100\.9: .*less than or equal to 100"):
         verified(file, data, tmp_path / "out")
@@ -85,7 +85,7 @@ def test_a_score_within_the_tolerance_is_reached(tmp_path: Path, checkpoint: Pat
     assert "sst2" in said and "reached" in said and "skipped: " in said
 
 
-def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
+def test_verify_score_below_tolerance_exits_with_7(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = recipe(tmp_path / "r.toml", checkpoint, 0.5, sst2=99.5)
@@ -106,7 +106,7 @@ def test_a_score_below_the_tolerance_is_said_and_ends_with_7(
     assert store.read_json(tmp_path / "out" / "sst2" / "results.json")["seeds"] == [0]
 
 
-def test_a_task_of_which_every_seed_diverges_is_not_reached(
+def test_verify_diverged_task_is_not_reached(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = FinetuneJob.loss_sums
@@ -119,7 +119,7 @@ def test_a_task_of_which_every_seed_diverges_is_not_reached(
         verify.require_reached(result)
 
 
-def test_squad_is_compared_as_it_was_published(
+def test_verify_squad2_uses_the_best_threshold(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 2.0 F1 and exact match at the best threshold: what is at threshold 0 is another number."""
@@ -137,7 +137,7 @@ def test_squad_is_compared_as_it_was_published(
     assert not verified(file, data, tmp_path / "out").reached
 
 
-def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
+def test_verify_without_data_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
     (tmp_path / "empty").mkdir()
     with pytest.raises(Skipped, match=r"is skipped: .*SST-2/train\.tsv") as raised:
@@ -148,7 +148,7 @@ def test_without_data_or_checkpoint_it_is_skipped(tmp_path: Path, checkpoint: Pa
         verified(nowhere, None, tmp_path / "out")
 
 
-def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+def test_verify_requested_paths_must_exist(tmp_path: Path, checkpoint: Path, data: Path) -> None:
     file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
     with pytest.raises(CheckpointError, match="nowhere: no such directory"):
         verified(file, data, tmp_path / "out", str(tmp_path / "nowhere"))
@@ -168,7 +168,7 @@ def test_what_the_user_named_must_be_there(tmp_path: Path, checkpoint: Path, dat
     assert not (tmp_path / "out").exists()
 
 
-def test_offline_one_line_says_why(tmp_path: Path) -> None:
+def test_verify_offline_is_skipped_with_a_reason(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "albert_cli", "eval", "verify/albert-base-v2", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -188,7 +188,7 @@ def test_verify_recipe_has_the_published_scores(size: str, version: str) -> None
         assert shipped.expected[task] == pytest.approx(scores, abs=0.11), task  # one RACE score is on test
 
 
-def test_the_shipped_recipe_has_the_published_scores() -> None:
+def test_verify_shipped_recipe_has_published_scores() -> None:
     shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
     assert shipped.expected == load_published_scores()["ALBERT-base v2"]
     assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of == {"race": 4.0}

@@ -38,7 +38,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
         yield write
 
 
-def test_a_file_is_read_in_full_groups(tmp_path: Path) -> None:
+def test_read_chunks_of_a_file_are_full(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"".join(b"%d %s\r\n" % (i, b"word " * (i % 90)) for i in range(2500)))
     found = list(groups(str(tmp_path / "in.txt")))
     assert [len(group) for group in found] == [1024, 1024, 452]
@@ -49,7 +49,7 @@ def test_a_file_is_read_in_full_groups(tmp_path: Path) -> None:
     assert [len(line) for group in groups(str(tmp_path / "in.txt")) for line in group] == [3, 2, 200_002, 8]
 
 
-def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None]) -> None:
+def test_read_chunks_of_a_pipe_are_not_delayed(pipe: Callable[[bytes], None]) -> None:
     found = groups("-")
     pipe(b"one\ntwo\nthr")
     assert next(found) == ["1 one", "2 two"]
@@ -63,7 +63,7 @@ def test_of_a_pipe_what_has_come_is_not_held_back(pipe: Callable[[bytes], None])
     assert list(found) == [["3004 last"]]
 
 
-def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Callable[[bytes], None]) -> None:
+def test_read_chunks_error_follows_earlier_lines(pipe: Callable[[bytes], None]) -> None:
     found = groups("-")
     pipe(b"one\n")
     assert next(found) == ["1 one"]
@@ -72,14 +72,14 @@ def test_an_error_names_the_line_after_those_before_it_were_answered(pipe: Calla
         next(found)
 
 
-def test_a_named_pipe_is_a_file_too(tmp_path: Path) -> None:
+def test_read_chunks_reads_a_named_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["sh", "-c", f"printf 'one\\ntwo' > '{tmp_path}/pipe'"]) as writer:
         assert [line for group in groups(str(tmp_path / "pipe")) for line in group] == ["1 one", "2 two"]
         assert writer.wait() == 0
 
 
-def test_predicting_answers_a_service_line_by_line(tuned: Callable[[str], Path]) -> None:
+def test_predict_answers_a_pipe_line_by_line(tuned: Callable[[str], Path]) -> None:
     call = [sys.executable, "-m", "albert_cli", "predict", str(tuned("cola")), "--input", "-", "--device", "cpu"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
         assert service.stdin is not None and service.stdout is not None

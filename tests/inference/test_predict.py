@@ -24,7 +24,7 @@ from tests.helpers.task_runs import SHAPE, sentence
 Tuned = Callable[[str], Path]
 
 
-def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
+def test_task_checkpoint_records_its_task(tuned: Tuned) -> None:
     assert hub.read_checkpoint(tuned("mnli")).finetuned_task == hub.FinetunedTask("mnli", 2, 24)
     assert store.read_json(tuned("mnli") / "config.json")["finetuning_task"] == "mnli"
     assert store.read_json(tuned("mnli") / "tokenizer_config.json")["model_max_length"] == 48
@@ -37,7 +37,7 @@ def test_a_task_checkpoint_carries_what_predicting_needs(tuned: Tuned) -> None:
         ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on pairs"),
     ],
 )
-def test_predicting_wants_as_many_texts_as_the_task(
+def test_predict_wrong_number_of_texts_is_rejected(
     tuned: Tuned, tmp_path: Path, task: str, lines: str, message: str
 ) -> None:
     (tmp_path / "in.txt").write_text(lines)
@@ -46,7 +46,7 @@ def test_predicting_wants_as_many_texts_as_the_task(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_what_answering_takes_is_said_before_a_model_is_made(
+def test_inference_memory_warning_comes_first(
     tuned: Tuned, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cola, text = tuned("cola"), tmp_path / "in.txt"
@@ -59,7 +59,7 @@ def test_what_answering_takes_is_said_before_a_model_is_made(
         assert said.count("warning: inference may take ") == 1 and "1.05 MB are free" in said
 
 
-def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> None:
+def test_predict_truncates_as_in_fine_tuning(tuned: Tuned, tmp_path: Path) -> None:
     long = " ".join(sentence(i) for i in range(20))
     vocabulary = Vocabulary.load(tuned("cola"))
     ids = vocabulary.encode(long)[:22]
@@ -81,7 +81,7 @@ def test_predicting_cuts_where_training_did(tuned: Tuned, tmp_path: Path) -> Non
     assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
 
 
-def test_what_windows_writes_is_read_and_the_input_is_not_replaced(tuned: Tuned, tmp_path: Path) -> None:
+def test_predict_reads_bom_and_keeps_the_input(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "bade figo"}\r\n')
     (tmp_path / "in.txt").write_bytes(b"bade figo\n")
     names = ("in.jsonl", "in.txt")
@@ -93,14 +93,14 @@ def test_what_windows_writes_is_read_and_the_input_is_not_replaced(tuned: Tuned,
     assert (tmp_path / "in.jsonl").stat().st_size == 26
 
 
-def test_a_json_document_is_no_text_a_line(tuned: Tuned, tmp_path: Path) -> None:
+def test_predict_json_document_is_rejected(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('[{"text": "bade figo"}]\n')
     for verb in ("predict", "encode"):
         said = albert(verb, tuned("cola"), "--input", tmp_path / "in.json", expect=3)
         assert "in.json: is one JSON document" in said.err and ".jsonl" in said.err and said.out == ""
 
 
-def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None:
+def test_predict_json_option_needs_out(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bade figo\n")
     said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
     assert "hint: use --out FILE" in said.err and said.out == ""
@@ -109,13 +109,13 @@ def test_json_needs_a_file_for_predictions(tuned: Tuned, tmp_path: Path) -> None
     assert json.loads(said.out)["lines"] == 1
 
 
-def test_filling_masks_needs_the_masked_word_head(tuned: Tuned, encoder: Path) -> None:
+def test_fill_masks_without_masked_head_is_rejected(tuned: Tuned, encoder: Path) -> None:
     assert fill_masks(str(encoder), ["bade [MASK] figo"], 5, "cpu").texts[0].masks
     with pytest.raises(CheckpointError, match="has no masked-language head"):
         fill_masks(str(tuned("cola")), ["bade [MASK] figo"], 5, "cpu")
 
 
-def test_a_state_without_its_heads_is_not_resumed(encoder: Path, tmp_path: Path) -> None:
+def test_load_weights_everything_needs_all_heads(encoder: Path, tmp_path: Path) -> None:
     found = hub.read_checkpoint(encoder)
     without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):

@@ -41,7 +41,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     return work / "model"
 
 
-def test_predictions_on_all_of_mrpc_are_those_of_a_pipeline(theirs: Path, shared_data: Path, tmp_path: Path) -> None:
+def test_predict_mrpc_equals_transformers_pipeline(theirs: Path, shared_data: Path, tmp_path: Path) -> None:
     glue = str(shared_data / "glue")
     result = finetune(prepare("mrpc", str(theirs), glue, QUICK, "cpu"), tmp_path / "ours", 0)
     assert store.read_manifest(theirs) is None and result["protocol"]["weights"] == "pretrained"

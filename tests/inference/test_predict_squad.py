@@ -50,7 +50,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_predict_squad1_gives_answer_and_offsets(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
     summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
@@ -65,7 +65,7 @@ def test_an_answer_with_its_place_for_every_line(checkpoints: dict[str, Path], t
     assert found[2]["prediction"] == ""  # there is nothing to answer with
 
 
-def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_predict_squad2_may_leave_it_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     asked = tmp_path / "asked.txt"
     asked.write_text("Who?\tBade figo.\n", encoding="utf-8")
     predict_file(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
@@ -74,7 +74,7 @@ def test_the_other_head_may_leave_a_question_unanswered(checkpoints: dict[str, P
     assert isinstance(line["null_odds"], float)
 
 
-def test_a_question_that_was_cut_is_said_to_be(
+def test_predict_squad_counts_truncated_questions(
     checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = tmp_path / "asked.txt"
@@ -84,7 +84,7 @@ def test_a_question_that_was_cut_is_said_to_be(
     assert "1 of 2 questions are longer than 12 tokens and were truncated" in capfd.readouterr().err
 
 
-def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_predict_squad_document_is_read(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     qas = [{"id": 7, "question": "Who?"}, {"id": "q", "question": "When?", "answers": []}]
     asked = tmp_path / "asked.json"
     asked.write_text(
@@ -100,7 +100,7 @@ def test_a_file_in_squads_layout(checkpoints: dict[str, Path], tmp_path: Path) -
 @pytest.mark.parametrize(
     "text", ["Who?", '{"question": "Who?"}', '{"context": "x"}', '{"question": 3, "context": "x"}']
 )
-def test_a_line_without_question_or_context_is_refused(checkpoints: dict[str, Path], tmp_path: Path, text: str) -> None:
+def test_predict_squad_incomplete_line_is_rejected(checkpoints: dict[str, Path], tmp_path: Path, text: str) -> None:
     asked = tmp_path / ("asked.jsonl" if text.startswith("{") else "asked.txt")
     asked.write_text(text + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=r":1: no question and context"):

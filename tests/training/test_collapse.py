@@ -52,7 +52,7 @@ def journal(path: Path, losses: list[float]) -> Path:
         ("stsb", [[2.0], [3.0]], [3.0, 0.5], 0.5, None),
     ],
 )  # fmt: skip
-def test_reasons(
+def test_find_collapse_returns_the_reason(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
 ) -> None:
     inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labelled([0, 1, 1]))
@@ -63,7 +63,7 @@ def test_reasons(
 
 @pytest.mark.parametrize("task", ["sst2", "stsb", "race"])
 @pytest.mark.parametrize("labels", [[1], [1, 1, 1]])
-def test_where_dev_has_one_label_one_answer_says_nothing(tmp_path: Path, task: str, labels: list[int]) -> None:
+def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, labels: list[int]) -> None:
     outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
     log = journal(tmp_path / "metrics.jsonl", [0.1])
     inputs = make_inputs(TRAIN, labelled(labels))
@@ -83,7 +83,7 @@ def test_where_dev_has_one_label_one_answer_says_nothing(tmp_path: Path, task: s
         ("squad2", [-1.0, 7.0], [5, 5], "the same span in every context"),
     ],
 )
-def test_answers_that_are_all_one(
+def test_find_collapse_constant_spans(
     tmp_path: Path, tiny_vocabulary: Path, task: str, null: list[float], places: list[int], expected: str | None
 ) -> None:
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
@@ -98,7 +98,7 @@ def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
     return run_result(score, seed, collapsed=collapsed).to_json()
 
 
-def test_collapsed_seeds_are_counted_and_the_median_of_the_others_said() -> None:
+def test_summarize_runs_counts_collapsed_seeds() -> None:
     why = "one class for all inputs"
     result = summarize([run(0, 0.5, why), run(1, 0.7, None), run(2, 0.5, why), run(3, 0.6, None)])
     assert result.collapsed == {"0": why, "2": why}

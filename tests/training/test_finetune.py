@@ -89,7 +89,7 @@ def predictions(path: Path) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- one run
 
 
-def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: PreparedTask) -> None:
+def test_finetune_learns_and_records_its_settings(tuned: Path, prepared: PreparedTask) -> None:
     result = store.read_json(tuned / "results.json")
     assert result["score"] == result["scores"]["accuracy"] > result["majority"]
     assert (result["kind"], result["task"], result["metric"], result["seed"]) == ("run", "table", "accuracy", 1)
@@ -103,7 +103,7 @@ def test_a_run_learns_and_says_all_that_decided_it(tuned: Path, prepared: Prepar
     assert not list(tuned.glob("step-*")) and not list(tuned.glob(".*.tmp"))
 
 
-def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
+def test_finetune_damaged_result_names_the_key(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
     copy = shutil.copytree(tuned, tmp_path / "out")
     assert finetune(prepared, copy, 1)["score"] > 0
     results = store.read_json(copy / "results.json")
@@ -113,7 +113,7 @@ def test_a_finished_run_without_its_score_is_damaged(tuned: Path, prepared: Prep
             finetune(prepared, copy, 1)
 
 
-def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
+def test_finetune_keeps_the_best_evaluation(tuned: Path) -> None:
     result = store.read_json(tuned / "results.json")
     records = journal.read_journal(tuned / "metrics.jsonl")
     scores = {r["step"]: r["eval"]["accuracy"] for r in records if "eval" in r}
@@ -126,7 +126,7 @@ def test_the_best_evaluation_is_what_is_kept(tuned: Path) -> None:
     assert set(manifest.files) == {*MODEL_FILES, "predictions.dev.jsonl"}
 
 
-def test_transformers_gives_the_same_answers(tuned: Path, table: Path) -> None:
+def test_finetuned_model_equals_transformers(tuned: Path, table: Path) -> None:
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(tuned, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tuned)
@@ -139,7 +139,7 @@ def test_transformers_gives_the_same_answers(tuned: Path, table: Path) -> None:
         assert list(row["probabilities"].values()) == pytest.approx(probabilities, abs=2e-5)
 
 
-def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Path, tmp_path: Path) -> None:
+def test_finetune_epochs_become_steps(finished: Path, table: Path, tmp_path: Path) -> None:
     overrides = (*OVERRIDES, "schedule.epochs=1.5", "schedule.warmup_ratio=0.2", "train.eval_every=0")
     run = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(table), overrides, "cpu"), run, 1)
@@ -155,14 +155,14 @@ def test_epochs_become_steps_and_dev_is_looked_at_once(finished: Path, table: Pa
     assert (pairs["scored"], pairs["examples"]) == ("after the last step", "80 train and 40 dev")
 
 
-def test_epochs_that_end_before_the_warm_up_are_refused(finished: Path, table: Path, tmp_path: Path) -> None:
+def test_finetune_epochs_below_warmup_are_rejected(finished: Path, table: Path, tmp_path: Path) -> None:
     overrides = (*OVERRIDES, "schedule.epochs=1", "schedule.warmup_steps=320")
     with pytest.raises(ConfigError, match=r"warmup_steps is 320 and schedule\.total_steps 10: the learning"):
         finetune(prepare("table", str(finished), str(table), overrides, "cpu"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_bias_may_begin_at_the_labels(prepared: PreparedTask, tmp_path: Path) -> None:
+def test_build_model_bias_from_labels(prepared: PreparedTask, tmp_path: Path) -> None:
     def first(p: PreparedTask) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
         begun = build_model(replace(p, recipe=replace(p.recipe, model=settings)), 0)
@@ -181,7 +181,7 @@ def test_the_bias_may_begin_at_the_labels(prepared: PreparedTask, tmp_path: Path
     assert first(values).tolist() == pytest.approx([mean])
 
 
-def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
+def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
     asked = prepared.request
 
     def part(seed: int, count: int) -> list[str]:
@@ -204,9 +204,7 @@ def test_a_part_of_the_training_examples_is_drawn_by_the_seed(prepared: Prepared
     assert pairs["subset"] == "16 training examples sampled by the seed"
 
 
-def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
-    prepared: PreparedTask, finished: Path, tmp_path: Path
-) -> None:
+def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finished: Path, tmp_path: Path) -> None:
     rows = [("kra bade", "figo", "yes"), ("luma", "wi wi wi", "no"), ("ne", "bade luma", "yes")]
     for name in ("train", "dev"):
         lines = "".join("\t".join(row) + "\n" for row in rows)
@@ -230,7 +228,7 @@ def test_pairs_are_learnt_in_both_orders_where_the_recipe_says_so(
         finetune(alone, tmp_path / "alone", 0)
 
 
-def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
+def test_finetune_resume_keeps_resolved_auto(
     finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, computed = tmp_path / "run", []
@@ -247,9 +245,7 @@ def test_what_auto_stood_for_is_kept_when_a_run_goes_on(
     assert computed == ["bf16", "bf16"]
 
 
-def test_other_data_another_checkpoint_or_recipe_are_refused(
-    tuned: Path, finished: Path, table: Path, tmp_path: Path
-) -> None:
+def test_finetune_other_parents_are_rejected(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(table, tmp_path / "table"))
     with (other / "train.tsv").open("a") as stream:
         stream.write("luma wi wi\twi\n")
@@ -265,9 +261,7 @@ def test_other_data_another_checkpoint_or_recipe_are_refused(
     assert store.read_json(tuned / "status.json")["state"] == "done"
 
 
-def test_killed_at_any_moment_it_ends_in_the_same_weights(
-    tuned: Path, command: Sequence[object], tmp_path: Path
-) -> None:
+def test_finetune_kill_9_ends_in_the_same_weights(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
     run, rng = tmp_path / "run", random.Random(3)
     conditions: list[Callable[[], bool]] = [
         lambda: bool(list(run.glob("step-*"))),
@@ -289,7 +283,7 @@ def test_killed_at_any_moment_it_ends_in_the_same_weights(
     assert not list(run.glob("step-*")) and not list(run.glob(".*.tmp"))
 
 
-def test_an_unfinished_run_does_not_go_on_from_other_data(
+def test_finetune_resume_with_other_data_is_rejected(
     command: Sequence[object], finished: Path, table: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -310,9 +304,7 @@ def encoder_of(model: SequenceClassifier) -> dict[str, torch.Tensor]:
     return {n: t for n, t in model.state_dict().items() if n.startswith("encoder.")}
 
 
-def test_it_starts_from_the_checkpoint_or_from_random_weights(
-    prepared: PreparedTask, finished: Path, table: Path
-) -> None:
+def test_build_model_loads_or_samples_weights(prepared: PreparedTask, finished: Path, table: Path) -> None:
     stored = hub.read_checkpoint(hub.find_checkpoint(str(finished))).tensors
     first, second = (build_model(prepared, seed) for seed in (1, 2))
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(first).items())
@@ -326,7 +318,7 @@ def test_it_starts_from_the_checkpoint_or_from_random_weights(
     assert not torch.equal(one.state_dict()[word], stored[word])
 
 
-def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path) -> None:
+def test_build_model_initializes_overlap_heads(finished: Path, table: Path) -> None:
     stored, count = hub.read_checkpoint(hub.find_checkpoint(str(finished))), (*OVERRIDES, "model.overlap_heads=1")
     weight, size = "encoder.attention.0.query.weight", stored.config.head_size
     for initial in ("pretrained", "random"):
@@ -343,14 +335,14 @@ def test_heads_count_shared_words_whatever_they_did(finished: Path, table: Path)
         build_model(prepare("table", str(finished), str(table), (*OVERRIDES, "model.overlap_heads=99"), "cpu"), 1)
 
 
-def test_a_classifier_of_another_task_is_not_taken_over(tuned: Path, table: Path) -> None:
+def test_build_model_new_head_is_not_the_checkpoint_s(tuned: Path, table: Path) -> None:
     from_task = build_model(prepare("table", str(tuned), str(table), OVERRIDES, "cpu"), 5)
     stored = hub.read_checkpoint(tuned).tensors
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(from_task).items())
     assert not torch.equal(from_task.classifier.weight, stored["classifier.weight"])
 
 
-def test_dropout_comes_from_the_recipe(finished: Path, table: Path) -> None:
+def test_build_model_dropout_is_the_recipe_s(finished: Path, table: Path) -> None:
     overrides = (*OVERRIDES, "model.dropout=0.2", "model.classifier_dropout=0.3")
     shape = build_model(prepare("table", str(finished), str(table), overrides, "cpu"), 0).config
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob, shape.classifier_dropout_prob) == (
@@ -358,7 +350,7 @@ def test_dropout_comes_from_the_recipe(finished: Path, table: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_tokenizer_of_another_size_is_refused(finished: Path, table: Path, tmp_path: Path) -> None:
+def test_prepare_task_wrong_vocabulary_is_rejected(finished: Path, table: Path, tmp_path: Path) -> None:
     directory = tmp_path / "it"
     with store.commit_directory(directory, "checkpoint") as staging:
         config = hub.read_checkpoint(hub.find_checkpoint(str(finished))).config
@@ -372,7 +364,7 @@ def test_a_tokenizer_of_another_size_is_refused(finished: Path, table: Path, tmp
 # ---------------------------------------------------------------- evaluation
 
 
-def test_evaluation_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
+def test_eval_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
     result = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
     runs = [store.read_json(out / f"run-{seed}" / "results.json") for seed in range(3)]
@@ -390,7 +382,7 @@ def test_evaluation_is_the_median_of_its_runs(tuned: Path, finished: Path, table
     assert two["median"] == statistics.median(scores[:2])
 
 
-def test_a_task_checkpoint_is_scored_without_training(tuned: Path, table: Path, tmp_path: Path) -> None:
+def test_eval_task_checkpoint_is_only_scored(tuned: Path, table: Path, tmp_path: Path) -> None:
     result = evaluate("table", str(tuned), str(table), tmp_path / "scores", 5, OVERRIDES, "cpu")
     known = store.read_json(tuned / "results.json")
     assert result["scores"]["accuracy"] == pytest.approx(known["scores"]["accuracy"], abs=1e-5)
@@ -398,7 +390,7 @@ def test_a_task_checkpoint_is_scored_without_training(tuned: Path, table: Path, 
     assert predictions(tmp_path / "scores" / "predictions.dev.jsonl") == predictions(tuned / "predictions.dev.jsonl")
 
 
-def test_a_task_checkpoint_of_other_labels_is_only_a_start(
+def test_eval_checkpoint_with_other_labels_is_trained(
     tuned: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "table"
@@ -413,7 +405,7 @@ def test_a_task_checkpoint_of_other_labels_is_only_a_start(
 # ---------------------------------------------------------------- prediction
 
 
-def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_path: Path) -> None:
+def test_predict_equals_the_evaluation(tuned: Path, table: Path, tmp_path: Path) -> None:
     texts = [line.split("\t")[0] for line in (table / "dev.tsv").read_text().splitlines()[1:]]
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
     summary = predict_file(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
@@ -425,7 +417,7 @@ def test_predictions_are_those_of_the_evaluation(tuned: Path, table: Path, tmp_p
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
 
 
-def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
+def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     rng = random.Random(1)
     for name, rows in (("train", 60), ("dev", 30)):
         lines = ["text\tscore"]
@@ -448,7 +440,7 @@ def test_a_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     assert np.corrcoef(labels, said)[0, 1] == pytest.approx(result["score"], abs=2e-5)
 
 
-def test_an_equal_score_does_not_take_the_place_of_the_best() -> None:
+def test_keep_best_equal_score_keeps_the_first() -> None:
     task = SimpleNamespace(metrics=("accuracy",))
     job: Any = SimpleNamespace(prepared=SimpleNamespace(task=task), model=torch.nn.Linear(1, 1), best={})
     state, best = TrainState(), []

@@ -81,7 +81,7 @@ def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
-def test_vectors_are_those_of_transformers(shape: str, pooling: Pooling, tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_encode_vectors_equal_transformers(shape: str, pooling: Pooling, tiny_vocabulary: Path, tmp_path: Path) -> None:
     directory = written(tmp_path / "it", tiny_vocabulary, "Model", SHAPES[shape])
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory).eval()
@@ -94,21 +94,21 @@ def test_vectors_are_those_of_transformers(shape: str, pooling: Pooling, tiny_vo
     assert np.abs(vectors(directory, texts(LINES), pooling) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
-def test_pairs_have_segments(pretrained: Path) -> None:
+def test_encode_pairs_have_segments(pretrained: Path) -> None:
     examples = [TextExample("bade", "figo", None, "1"), TextExample("figo", "bade", None, "2")]
     pair, reverse, joined = vectors(pretrained, [*examples, TextExample("bade figo", None, None, "3")])
     assert not np.allclose(pair, reverse)
     assert not np.allclose(pair, joined)
 
 
-def test_a_vector_depends_on_its_own_line_alone(pretrained: Path) -> None:
+def test_encode_vector_does_not_depend_on_other_lines(pretrained: Path) -> None:
     together = vectors(pretrained, texts(LINES))
     for line, vector in zip(LINES, together, strict=True):
         assert vectors(pretrained, texts([line]))[0] == pytest.approx(vector, abs=1e-5)
     assert (together[0] == together[-1]).all()
 
 
-def test_lines_and_tensor_hold_the_same_numbers(pretrained: Path, tmp_path: Path) -> None:
+def test_encode_jsonl_and_safetensors_agree(pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
     call = ["encode", pretrained, "--input", tmp_path / "in.txt"]
     printed = albert(*call).out
@@ -124,7 +124,7 @@ def test_lines_and_tensor_hold_the_same_numbers(pretrained: Path, tmp_path: Path
     assert (np.array([row["vector"] for row in rows], np.float32) == tensor).all()
 
 
-def test_objects_and_stdin_are_read(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_reads_json_lines_and_stdin(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [{"id": "α", "text": "bade", "text_pair": "figo"}, {"text": "zo"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
     rows = [json.loads(s) for s in albert("encode", pretrained, "--input", tmp_path / "in.jsonl").out.splitlines()]
@@ -134,7 +134,7 @@ def test_objects_and_stdin_are_read(pretrained: Path, tmp_path: Path, monkeypatc
     assert [row["vector"] for row in again] == [row["vector"] for row in rows]
 
 
-def test_no_lines_are_no_vectors(pretrained: Path, tmp_path: Path) -> None:
+def test_encode_empty_file_has_no_vectors(pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("")
     for name in ("v.jsonl", "v.safetensors"):
         facts = encode_file(str(pretrained), str(tmp_path / "in.txt"), tmp_path / name, "mean", "cpu")
@@ -143,7 +143,7 @@ def test_no_lines_are_no_vectors(pretrained: Path, tmp_path: Path) -> None:
     assert load_file(tmp_path / "v.safetensors")["vectors"].shape == (0, 16)
 
 
-def test_any_head_is_an_encoder_but_a_pooler_must_be_there(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_load_encoder_pooler_must_exist(tiny_vocabulary: Path, tmp_path: Path) -> None:
     for architecture in MODELS:
         directory = written(tmp_path / architecture, tiny_vocabulary, architecture)
         assert vectors(directory, texts(["bade"])).shape == (1, 16)
@@ -153,7 +153,7 @@ def test_any_head_is_an_encoder_but_a_pooler_must_be_there(tiny_vocabulary: Path
         vectors(tmp_path / "ForMaskedLM", texts(["bade"]), "pooler")
 
 
-def test_a_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:
+def test_encode_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"bade\nfi\xffgo\n")
     for name in ("v.jsonl", "v.safetensors"):
         call = ["encode", pretrained, "--input", tmp_path / "in.txt", "--out", tmp_path / name]
@@ -163,7 +163,7 @@ def test_a_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
-def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
+def test_encode_wrong_options_are_rejected(pretrained: Path, tmp_path: Path) -> None:
     call = ["encode", pretrained, "--input", tmp_path / "gone.txt"]
     assert "gone.txt: no such file" in albert(*call, expect=3).err
     assert "use a name that ends in .jsonl or .safetensors" in albert(*call, "--out", tmp_path / "v.npy", expect=2).err
@@ -171,7 +171,7 @@ def test_what_encode_refuses(pretrained: Path, tmp_path: Path) -> None:
     assert "is a directory" in albert(*call, "--out", tmp_path, expect=2).err
 
 
-def test_what_is_no_number_is_no_vector_and_no_guess(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_and_fill_mask_nan_weights_are_errors(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_into(model: torch.nn.Module, *_: object) -> None:
         torch.nn.init.constant_(next(model.parameters()), float("nan"))
 
@@ -182,7 +182,7 @@ def test_what_is_no_number_is_no_vector_and_no_guess(pretrained: Path, monkeypat
         guesses(pretrained, f"bade {MASK}")
 
 
-def test_a_vocabulary_of_another_size_is_refused(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_encode_vocabulary_of_another_size_is_rejected(tiny_vocabulary: Path, tmp_path: Path) -> None:
     directory = written(tmp_path / "it", tiny_vocabulary, "Model", replace(SHAPE, vocab_size=310))
     with pytest.raises(ConfigError, match="has 300 tokens, the model 310"):
         vectors(directory, texts(["bade"]))
@@ -193,7 +193,7 @@ def test_a_vocabulary_of_another_size_is_refused(tiny_vocabulary: Path, tmp_path
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("architecture", ["ForPreTraining", "ForMaskedLM"])
-def test_guesses_are_those_of_transformers(
+def test_fill_masks_equal_transformers(
     shape: str, architecture: str, tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     directory = written(tmp_path / "it", tiny_vocabulary, architecture, SHAPES[shape])
@@ -212,7 +212,7 @@ def test_guesses_are_those_of_transformers(
     assert "warning" not in capfd.readouterr().err, "no head that filling masks does not need is missed"
 
 
-def test_the_verb_shows_every_text_and_mask(pretrained: Path) -> None:
+def test_fill_mask_prints_every_text_and_mask(pretrained: Path) -> None:
     one, two = "bade [MASK] figo", "[MASK] wi [MASK]."
     said = albert("fill-mask", pretrained, one, two, "--top", 3).out.splitlines()
     assert (said[0], said[4:6], said[9]) == (one, [two, "  [MASK] 1"], "  [MASK] 2")
@@ -232,7 +232,7 @@ def test_the_verb_shows_every_text_and_mask(pretrained: Path) -> None:
     assert all(guess["text"] for guess in everything)
 
 
-def test_what_fill_mask_refuses(pretrained: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_fill_mask_wrong_texts_are_rejected(pretrained: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
     assert (
         "error: no [MASK] in 'bade [mask]'\nhint: write [MASK]"
         in albert("fill-mask", pretrained, "bade [mask]", expect=3).err
