@@ -299,8 +299,10 @@ def find_collapse(task: AnyTask, outputs: Any, inputs: Inputs, log: Path, *, bea
     """
     if constant := task.describe_collapse(outputs, inputs.dev):
         return constant
+    if beats_majority:
+        return None
     chance = task.chance_loss(inputs.train_examples)
-    if beats_majority or not chance:
+    if not chance:
         return None
     losses = [float(row["eval"]["loss"]) for row in journal.read_journal(log) if "loss" in row.get("eval", {})]
     if losses and min(losses) >= _CHANCE_FRACTION * chance:
