@@ -286,8 +286,8 @@ def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Pat
     alone = Page((tmp_path / "alone.html").read_text())
     assert said.data == [tiny_data.name] and not said.pretraining
     totals = store.read_json(tiny_data / "data.json")["totals"]
-    for shown in (*totals["train"].values(), *totals["heldout"].values()):
-        assert f"{shown:,}" in alone.text
+    for split in ("train", "heldout"):
+        assert all(f"{totals[split][unit]:,}" in alone.text for unit in ("documents", "sentences", "tokens")), split
     assert "sequences of at most 512 positions" in alone.text
     labels = [value or "" for name, value in alone.attributes if name == "alt"]
     assert any(label.startswith("Lengths of the sequences") for label in labels)
