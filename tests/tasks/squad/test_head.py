@@ -212,7 +212,7 @@ def test_finetune_squad2_starts_from_squad1_head(tuned: Callable[[str], Path]) -
     assert torch.equal(fresh.encoder.embeddings.word.weight, result["encoder.embeddings.word.weight"])
     with pytest.raises(CheckpointError, match=r"start head: start\.weight is missing"):
         build_model(prepare("squad2", str(out), data, retained, "cpu"), 0)
-    with pytest.raises(ConfigError, match=r"model\.head is the checkpoint's, model\.weights is random"):
+    with pytest.raises(ConfigError, match=r"model\.weights is random but model\.head is the checkpoint's"):
         prepare("squad1", str(out), data, [*retained, "model.weights=random"], "cpu")
 
 
