@@ -56,7 +56,7 @@ class BusyError(AlbertError):
 
 
 class LockedError(BusyError):
-    """The directory is locked by another process, so that its work can be continued later (exit code 6)."""
+    """A lock that another process holds; trying again later may succeed (exit code 6)."""
 
 
 class ScoreNotReachedError(AlbertError):

@@ -1,4 +1,4 @@
-"""The processor, the memory and the compiler of this machine, and the matmul rate that it reaches.
+"""Facts about this machine: processor, memory, compiler, and the measured matmul rate.
 
 Only the last part imports torch.
 """

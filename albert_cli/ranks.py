@@ -54,7 +54,7 @@ def is_main() -> bool:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The ranks of a run and the few collectives that training needs; all are no-ops for one process."""
+    """A run's ranks and the few collectives of training; all are no-ops for one process."""
 
     rank: int = 0
     world_size: int = 1

@@ -73,11 +73,11 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class GpuBenchOptions:
-    """What to measure: the text (None: random ids), overrides of all recipes, tokens of a micro-batch (0: by model)."""
+    """Options of all parts: the text (None: random ids), overrides of all recipes, tokens of a micro-batch."""
 
     data: str | None = None
     overrides: tuple[str, ...] = ()
-    tokens: int = 0
+    tokens: int = 0  # of a micro-batch; 0: by model
     rounds: int = 9
     alone: bool = False
     device: str = "cuda"
@@ -340,7 +340,9 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
     goal = GOALS.get((size, int(length_name[1:])))
     rows = []
     for name, timing in step["variants"].items():
-        fraction_of_goal, speedup, peak_gb = "", f"{timing['speedup']:.2f}x", ""
+        fraction_of_goal = ""
+        speedup = f"{timing['speedup']:.2f}x"
+        peak_gb = ""
         if name == "albert":
             speedup = ""
             fraction_of_goal = f"{timing['tokens_per_second'] / goal:.0%}" if goal else ""

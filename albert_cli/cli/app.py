@@ -1,4 +1,4 @@
-"""The application that the commands register with; their errors become one line, a hint and an exit code."""
+"""Registration of the commands; their errors become one line, a hint and an exit code."""
 
 from __future__ import annotations
 
