@@ -1,0 +1,116 @@
+"""The rules of docs/style.md that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = sorted((ROOT / "albert_cli").rglob("*.py"))
+PROSE = [*PACKAGE, *sorted((ROOT / "recipes").rglob("*.toml")), *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = [path for path in [*PROSE, ROOT / "README.md", ROOT / "CHANGELOG.md"] if path.name != "style.md"]
+
+NO_NAMES = {"found", "own", "given", "there", "of", "what", "beside", "kept", "known", "those", "place", "places"}
+NO_NAMES |= {"each", "others", "asked", "why"}
+NO_OPENING = re.compile(r"(What|Whether|Where|How|Which|Who|When|Why)\b")
+NO_PHRASE = re.compile(
+    r"\b(goes on|going on|begins? anew|for want of|by way of|learnt|stands in|at hand|asked for|of one's own|so few)\b"
+)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def nodes(path: Path) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """Yield every node with its parent."""
+    pending: list[tuple[ast.AST, ast.AST | None]] = [(tree(path), None)]
+    while pending:
+        node, parent = pending.pop()
+        yield node, parent
+        pending += [(child, node) for child in ast.iter_child_nodes(node)]
+
+
+def at(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def assigned_names(path: Path) -> Iterator[tuple[str, int]]:
+    for node, _ in nodes(path):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+def test_names_say_what_a_thing_is() -> None:
+    bad = [f"{at(path, line)} {name}" for path in PACKAGE for name, line in assigned_names(path) if name in NO_NAMES]
+    assert bad == []
+
+
+def test_class_names_occur_once() -> None:
+    where = defaultdict(list)
+    for path in PACKAGE:
+        for node, _ in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                where[node.name].append(at(path, node.lineno))
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_docstrings_begin_with_no_question_word() -> None:
+    bad = []
+    for path in PACKAGE:
+        for node, _ in nodes(path):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                docstring = ast.get_docstring(node) or ""
+                if NO_OPENING.match(docstring):
+                    bad.append(f"{at(path, getattr(node, 'lineno', 1))} {docstring.splitlines()[0]}")
+    assert bad == []
+
+
+def test_a_statement_assigns_at_most_two_listed_values() -> None:
+    bad = [
+        at(path, node.lineno)
+        for path in PACKAGE
+        for node, _ in nodes(path)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple)
+        if len(node.value.elts) > 2
+    ]
+    assert bad == []
+
+
+def test_conditional_expressions_are_not_chained() -> None:
+    bad = [
+        at(path, node.lineno)
+        for path in PACKAGE
+        for node, parent in nodes(path)
+        if isinstance(node, ast.IfExp) and isinstance(parent, ast.IfExp)
+    ]
+    assert bad == []
+
+
+def test_walrus_occurs_in_conditions_only() -> None:
+    bad = []
+    for path in PACKAGE:
+        conditions = [node.test for node, _ in nodes(path) if isinstance(node, ast.If | ast.While)]
+        conditions += [test for node, _ in nodes(path) if isinstance(node, ast.comprehension) for test in node.ifs]
+        allowed = {id(inner) for condition in conditions for inner in ast.walk(condition)}
+        bad += [
+            at(path, node.lineno)
+            for node, _ in nodes(path)
+            if isinstance(node, ast.NamedExpr) and id(node) not in allowed
+        ]
+    assert bad == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_uses_the_words_of_the_field(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{at(path, i)} {line.strip()}" for i, line in enumerate(lines, 1) if NO_PHRASE.search(line)] == []
