@@ -376,11 +376,12 @@ def test_intrinsic_scores_use_the_text_of_tasks(tmp_path: Path, tiny_data: Path,
     plan = make_plan(recipe.load_experiment("intrinsic"), request)
     assert any(c.compares_tasks for c in plan.experiment.claims) and not any(c.compares_tasks for c in plan.claims)
     assert [name.partition(":")[0] for name in plan.skipped] == ["squad", "race"]
-    (stage,) = (stage for stage in plan.stages.values() if stage.kind == "data")
-    assert stage.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
+    (data_stage,) = (stage for stage in plan.stages.values() if stage.kind == "data")
+    assert data_stage.argv[1:2] == (f"squad:{tmp_path / 'squad' / 'dev-v1.1.json'}",)
     probes = [stage for stage in plan.stages.values() if stage.kind == "probe"]
     assert all(
-        stage.id in [need.id for need in stage.needs] and str(plan.directory(stage)) in stage.argv for stage in probes
+        data_stage.id in [need.id for need in probe.needs] and str(plan.directory(data_stage)) in probe.argv
+        for probe in probes
     )
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     ended = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
