@@ -53,7 +53,11 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
             for sentence in _segment(part, language):
-                sentences += _split_further(sentence)
+                if len(sentence) <= _SHORTEST_LIMIT and sentence.isascii():
+                    stripped = sentence.strip()
+                    sentences += [stripped] if stripped else []
+                else:
+                    sentences += _split_further(sentence)
     return sentences
 
 
