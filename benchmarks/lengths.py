@@ -98,7 +98,7 @@ def measure_lengths(
     threads = torch.get_num_threads()
     measured: dict[str, dict[int, LengthMeasurement]] = {form: {} for form in forms}
     work = [(length, form) for length in sorted(lengths) for form in forms]
-    with console.progress("lengths", len(work)) as progress:
+    with console.show_progress("lengths", len(work)) as progress:
         for completed, (length, form) in enumerate(work, start=1):
             with ProcessPoolExecutor(1, context) as process:
                 future = process.submit(_measure, config, form, length, rounds, precision, device, threads)

@@ -50,7 +50,7 @@ def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -
     console.info("in passing")
     console.warn("mind this")
     console.print_result({}, "one")
-    with console.progress("train", 10) as bar:
+    with console.show_progress("train", 10) as bar:
         bar.update(5, "x")
     assert capsys.readouterr() == ("one\n", "warning: mind this\n")
 
@@ -61,7 +61,7 @@ def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(progress_display, "_SECONDS_BETWEEN_LINES", -1.0)
     console.info("in passing")
     console.warn("mind this")
-    with console.progress("train", 10) as bar:
+    with console.show_progress("train", 10) as bar:
         bar.update(5, "x")
     assert report_error(InputError("it is not there", "look elsewhere")) == 3
 
@@ -71,7 +71,7 @@ def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypa
     console.info("a")
     console.warn("b")
     console.print_result({}, "c")
-    with console.progress("train", 10) as bar:
+    with console.show_progress("train", 10) as bar:
         bar.update(5)
     assert capsys.readouterr() == ("", "")
 
@@ -81,7 +81,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with console.progress("train", 200) as bar:
+    with console.show_progress("train", 200) as bar:
         for done in range(1, 101):
             now[0] += 1.0
             bar.update(done, f"loss {done}")
@@ -96,7 +96,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with console.progress("train", 10) as bar:
+    with console.show_progress("train", 10) as bar:
         bar.update(10, "loss 3.210")
     assert "train" in terminal.getvalue()
     monkeypatch.setenv("TERM", "dumb")

@@ -83,7 +83,7 @@ def time_alternating(
             function()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     results: dict[str, float] = {}
-    with console.progress(label, rounds) as progress:
+    with console.show_progress(label, rounds) as progress:
         for completed in range(rounds):
             for name, function in variants.items():
                 synchronize(device)

@@ -129,13 +129,13 @@ def check_output_file(path: Path | None, option: str = "--out") -> Path | None:
     return path
 
 
-def when_unlocked(action: Callable[[], T], share: object) -> T:
+def when_unlocked(action: Callable[[], T], array_job: object) -> T:
     """Call an action; in an array job, try again while another job holds a lock that it needs."""
     while True:
         try:
             return action()
         except LockedError as error:
-            if share is None:
+            if array_job is None:
                 raise
             console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)

@@ -102,11 +102,11 @@ def reproduce(
         return
     if out is None:
         raise ConfigError("--out is required", "use --out DIR; experiments in one directory share their runs")
-    share = parse_array_job(array_task, os.environ, out)
-    if share is not None:
+    array_job = parse_array_job(array_task, os.environ, out)
+    if array_job is not None:
         if max_time or cluster or jobs:
             raise ConfigError("--task takes no --jobs, --cluster or --max-time", "remove them")
-        result = when_unlocked(lambda: runner.run_array_job(experiment, request, invoke, share), share)
+        result = when_unlocked(lambda: runner.run_array_job(experiment, request, invoke, array_job), array_job)
     else:
         with use_cluster(cluster):
             result = runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)

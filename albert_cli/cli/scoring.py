@@ -55,7 +55,7 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
 
     with use_cluster(cluster):
         try:
-            result = when_unlocked(run, request.share)
+            result = when_unlocked(run, request.array_job)
         except ArrayShareDone as done:
             console.print_result(done.facts, str(done))
             return
@@ -133,7 +133,7 @@ def evaluate(
         controls=suite.parse_controls(controls),
         recipes=recipes,
         baselines=baselines,
-        share=parse_array_job(array_task, os.environ, out),
+        array_job=parse_array_job(array_task, os.environ, out),
     )
 
     def run() -> AnyResult:
@@ -180,7 +180,7 @@ def search(
         device=device,
         nproc=nproc,
         recipes=recipes,
-        share=parse_array_job(array_task, os.environ, out),
+        array_job=parse_array_job(array_task, os.environ, out),
     )
     _print_scores(lambda: verb_module.search_grid(task, request, lists, out), request, cluster)
 

@@ -140,11 +140,11 @@ def data(
     from albert_cli.executor import use_cluster
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
-    share = parse_array_job(task, os.environ, out)
+    array_job = parse_array_job(task, os.environ, out)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     with use_cluster(cluster):
-        report = build_data(sources, vocab, out, settings, workers, share)
+        report = build_data(sources, vocab, out, settings, workers, array_job)
     console.print_result(report.to_json(), report.format())
 
 

@@ -105,7 +105,7 @@ def finetune(
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
     from albert_cli.evaluation import tables
-    from albert_cli.inference.test_file import check_test_file, predict_test_file
+    from albert_cli.inference.table_predictions import check_test_file, predict_test_file
     from albert_cli.training import finetune as verb_module
     from albert_cli.training import run
     from albert_cli.training.intermediate import add_intermediate

@@ -15,7 +15,7 @@ from albert_cli.console.output import (
     supports_color,
     warn,
 )
-from albert_cli.console.progress_display import Progress, progress
+from albert_cli.console.progress_display import Progress, show_progress
 from albert_cli.console.sanitize import escape_control_chars, escape_markdown, strip_control_chars
 from albert_cli.console.tables import (
     format_duration,
@@ -41,8 +41,8 @@ __all__ = [
     "print_err",
     "print_partial_result",
     "print_result",
-    "progress",
     "settings",
+    "show_progress",
     "strip_control_chars",
     "supports_color",
     "text_width",

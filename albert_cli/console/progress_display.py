@@ -56,7 +56,7 @@ class _LineProgress:
 
 
 @contextmanager
-def progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
+def show_progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
     """Show a task of `total` units (None: unknown) while the block runs, `done` of them before it."""
     if settings.quiet or not is_main():
         yield _SilentProgress()

@@ -50,13 +50,13 @@ def build_data(
     out: Path,
     settings: BuildSettings,
     workers: int = 0,
-    share: ArrayJob | None = None,
+    array_job: ArrayJob | None = None,
 ) -> BuildReport | ArrayJobReport:
     """Build the data directory `out`; a finished one of the same sources and settings stays unchanged.
 
-    workers: processes, 0 means one per core. share: runs only the tasks of this array job; a later call without
-    `share` runs what is left and merges. Waits for tasks that other processes run. Raises `InputError` for unreadable
-    or empty text, `BusyError` if `out` holds something else.
+    workers: processes, 0 means one per core. array_job: runs only the tasks of this array job; a later call without
+    `array_job` runs the remaining tasks and merges. Waits for tasks that other processes run. Raises `InputError` for
+    unreadable or empty text, `BusyError` if `out` holds something else.
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
@@ -66,8 +66,8 @@ def build_data(
         warn_missing_pairs(finished.totals["train"])
         return BuildReport(out, finished, up_to_date=True, seconds=0.0)
     workers = workers or available_cores()
-    if share:
-        return _run_array_job(out, tasks, workers, share)
+    if array_job:
+        return _run_array_job(out, tasks, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
         results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
@@ -81,18 +81,18 @@ def build_data(
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 
-def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, share: ArrayJob) -> ArrayJobReport:
+def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_job: ArrayJob) -> ArrayJobReport:
     """Run the tasks of one array job."""
     begin = time.monotonic()
     if any(task.is_stream for task in tasks):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
-    selected = share.select(tasks, size=lambda task: task.size)
+    selected = array_job.select(tasks, size=lambda task: task.size)
     out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, tasks)
     results = _run_tasks(selected, workers)
     return ArrayJobReport(
         out=out,
-        job=str(share),
+        job=str(array_job),
         tasks=len(results),
         bytes_read=sum(result.bytes for result in results),
         tasks_finished=sum(task.is_finished for task in tasks),
@@ -254,7 +254,7 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
     has_known_size = all(task.size for task in tasks)
     total_bytes = sum(task.size for task in tasks) if has_known_size else None
     results: dict[str, ShardFacts] = {}
-    with console.progress("data", total_bytes, disk_bytes) as progress:
+    with console.show_progress("data", total_bytes, disk_bytes) as progress:
 
         def on_progress(more_disk_bytes: int, more_text_bytes: int) -> None:
             nonlocal disk_bytes, text_bytes

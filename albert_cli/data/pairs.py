@@ -276,7 +276,7 @@ def pack_sequences(corpus: TokenCorpus, pairs: SegmentPairs, cls_id: int, sep_id
     is_special[offsets[1:] - 1] = True
     ids = np.full(is_special.size, sep_id, np.int32)
     ids[offsets[:-1]] = cls_id
-    ids[~is_special] = corpus.take(starts, lengths)
+    ids[~is_special] = corpus.read_ranges(starts, lengths)
     segment_of_part = np.tile(np.array([0, 1], np.int32), packed_a.size)
     segment_ids = np.repeat(segment_of_part, np.stack([packed_a, packed_b], axis=1).ravel())
     return PackedSequences(ids, segment_ids, is_special, offsets)

@@ -186,7 +186,7 @@ class TokenCorpus:
         probabilities = counts[counts > 0] / counts.sum()
         return float(-(probabilities * np.log(probabilities)).sum())
 
-    def take(self, start: Integers, length: Integers) -> Ids:
+    def read_ranges(self, start: Integers, length: Integers) -> Ids:
         """Read the ids of R runs of global positions, each within one shard: int64 [R] and [R] to int32 [sum]."""
         ids = np.empty(int(length.sum()), np.int32)
         target = np.cumsum(length) - length

@@ -145,7 +145,7 @@ def _prepare_member(name: str, request: TaskRequest, directory: Path) -> Prepare
 
 
 def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: Any) -> dict[str, float]:
-    metrics = prepared.task.evaluation(outputs, inputs.dev, inputs.dev_examples)
+    metrics = prepared.task.compute_metrics(outputs, inputs.dev, inputs.dev_examples)
     return {name: metrics[name] for name in prepared.task.metrics}
 
 

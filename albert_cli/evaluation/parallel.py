@@ -26,9 +26,9 @@ from albert_cli.training.task_setup import PreparedTask, TaskRequest
 class ArrayShareDone(Exception):  # noqa: N818  (a normal end)
     """The end of an array job whose share is finished, while runs of other jobs are not."""
 
-    def __init__(self, share: ArrayJob, finished: int, total: int) -> None:
-        super().__init__(f"job {share}: its share is finished; {finished} of {total} runs are")
-        self.facts = {"job": str(share), "runs_finished": finished, "runs_total": total}
+    def __init__(self, array_job: ArrayJob, finished: int, total: int) -> None:
+        super().__init__(f"job {array_job}: its share is finished; {finished} of {total} runs are")
+        self.facts = {"job": str(array_job), "runs_finished": finished, "runs_total": total}
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     `ArrayShareDone` if other runs are unfinished then.
     """
     items = [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
-    if request.share is not None:
-        _run_items(request.share.select(items), request.nproc)
+    if request.array_job is not None:
+        _run_items(request.array_job.select(items), request.nproc)
         unfinished = [item for item in items if not _is_finished(item)]
         if unfinished:
-            raise ArrayShareDone(request.share, finished=len(items) - len(unfinished), total=len(items))
+            raise ArrayShareDone(request.array_job, finished=len(items) - len(unfinished), total=len(items))
     elif items and (request.nproc > 1 or executor.has_cluster()):
         _run_items(items, request.nproc)
 

@@ -18,7 +18,7 @@ from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best
 from albert_cli.evaluation.parallel import TaskRuns, train_in_parallel
 from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
 from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
-from albert_cli.inference.test_file import check_test_file, predict_test_file
+from albert_cli.inference.table_predictions import check_test_file, predict_test_file
 from albert_cli.results import (
     CONTROLS,
     RESULTS,

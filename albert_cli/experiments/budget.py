@@ -186,7 +186,7 @@ def _plan_row(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | N
 
 def _device_speed(plan: ExperimentPlan, variant: str) -> float:
     """Return the FLOP/s of a device: measured for the variant, for all variants, or assumed."""
-    return plan.request.given_speed(variant) or plan.scale.peak * plan.scale.utilization
+    return plan.request.flops_per_second(variant) or plan.scale.peak * plan.scale.utilization
 
 
 def _sum_costs(rows: Sequence[PlannedStage]) -> Totals:

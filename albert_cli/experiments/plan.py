@@ -47,7 +47,7 @@ class ExperimentRequest:
     tflops: Mapping[str, float] = field(default_factory=dict)
     """Measured speeds of a device by variant, "" for all variants, for the hours of a plan."""
 
-    def given_speed(self, variant: str) -> float | None:
+    def flops_per_second(self, variant: str) -> float | None:
         """Return the FLOP/s of a device that `--tflops` has for a variant."""
         tflops = self.tflops.get(variant, self.tflops.get(""))
         return tflops * 1e12 if tflops else None

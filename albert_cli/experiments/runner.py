@@ -128,7 +128,7 @@ def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> t
 
 
 def run_array_job(
-    name: str, request: ExperimentRequest, invoke: Invoke, share: ArrayJob
+    name: str, request: ExperimentRequest, invoke: Invoke, array_job: ArrayJob
 ) -> tuple[dict[str, object], str]:
     """Run stages that no other job runs, until all are finished; return what `--json` prints, and the text.
 
@@ -142,7 +142,7 @@ def run_array_job(
         if not unfinished:
             with store.lock(request.out):
                 return _write_outcome(plan, num_finished, started)
-        offset = share.index * len(unfinished) // share.count
+        offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
         if any(_run_unless_locked(plan, stage, invoke) for stage in ready):

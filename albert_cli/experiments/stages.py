@@ -235,8 +235,8 @@ class _Planner:
         seconds, other_seconds = (self._measured_seconds(stage) for stage in self.plan_speeds(name))
         if seconds and other_seconds:
             return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
-        speed = self.request.given_speed(name)
-        other_speed = self.request.given_speed(other)
+        speed = self.request.flops_per_second(name)
+        other_speed = self.request.flops_per_second(other)
         if speed and other_speed:
             return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
         return MatchedWallClock(other, steps, steps_by_flops, None)

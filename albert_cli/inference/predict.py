@@ -139,7 +139,9 @@ def predict_file(
             truncated += encoded.features.truncated
             longest = max(longest, encoded.longest)
     seconds = time.monotonic() - started
-    print_lengths(count, truncated, longest, predictor.opened.max_length, task.too_long(predictor.opened.max_length))
+    print_lengths(
+        count, truncated, longest, predictor.opened.max_length, task.describe_truncation(predictor.opened.max_length)
+    )
     return InferenceSummary(
         out=None if out is None else str(out),
         lines=count,

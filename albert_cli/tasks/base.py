@@ -164,7 +164,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Return pairs of texts in the opposite order; raises `ConfigError` if the examples are not pairs."""
         raise ConfigError(f"data.both_orders: {self.title} has no pairs of texts", "set it to false")
 
-    def too_long(self, max_seq_length: int) -> str:
+    def describe_truncation(self, max_seq_length: int) -> str:
         """Return the message on inputs that were cut."""
         return f"inputs are longer than {max_seq_length} tokens"
 
@@ -195,11 +195,11 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Compute the model's outputs for all examples, without gradients."""
 
     @abstractmethod
-    def evaluation(self, outputs: OutputsT, features: FeaturesT, examples: Sequence[ExampleT]) -> dict[str, float]:
+    def compute_metrics(self, outputs: OutputsT, features: FeaturesT, examples: Sequence[ExampleT]) -> dict[str, float]:
         """Compute the task's metrics and further dev figures, such as the mean loss under `loss`."""
 
     @abstractmethod
-    def baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
+    def score_baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
         """Compute the main metric of the most frequent training label, or of the labels' mean."""
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:

@@ -140,7 +140,9 @@ class Choice(LogitsTask[ChoiceExample]):
     def output_labels(self, example: ChoiceExample) -> tuple[str, ...]:
         return self.labels[: len(example.options)]
 
-    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]) -> dict[str, float]:
+    def compute_metrics(
+        self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]
+    ) -> dict[str, float]:
         """Compute accuracy, also of every group of examples, and the mean loss."""
         correct = outputs.argmax(axis=1) == features.gold
         groups = np.array([example.group for example in examples])

@@ -103,7 +103,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         """Return the class indices [N] of logits [N, C], or values [N]."""
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
-    def baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
+    def score_baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
         """Score the most frequent class (the first of equally frequent ones), or the mean of the values."""
         labels = np.array([example.label for example in train])
         gold = np.array([example.label for example in dev])
@@ -190,7 +190,9 @@ class Classification(LogitsTask[TextExample]):
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
-    def evaluation(self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]) -> dict[str, float]:
+    def compute_metrics(
+        self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]
+    ) -> dict[str, float]:
         predictions = self.predictions_from_logits(outputs)
         return {**scores(self.metrics, predictions, features.gold), "loss": self.mean_loss(outputs, features)}
 

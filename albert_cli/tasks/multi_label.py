@@ -88,14 +88,14 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
         return predict_logits(model, features, len(self.labels), device)
 
-    def evaluation(
+    def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[MultiLabelExample]
     ) -> dict[str, float]:
         """Compute micro and macro F1 at probability 0.5, mean average precision, and the mean loss."""
         loss = float(_summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
         return {**score_multi_label(features.gold, sigmoid(outputs)), "loss": loss}
 
-    def baseline(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
+    def score_baseline(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
         """Score the most frequent classes for all texts: as many as have the best micro F1 on train."""
         targets = self._targets(train)
         order = np.argsort(-targets.sum(axis=0), kind="stable")

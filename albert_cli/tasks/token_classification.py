@@ -164,7 +164,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         tags = [self.labels[index] for index in logits.argmax(axis=1)]
         return tags + [OUTSIDE] * (len(example.words) - len(tags))
 
-    def evaluation(
+    def compute_metrics(
         self, outputs: list[Array], features: TokenFeatures, examples: Sequence[TokenExample]
     ) -> dict[str, float]:
         """Compute entity precision, recall and F1, the accuracy of tags, and the mean loss of words."""
@@ -176,7 +176,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             losses.append(-np.log(softmax(logits)[np.arange(len(labels)), labels] + 1e-30))
         return {**score_entities(gold, predicted), "loss": float(np.concatenate(losses).mean())}
 
-    def baseline(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
+    def score_baseline(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
         """Return entity F1 of each word's most frequent tag in train; unknown words are O."""
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in train:

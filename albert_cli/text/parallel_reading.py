@@ -31,7 +31,7 @@ def sample_work_units(
         # Called when a unit is submitted: by then `key_limit` may be lower than at the start, which spares work.
         return unit, read, language, size, seed, sample.key_limit
 
-    with console.progress("reading", total_bytes or None) as progress:
+    with console.show_progress("reading", total_bytes or None) as progress:
         results: Iterator[tuple[WorkUnit, SampledWorkUnit]]
         results = _map_work_units(sample_work_unit, units, workers, make_arguments)
         for unit, result in results:

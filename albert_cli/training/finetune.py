@@ -88,7 +88,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         """Compute every metric on the dev split that selects the best checkpoint."""
         task = self.prepared.task
         outputs = task.predict(self.model, self.inputs.dev, self.prepared.device)
-        return task.evaluation(outputs, self.inputs.dev, self.inputs.dev_examples)
+        return task.compute_metrics(outputs, self.inputs.dev, self.inputs.dev_examples)
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Copy the weights if the task's first metric is higher than ever before (§4.2: early stopping on dev)."""

@@ -206,7 +206,7 @@ class Loop(Generic[BatchT]):
             deterministic_kernels(train.deterministic),
             handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE_SIGNAL), self._on_signal),
             prefetch(lambda step: self.job.sample_step(step, self.group), numbers) as batches,
-            console.progress(self.label, shown, self.state.step) as bar,
+            console.show_progress(self.label, shown, self.state.step) as bar,
         ):
             for parts in batches:
                 result = self._step(parts)

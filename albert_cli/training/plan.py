@@ -92,7 +92,7 @@ class StepTimes:
 def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
     """Measure a run whose time budget of `budget` seconds began at `started`; the job's weights change."""
     with use_threads(job.settings.train.threads):
-        step = measure_step_seconds(_with_full_batch(job), group, steps=8, seconds=min(10, budget / 20))
+        step = measure_step_seconds(_without_batch_warmup(job), group, steps=8, seconds=min(10, budget / 20))
         evaluation = measure_evaluation(job, group)
     left = group.broadcast(budget - (time.monotonic() - started))
     return StepTimes(step, evaluation, left)
@@ -175,7 +175,7 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     return text
 
 
-def _with_full_batch(
+def _without_batch_warmup(
     job: PretrainingJob, batch_size: int | None = None, micro_batch_size: int | None = None
 ) -> PretrainingJob:
     """Return the job with steps of its full batch from the beginning, or of other sizes, to be measured."""
@@ -332,6 +332,6 @@ def estimate_duration(
             rate = peak * group.world_size
             return DurationEstimate(flops * recipe.sequences / rate, 0, recipe.micro_batch, rate)
         batch_size = sequences * group.world_size
-        job = _with_full_batch(new_job(recipe), batch_size, sequences)
+        job = _without_batch_warmup(new_job(recipe), batch_size, sequences)
         seconds = measure_step_seconds(job, group, steps=2, seconds=0.5) * recipe.sequences / batch_size
     return DurationEstimate(round(seconds, 1), sequences, recipe.micro_batch)

@@ -111,6 +111,6 @@ def encode_examples(task: AnyTask, examples: Sequence[Any], vocabulary: Vocabula
     """Encode examples as tokens and print how many were truncated."""
     features: Features = task.encode(examples, vocabulary, max_seq_length)
     if features.truncated:
-        too_long = task.too_long(max_seq_length)
+        too_long = task.describe_truncation(max_seq_length)
         console.info(f"{task.title}: {features.truncated:,} of {len(examples):,} {too_long} and were truncated")
     return features

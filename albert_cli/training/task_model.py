@@ -122,7 +122,7 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
     for split in task.dev_splits:
         with autocast(precision, prepared.device):
             outputs[split] = task.predict(model, inputs.features[split], prepared.device)
-        metrics = task.evaluation(outputs[split], inputs.features[split], inputs.examples[split])
+        metrics = task.compute_metrics(outputs[split], inputs.features[split], inputs.examples[split])
         prefix = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
         scores |= {prefix + name: metrics[name] for name in task.metrics if name in metrics}
         best_threshold = metrics.get("best_threshold", best_threshold)
@@ -138,4 +138,4 @@ def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
         train = inputs.examples.get(task.train_split) or task.read(task.train_split, prepared.request.data)
     except MissingDataError:
         return None
-    return task.baseline(train, inputs.dev_examples)
+    return task.score_baseline(train, inputs.dev_examples)

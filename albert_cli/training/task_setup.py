@@ -28,7 +28,7 @@ class TaskRequest:
 
     runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of this very task
     instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the
-    folder of recipes; baselines: also train linear models; share: fine-tune only the runs of this array job.
+    folder of recipes; baselines: also train linear models; array_job: fine-tune only the runs of this array job.
     """
 
     checkpoint: str
@@ -41,7 +41,7 @@ class TaskRequest:
     controls: tuple[str, ...] = ()
     recipes: str = PAPER_RECIPES
     baselines: bool = True
-    share: ArrayJob | None = None
+    array_job: ArrayJob | None = None
 
 
 @dataclass(frozen=True)

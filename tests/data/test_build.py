@@ -359,7 +359,7 @@ def test_build_reads_stdin(
     report = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
     assert {split: counts.documents for split, counts in report.facts.totals.items()} == {"train": 1, "heldout": 1}
     with pytest.raises(ConfigError, match="several jobs cannot read stdin"):
-        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), share=ArrayJob(0, 2))
+        build_data(["-"], small_vocabulary, tmp_path / "share", BuildSettings(), array_job=ArrayJob(0, 2))
 
 
 def test_build_splits_hub_dataset_by_file(
@@ -380,6 +380,6 @@ def test_build_splits_hub_dataset_by_file(
         assert document_set(tmp_path / "data", split) == document_set(tmp_path / "files", split)
     assert build(sources, small_vocabulary, tmp_path / "data", TENTH).up_to_date
     for index in (1, 0):
-        build_data(sources, small_vocabulary, tmp_path / "jobs", TENTH, workers=1, share=ArrayJob(index, 2))
+        build_data(sources, small_vocabulary, tmp_path / "jobs", TENTH, workers=1, array_job=ArrayJob(index, 2))
     build(sources, small_vocabulary, tmp_path / "jobs", TENTH)
     assert contents(tmp_path / "jobs") == contents(tmp_path / "data")

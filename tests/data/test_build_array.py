@@ -35,10 +35,10 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     out = tmp_path / "out"
     build_data(sources, small_vocabulary, whole, TENTH, workers=2)
     for index in (2, 0):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1, share=ArrayJob(index, 3))
+        build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(index, 3))
     with pytest.raises(BusyError, match="unfinished build of other"):
-        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), share=ArrayJob(1, 3))
-    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, share=ArrayJob(1, 3))
+        build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), array_job=ArrayJob(1, 3))
+    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(1, 3))
     assert isinstance(last, ArrayJobReport)
     assert last.tasks_finished == last.tasks_total >= 6
     assert "job 1/3" in last.format()
@@ -48,7 +48,7 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     for directory in (out, early):
         build_data(sources, small_vocabulary, directory, TENTH)
         assert contents(directory) == contents(whole)
-    again = build_data(sources, small_vocabulary, out, TENTH, share=ArrayJob(0, 3))
+    again = build_data(sources, small_vocabulary, out, TENTH, array_job=ArrayJob(0, 3))
     assert isinstance(again, BuildReport) and again.up_to_date
 
 
@@ -56,7 +56,7 @@ def test_build_failure_keeps_the_work_of_other_jobs(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
     before = contents(out)
     with pytest.raises(BusyError, match="unfinished build of other"):
         build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
@@ -69,9 +69,9 @@ def test_build_failure_keeps_the_work_of_other_jobs(
     assert (out / "shards" / ".first-being-written").is_dir()
 
 
-@pytest.mark.parametrize("share", [ArrayJob(0, 1), None])
+@pytest.mark.parametrize("array_job", [ArrayJob(0, 1), None])
 def test_build_waits_for_a_task_of_another_process(
-    share: ArrayJob | None,
+    array_job: ArrayJob | None,
     small_vocabulary: Path,
     write_files: WriteFiles,
     out: Path,
@@ -83,13 +83,13 @@ def test_build_waits_for_a_task_of_another_process(
     (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
     with ThreadPoolExecutor(1) as thread:
         with store.lock(out / ".tasks" / first.name):
-            future = thread.submit(build_data, sources, small_vocabulary, out, TENTH, 1, share)
+            future = thread.submit(build_data, sources, small_vocabulary, out, TENTH, 1, array_job)
             while "waiting for 1 of" not in capsys.readouterr().err:
                 time.sleep(0.05)
             assert not future.done() and not first.is_finished
         report = future.result()
-    assert isinstance(report, ArrayJobReport if share else BuildReport)
-    assert share is None or first.is_finished
+    assert isinstance(report, ArrayJobReport if array_job else BuildReport)
+    assert array_job is None or first.is_finished
 
 
 def test_array_jobs_cover_every_task_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
@@ -102,7 +102,7 @@ def test_merge_of_verified_shards_reads_no_text_again(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(3)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
     hashed: list[Path] = []
     sha256_file = manifests.sha256_file
 
@@ -126,7 +126,7 @@ def test_merge_reads_changed_shards_and_sources_again(
 ) -> None:
     sources = write_files(3)
     build_data(sources, small_vocabulary, tmp_path / "whole", TENTH, workers=1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, share=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
     ids = next(out.glob("shards/*/train-00.ids"))
     content = bytearray(ids.read_bytes())
     content[0] ^= 1

@@ -102,7 +102,7 @@ def test_take_reads_runs_of_any_shard(runs: list[tuple[int, int]], sizes: list[i
         starts.append(start)
         lengths.append(length)
         expected += range(start + 5, start + 5 + length)
-    taken = corpus.take(np.array(starts, np.int64), np.array(lengths, np.int64))
+    taken = corpus.read_ranges(np.array(starts, np.int64), np.array(lengths, np.int64))
     assert taken.dtype == np.int32
     assert taken.tolist() == expected
 
@@ -122,7 +122,7 @@ records = [ShardRecord(f"train-{{n:02d}}", documents=1, tokens=5) for n in range
 both = [TokenCorpus(MappedShards(Path({str(tmp_path)!r}), records, "uint16"), records=records) for _ in range(2)]
 for corpus in both:
     for _ in range(2):
-        assert corpus.take(np.arange(0, 300, 5), np.full(60, 5)).tolist() == list(range(300))
+        assert corpus.read_ranges(np.arange(0, 300, 5), np.full(60, 5)).tolist() == list(range(300))
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -147,4 +147,4 @@ def test_corpus_shard_of_another_size_is_rejected(tmp_path: Path) -> None:
     records = [ShardRecord("train-00", documents=2, tokens=13)]
     corpus = TokenCorpus(MappedShards(tmp_path, records, "uint16"), records=records)
     with pytest.raises(CheckpointError, match="train-00: has another size than"):
-        corpus.take(np.array([0]), np.array([3]))
+        corpus.read_ranges(np.array([0]), np.array([3]))

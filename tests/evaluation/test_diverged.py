@@ -87,7 +87,7 @@ def test_predict_nan_logits_raise_diverged_error(task: str, example: Any, tiny_v
     features = kind.encode([example], vocabulary, 90)
     for part, _ in kind.new_model(shape).named_children():
         model = kind.new_model(shape).eval()
-        assert kind.evaluation(kind.predict(model, features, cpu), features, [example])
+        assert kind.compute_metrics(kind.predict(model, features, cpu), features, [example])
         if parameters := list(model.get_submodule(part).parameters()):
             torch.nn.init.constant_(parameters[0], float("nan"))
             with pytest.raises(DivergedError, match="predictions are not finite"):

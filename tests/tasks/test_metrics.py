@@ -67,4 +67,4 @@ def test_scores_bad_shapes_are_rejected() -> None:
 )
 def test_baseline_is_the_majority_of_train(task: str, train: list[float], dev: list[float], expected: float) -> None:
     splits = ([TextExample("", None, label, "") for label in labels] for labels in (train, dev))
-    assert GLUE[task].baseline(*splits) == pytest.approx(expected)
+    assert GLUE[task].score_baseline(*splits) == pytest.approx(expected)

@@ -114,7 +114,7 @@ def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:
     examples = task.read("dev")
     gold = np.array([[i in row for i in range(3)] for row in ROWS])
     everything = sklearn.metrics.f1_score(gold, np.ones_like(gold), average="micro")
-    assert task.baseline(examples, examples) == pytest.approx(everything)
+    assert task.score_baseline(examples, examples) == pytest.approx(everything)
     third = np.log(3) - 2 / 3 * np.log(2)  # the entropy of a class that a third of the texts have
     assert task.chance_loss(examples) == pytest.approx((third + 2 * np.log(2)) / 3)
     features_gold = np.array([[1, 0], [0, 1]], dtype=np.float32)

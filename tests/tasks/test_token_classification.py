@@ -145,7 +145,7 @@ def test_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
     train = [TokenExample("a b", ((0, 1), (2, 3)), ("B-A", "O"), "0")] * 2 + [TokenExample("a", ((0, 1),), ("O",), "1")]
     dev = [TokenExample("a c b", ((0, 1), (2, 3), (4, 5)), ("B-A", "B-A", "O"), "2")]
-    assert task.baseline(train, dev) == pytest.approx(2 / 3)
+    assert task.score_baseline(train, dev) == pytest.approx(2 / 3)
 
 
 def test_encode_labels_the_first_token_of_each_word(tiny_vocabulary: Path) -> None:

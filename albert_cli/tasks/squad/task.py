@@ -73,7 +73,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
 
-    def too_long(self, max_seq_length: int) -> str:
+    def describe_truncation(self, max_seq_length: int) -> str:
         return f"questions are longer than {self.settings.max_query_length} tokens"
 
     # ---------------------------------------------------------------- model
@@ -92,7 +92,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     # ---------------------------------------------------------------- scoring
 
-    def evaluation(
+    def compute_metrics(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
         """Compute F1 and exact match as published; in 2.0 at the recipe's threshold and at the best one."""
@@ -100,7 +100,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         null_odds = outputs.null.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
 
-    def baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
+    def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
         """Return F1 of empty answers."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
