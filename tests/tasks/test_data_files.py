@@ -29,11 +29,12 @@ def workbook() -> bytes:
     [
         (workbook(), "an Excel or LibreOffice workbook"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook"),
-        (gzip.compress(b"text,label\n"), "a gzip archive"),
+        (gzip.compress(b"text,label\n", mtime=0), "a gzip archive"),
         (b"PAR1\x15\x04", "a Parquet file"),
         (b"%PDF-1.7\n", "a PDF document"),
         (b"\x28\xb5\x2f\xfd\x04", "a Zstandard archive"),
     ],
+    ids=["xlsx", "xls", "gzip", "parquet", "pdf", "zstd"],
 )
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
 def test_read_text_names_binary_formats(tmp_path: Path, content: bytes, name: str, suffix: str) -> None:
