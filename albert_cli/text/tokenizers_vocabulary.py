@@ -1,7 +1,8 @@
 """The `tokenizers` backend: any `tokenizer.json` (Unigram, WordPiece, BPE, byte level, byte fallback) or `vocab.txt`.
 
 Special tokens are identified by their roles in `tokenizer_config.json` or `special_tokens_map.json`, else by their
-usual names. Text never becomes a special token, even if it contains a special token's name.
+usual names. Text never becomes a special token, even if it contains a special token's name. The unknown token is the
+exception: the model needs it for text without pieces.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ _USUAL_NAMES: Final = {
 }
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
+_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_HIDDEN: Final = "\uffff"  # a code point that is no character: no text contains a name that begins with it
 _BATCH: Final = 1024  # texts; an encoding takes some 100 bytes a token
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
@@ -75,6 +78,12 @@ class TokenizersVocabulary(Vocabulary):
         pieces = [pieces_by_id.get(index, "") for index in range(size)]
         added = tokenizer.get_added_tokens_decoder()
         not_text = {index for index, token in added.items() if token.special} | set(special)
+        # Without a role for unknown text, [SEP]'s id is in its place, and no text has that.
+        self._forbidden = frozenset(
+            index
+            for index in not_text - ({special.unk} if "unk" in self._roles else set())
+            if not _BYTE_TOKEN.fullmatch(pieces[index])
+        )
         model = json.loads(self._json)
         super().__init__(
             pieces,
@@ -101,7 +110,8 @@ class TokenizersVocabulary(Vocabulary):
         ids: list[list[int]] = []
         for start in range(0, len(texts), _BATCH):
             batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
-            ids += [encoding.ids for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            ids += [self._without_names(text, encoding).ids for text, encoding in zip(batch, encodings, strict=True)]
         return ids
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -110,13 +120,10 @@ class TokenizersVocabulary(Vocabulary):
 
     def encode_continuation(self, text: str) -> list[int]:
         """Encode text that continues right after a special token, as the tokenizer does after its mask token."""
-        self._tokenizer.encode_special_tokens = False
-        try:
-            prefix = self._roles["mask"]
-            ids: list[int] = self._tokenizer.encode(prefix + text, add_special_tokens=False).ids
-        finally:
-            self._tokenizer.encode_special_tokens = True
-        return ids[ids.index(self.mask_id) + 1 :]
+        ids = _encode_after(self._roles["mask"], self.mask_id, text, self._tokenizer)
+        if self._forbidden.isdisjoint(ids):
+            return ids
+        return _encode_after(_HIDDEN + self._roles["mask"], self.mask_id, text, self._nameless_tokenizer)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
         """Yield the token ids of each text with the characters that each token comes from."""
@@ -125,9 +132,27 @@ class TokenizersVocabulary(Vocabulary):
             batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
             encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
+                encoding = self._without_names(text, encoding)
                 ids = np.array(encoding.ids, dtype=np.int32)
                 offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
                 yield trim_offsets(text, ids, offsets, is_word_mark[ids])
+
+    def _without_names(self, text: str, encoding: Any) -> Any:
+        """Return the encoding, or one of ordinary pieces if a special token's name in the text became that token."""
+        if self._forbidden.isdisjoint(encoding.ids):
+            return encoding
+        return self._nameless_tokenizer.encode(text, add_special_tokens=False)
+
+    @cached_property
+    def _nameless_tokenizer(self) -> Tokenizer:
+        """The tokenizer with hidden names of special tokens: some models have these names among their pieces."""
+        from tokenizers import Tokenizer
+
+        content = json.loads(self._json)
+        _hide_names(content, {self.pieces[index] for index in self._forbidden})
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
         """Return the tokens that begin a word; where the first word has no mark, special tokens separate words."""
@@ -153,6 +178,16 @@ class TokenizersVocabulary(Vocabulary):
             **{f"{role}_token": token for role, token in self._roles.items()},
         }
         store.write_json(directory / CONFIG_FILE, config)
+
+
+def _encode_after(name: str, index: int, text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a text after the added token `name`, whose id is `index`."""
+    tokenizer.encode_special_tokens = False
+    try:
+        ids: list[int] = tokenizer.encode(name + text, add_special_tokens=False).ids
+    finally:
+        tokenizer.encode_special_tokens = True
+    return ids[ids.index(index) + 1 :]
 
 
 # ---------------------------------------------------------------- reading
@@ -258,6 +293,22 @@ def _build_post_processor(roles: Mapping[str, str], special: SpecialIds) -> Any:
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
+
+
+def _hide_names(content: dict[str, Any], names: set[str]) -> None:
+    """Rename tokens in the content of a `tokenizer.json`, in place, so that no text matches them; ids stay equal."""
+    model = content["model"]
+    names = names - {model.get("unk_token")}
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {_HIDDEN + piece if piece in names else piece: i for piece, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[_HIDDEN + piece if piece in names else piece, score] for piece, score in model["vocab"]]
+    if "merges" in model:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
+    for token in content["added_tokens"]:
+        if token["content"] in names:
+            token["content"] = _HIDDEN + token["content"]
 
 
 # ---------------------------------------------------------------- pieces as text

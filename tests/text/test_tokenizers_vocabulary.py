@@ -23,6 +23,29 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return KINDS[request.param](tmp_path_factory.mktemp("tokenizer") / "it")
 
 
+def write_names_as_pieces(directory: Path, kind: str, special: bool) -> Path:
+    """Write a tokenizer whose model can match the names of special tokens in a text."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    names = list(BERT_ROLES.values())
+    characters = sorted(set("".join(names)) | set("ab"))
+    pieces = [*names, *characters, *(f"##{character}" for character in characters), "▁", "▁a", "▁b"]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    scores = [(piece, 0.0 if piece in names else -4.0) for piece in pieces]
+    build = {
+        "WordPiece": lambda: models.WordPiece(ids, unk_token="[UNK]"),
+        "WordLevel": lambda: models.WordLevel(ids, unk_token="[UNK]"),
+        "Unigram": lambda: models.Unigram(scores, unk_id=ids["[UNK]"]),
+        "BPE": lambda: models.BPE(ids, [], unk_token="[UNK]", ignore_merges=True),
+    }
+    tokenizer = Tokenizer(build[kind]())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if kind == "Unigram" else pre_tokenizers.WhitespaceSplit()
+    added = [AddedToken(name, special=special, normalized=False) for name in names]
+    tokenizer.add_special_tokens(added) if special else tokenizer.add_tokens(added)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory
+
+
 def hugging_face_ids(directory: Path, texts: list[str]) -> list[list[int]]:
     load = AutoTokenizer if (directory / "tokenizer.json").is_file() else BertTokenizerFast
     fast = load.from_pretrained(directory)
@@ -69,6 +92,28 @@ def test_special_tokens_are_not_ordinary(directory: Path) -> None:
     names = [vocabulary.pieces[index] for index in sorted(special)]
     texts = [f"a {name} b" for name in names]
     assert not any(special - {vocabulary.unk_id} & set(ids) for ids in vocabulary.encode_batch(texts))
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("model", ["WordPiece", "WordLevel", "Unigram", "BPE"])
+@pytest.mark.parametrize("text", ["a [MASK] b [SEP]", "[MASK]", "a[MASK][PAD] b", "[CLS] [SEP]"])
+def test_encode_name_among_pieces_never_gives_the_token(text: str, model: str, special: bool, tmp_path: Path) -> None:
+    vocabulary = Vocabulary.load(write_names_as_pieces(tmp_path, model, special))
+    assert isinstance(vocabulary, TokenizersVocabulary)
+    forbidden = {vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id}
+    assert forbidden.isdisjoint(vocabulary.encode(text))
+    assert forbidden.isdisjoint(vocabulary.encode_continuation(text))
+    (encoded,) = vocabulary.encode_with_offsets([text])
+    assert encoded.ids.tolist() == vocabulary.encode(text)
+    assert vocabulary.encode_batch(["a b", text, "a b"])[::2] == [vocabulary.encode("a b")] * 2
+    assert vocabulary.decode([vocabulary.mask_id]) == "[MASK]"
+
+
+@pytest.mark.parametrize("model", ["WordPiece", "Unigram"])
+def test_encode_name_among_pieces_keeps_the_text(model: str, tmp_path: Path) -> None:
+    vocabulary = Vocabulary.load(write_names_as_pieces(tmp_path, model, True))
+    pieces = [vocabulary.pieces[index] for index in vocabulary.encode("a [MASK] b")]
+    assert "".join(piece.removeprefix("##").replace("▁", "") for piece in pieces) == "a[MASK]b"
 
 
 def test_word_starts_follow_spaces(directory: Path) -> None:
