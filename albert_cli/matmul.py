@@ -1,7 +1,7 @@
 """Linear layers in fp32 on a CPU, computed by torch's default matmul or by oneDNN.
 
-torch sends fp32 matmuls to MKL, which takes an AVX2 path on AMD processors. oneDNN takes AVX-512 there and is twice as
-fast; on Intel processors both are about equal. Results differ in rounding only.
+By default torch computes fp32 matmuls with MKL, which uses AVX2 on AMD processors. oneDNN uses AVX-512 there and is
+twice as fast. On Intel processors both are equally fast. Results differ in rounding only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 MatmulBackend = Literal["torch", "onednn"]
 
-_MIN_FLOPS: Final = 8e6  # of a matmul; below, calling oneDNN takes longer than it saves
-_ALIASING_BYTES: Final = 4096  # rows this far apart share the sets of a CPU's first cache
+_MIN_FLOPS: Final = 8e6  # in a smaller matmul, the call of oneDNN takes longer than it saves
+_ALIASING_BYTES: Final = 4096  # rows at multiples of this distance compete for the same sets of the L1 cache
 
 
 def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: MatmulBackend = "torch") -> Tensor:
@@ -40,13 +40,13 @@ def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
 
 
 def is_large(rows: int, inputs: int, outputs: int) -> bool:
-    """Tell whether a matmul of these sizes is large enough for oneDNN."""
+    """Return whether a matmul of these sizes is large enough for oneDNN."""
     return 2 * rows * inputs * outputs >= _MIN_FLOPS
 
 
 @functools.cache
 def has_onednn() -> bool:
-    """Tell whether this torch has oneDNN's linear layer, by a comparison with torch's own."""
+    """Return True if torch has oneDNN's linear layer and it computes the same as `F.linear`."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     x_MK = torch.arange(12.0).view(3, 4)
@@ -54,16 +54,16 @@ def has_onednn() -> bool:
     bias_N = torch.arange(2.0)
     try:
         return torch.allclose(_onednn_linear(x_MK, weight_NK, bias_N), F.linear(x_MK, weight_NK, bias_N))
-    except (AttributeError, RuntimeError, TypeError):  # another torch may lack it or call it otherwise
+    except (AttributeError, RuntimeError, TypeError):  # another version of torch may lack the operator or its arguments
         return False
 
 
 def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     """Return x @ weight.T + bias by oneDNN.
 
-    The operator is private: torch's compiler emits it for models in inference. No public function calls oneDNN for fp32
-    as fast: tensors in oneDNN's layout (`to_mkldnn`) are copied in and out of each layer, which costs narrow layers all
-    of the gain, and 1 x 1 convolutions use MKL. `has_onednn` checks it, and `linear` falls back to `F.linear`.
+    The operator is private: torch's compiler emits it for models in inference. Public functions are slower: tensors in
+    oneDNN's layout (`to_mkldnn`) are copied before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn`
+    checks the operator; without it `linear` falls back to `F.linear`.
     """
     output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, "none", [], "")
     return output_MN
@@ -85,17 +85,19 @@ class _OnednnLinear(torch.autograd.Function):
         grad_MN = grad_MN.contiguous()
         grad_x_MK = None
         grad_weight_NK = None
+        grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
-            grad_x_MK = _onednn_linear(grad_MN, _without_aliasing(weight_NK.T), None)
+            grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
+        # One operand is copied: grad.T if its rows alias, else x.T, which gives the transposed gradient.
         if needs_weight and _rows_alias(grad_MN):
-            grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _without_aliasing(x_MK.T), None)
+            grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:
             grad_weight_NK = _onednn_linear(x_MK.T.contiguous(), grad_MN.T, None).T
-        return grad_x_MK, grad_weight_NK, grad_MN.sum(0) if needs_bias else None
+        return grad_x_MK, grad_weight_NK, grad_bias_N
 
 
-def _without_aliasing(transposed: Tensor) -> Tensor:
-    """Return a transposed operand as it is, or as a copy if the rows of the original alias in the cache."""
+def _copy_if_aliasing(transposed: Tensor) -> Tensor:
+    """Return a transposed operand unchanged, or a contiguous copy if its columns compete for the cache."""
     return transposed.contiguous() if _rows_alias(transposed.T) else transposed
 
 

@@ -43,12 +43,12 @@ Submission = Annotated[
     ),
 ]
 ParallelRuns = Annotated[
-    int, typer.Option(min=1, help="Runs at a time: one per GPU, or this many that share the CPU's cores.")
+    int, typer.Option(min=1, help="Runs at a time. Each takes one GPU; on a CPU they share the cores.")
 ]
 
 
 def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
-    """Run an evaluation and print its result, or the state of an array after one of its jobs."""
+    """Run an evaluation and print its result; after a single job of an array, print the state of the array."""
     from albert_cli.evaluation import tables
     from albert_cli.evaluation.parallel import ArrayShareDone
     from albert_cli.executor import use_cluster
@@ -76,7 +76,7 @@ def evaluate(
     runs: Runs = None,
     nproc: ParallelRuns = 1,
     retrain: Annotated[
-        bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this very task again, instead of scoring it.")
+        bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task once more, instead of scoring it.")
     ] = False,
     controls: Annotated[
         str | None,
@@ -114,7 +114,7 @@ def evaluate(
                 f"{task} takes no --submission, --retrain, --controls or --recipes",
                 "the recipe decides what to compare",
             )
-        # An empty checkpoint and zero runs leave both to the recipe.
+        # With an empty checkpoint or zero runs, the recipe's values apply.
         request = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
         verified = verify.verify_checkpoint(task, request, out)
         console.print_result(verified.to_json(), tables.format_result(verified))

@@ -1,7 +1,7 @@
-"""Packed training batches: a pure function of (seed, indices) over a corpus.
+"""Sample packed training batches: a pure function of the corpus, the seed and the examples' indices.
 
-`PretrainRecipe.examples_of` returns the examples of a step. A rank or a micro-batch samples some of these indices and
-gets the same examples as a process that samples all of them.
+`PretrainRecipe.examples_of` returns the indices of a step. A rank samples only some of them, and gets the same examples
+as a process that samples all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PackedBatch:
 def sample_batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Sample and mask the examples `index`, int64 [N]; each depends on nothing but (seed, its index).
+    """Sample and mask the examples whose indices are `index`, int64 [N]; each depends only on the seed and its index.
 
     Raises `InputError` if the corpus has no tokens.
     """
@@ -63,10 +63,10 @@ def sample_batch(
 
 
 def sample_lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
-    """Return the number of tokens, special ones included, of each of the examples `index`: int64 [N]."""
+    """Return the number of tokens of each example, special tokens included: int64 [N]."""
     pairs = sample_pairs(corpus, index, settings, seed)
     length_b = pairs.b.length
-    return pairs.a.length + 2 + length_b + (length_b > 0)
+    return pairs.a.length + 2 + length_b + (length_b > 0)  # [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
 
 
 def original_ids(packed: PackedBatch) -> Ids:

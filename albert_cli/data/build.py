@@ -138,7 +138,7 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 
 
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
-    """Tell whether the tasks would build the same data; hashes the sources only if everything else agrees."""
+    """Return whether the tasks would build the same data; hashes the sources only if everything else agrees."""
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
@@ -164,7 +164,7 @@ def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
     return BuildPlan(
         vocabulary=tasks[0].vocabulary,
         settings=tasks[0].settings,
-        sources=[task.sources for task in tasks],
+        sources=[task.record for task in tasks],
         names=[task.name for task in tasks],
     )
 

@@ -38,14 +38,14 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
     "none": ("", ""),
 }
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
-_BAR_COLUMNS: Final = 40  # of 100 %
+_BAR_COLUMNS: Final = 40  # the width of a bar of 100 %
 _MASK: Final = "[MASK]"
-_LEGEND: Final = "[…]: to predict; the model sees [MASK], or what follows the |, with _ for [MASK]"
+_LEGEND: Final = "[text]: the model predicts text and sees [MASK]; [text|input]: it sees input, where _ is [MASK]"
 
 
 @dataclass(frozen=True)
 class TextRun:
-    """Consecutive tokens as text; seen: the text in their place in the input, None if they are not predicted."""
+    """Consecutive tokens as text: `text` is the original, `seen` the model's input, None if they are not predicted."""
 
     text: str
     seen: str | None
@@ -63,7 +63,7 @@ class DecodedExample:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """Request for decoded examples: `count` of them from the first of `step` on, which has number `first`."""
+    """A request for `count` examples, beginning with the first example of `step`, whose number is `first`."""
 
     step: int
     first: int
@@ -73,7 +73,7 @@ class ExampleRequest:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """Facts about a data directory; step, batch_size, seed and examples only if examples were requested."""
+    """Facts about a data directory; `examples` is None if none were requested."""
 
     totals: dict[Split, UnitCounts]
     vocab_size: int
@@ -89,7 +89,7 @@ class DataDescription:
     examples: list[DecodedExample] | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the description as JSON values."""
+        """Return the description as JSON values; without examples, it leaves out the settings that select them."""
         values = asdict(self)
         if self.examples is None:
             for name in ("step", "batch_size", "seed", "examples"):
@@ -205,7 +205,7 @@ def _format_bars(labels: Sequence[int], fractions: Sequence[float], expected: Se
 
 
 def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
-    """Decode each sequence of a batch; index: the examples' numbers."""
+    """Decode each sequence of a batch; `index` has the number of each example."""
     texts = [replace_unprintable(piece.replace("▁", " ")) for piece in pieces]
     is_masked = np.zeros(packed.ids.size, bool)
     is_masked[packed.masked_index] = True
@@ -213,7 +213,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
     examples = []
     for number, start in enumerate(packed.offsets[:-1].tolist()):
         stop = int(packed.offsets[number + 1])
-        sep_id = original[stop - 1]
+        sep_id = original[stop - 1]  # every sequence ends with [SEP]
         segments: list[list[TextRun]] = [[], []]
         for position in range(start + 1, stop):
             if is_masked[position] or original[position] != sep_id:
@@ -226,7 +226,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
 
 
 def _append_run(runs: list[TextRun], run: TextRun) -> None:
-    """Append a run, joined with the last one if both or neither are predicted."""
+    """Append a run, or join it to the last run if both are predicted or neither is."""
     if not runs or (runs[-1].seen is None) != (run.seen is None):
         runs.append(run)
         return
@@ -253,7 +253,7 @@ def format_example(example: DecodedExample, sentence_loss: SentenceLoss) -> list
 
 
 def _format_runs(runs: Sequence[TextRun]) -> Text:
-    """Format a segment: predicted text in brackets, with what the model sees unless that is only [MASK]."""
+    """Format a segment with predicted text in brackets, and the model's input next to it unless that is all [MASK]."""
     text = Text()
     for run in runs:
         if run.seen is None:
@@ -272,7 +272,7 @@ def _format_runs(runs: Sequence[TextRun]) -> Text:
 
 
 def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
-    """Wrap text to the terminal's width, after `lead` and then aligned with the first line."""
+    """Wrap text to the terminal's width: `lead` begins the first line, and the other lines are indented to its end."""
     has_color = console.supports_color()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1 << 20
     screen = Console(file=io.StringIO(), width=width, force_terminal=has_color, no_color=not has_color, highlight=False)

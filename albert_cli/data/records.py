@@ -153,7 +153,7 @@ class BuildPlan:
         return dict(zip(self.names, files, strict=True))
 
     def contains(self, other: BuildPlan) -> bool:
-        """Tell whether this plan has all work units of another, by name and files; the files may have changed."""
+        """Return whether this plan has all work units of another, by name and files; the files may have changed."""
         is_same_kind = self.vocabulary == other.vocabulary and self.settings == other.settings
         return is_same_kind and other.files_of_unit().items() <= self.files_of_unit().items()
 

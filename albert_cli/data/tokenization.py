@@ -66,7 +66,7 @@ class ShardTask(WorkUnit):
             language=settings.language,
             read=settings.read,
             max_shard_tokens=settings.max_shard_tokens,
-            source=self.sources,
+            source=self.record,
         )
 
 

@@ -66,12 +66,12 @@ def read_verified_task(directory: Path) -> VerifiedTask | None:
 
 
 def are_shards_unchanged(directory: Path, verified: VerifiedTask | None) -> bool:
-    """Tell whether the shard files still have the signatures of their verification."""
+    """Return whether the shard files still have the signatures of their verification."""
     return verified is not None and collect_file_signatures(directory) == verified.signatures
 
 
 def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedTask | None) -> bool:
-    """Tell whether the sources are files that still have the signatures of the verification."""
+    """Return whether the sources are files that still have the signatures of the verification."""
     return verified is not None and None not in sources and _as_lists(sources) == verified.sources
 
 
@@ -107,7 +107,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Tell whether all hashes were correct when the files had these signatures."""
+    """Return whether all hashes were correct when the files had these signatures."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):

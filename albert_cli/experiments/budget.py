@@ -1,4 +1,4 @@
-"""Describe what a plan would take before anything runs: runs, tokens, FLOPs, hours, disk, and decidable claims."""
+"""Describe a plan before it runs: its runs, tokens, FLOPs, hours and disk space, and the claims that it can decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from albert_cli.experiments.metrics import EXACT
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
 
-# Numbers of devices for which hours are printed in addition to one.
+# The plan's hours are printed for one device and for these numbers of devices.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
 _SEEDS_TO_DECIDE: Final = 2
 
@@ -38,7 +38,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of some stages."""
+    """The summed costs of stages."""
 
     tokens: int
     flops: float
@@ -48,7 +48,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Decidability:
-    """An obstacle to deciding a claim ("" for none), and the device-hours of two seeds of everything it compares."""
+    """The reason why a claim cannot be decided ("" if it can), and the device-hours of two seeds of its variants."""
 
     reason: str
     device_hours: float
@@ -109,16 +109,16 @@ class PlanDescription:
 def describe_plan(plan: ExperimentPlan) -> PlanDescription:
     """Return the runs and claims of a plan."""
     _check_speed_names(plan)
-    every_run = (*plan.prefixes, *plan.runs)
-    runs = [_plan_row(plan, run, run.pretrain) for run in every_run if run.pretrain is not None]
-    fine_tunings = [_plan_row(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
+    all_runs = (*plan.prefixes, *plan.runs)
+    runs = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
+    fine_tunings = [_plan_stage(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
     claims = [(claim, judge_decidability(plan, claim)) for claim in plan.claims]
     return PlanDescription(plan, runs, fine_tunings, claims)
 
 
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
-    """Return whether the planned runs can decide a claim, and what deciding it takes."""
-    if claim.metrics <= EXACT:
+    """Return whether the planned runs can decide a claim, and the device-hours that this takes."""
+    if claim.metrics <= EXACT:  # these metrics are counted without a run
         return Decidability("", 0.0)
     variants = set(claim.variants)
     if "speedup" in claim.metrics and plan.experiment.speed_against:
@@ -130,12 +130,12 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     for run in (*plan.prefixes, *plan.runs):
         if run.variant in variants:
             stages = [run.pretrain, *(run.tasks.values() if tasks else ())]
-            hours += sum(_plan_row(plan, run, stage).hours for stage in stages if stage)
+            hours += sum(_plan_stage(plan, run, stage).hours for stage in stages if stage)
     return Decidability(_find_obstacle(plan, tasks, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
-    """Explain a variant's number of steps by time and by FLOPs."""
+    """Return a note on a variant's number of steps: matched to another variant by time, and by FLOPs."""
     matched = plan.matched_times[variant]
     title = plan.title(variant)
     other = f"{plan.title(matched.other)}'s {matched.other_steps:,}"
@@ -144,16 +144,16 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
             f"{title}: {matched.steps:,} steps have the FLOPs of {other}. A run first measures the seconds a step and "
             "then trains for the same time."
         )
-    own_seconds, other_seconds = matched.seconds
+    seconds, other_seconds = matched.seconds
     basis = "as measured before the run" if matched.is_measured else "on one device at the given speeds"
     return (
-        f"{title}: {matched.steps:,} steps of {own_seconds:.4g} s take as long as {other} of {other_seconds:.4g} s, "
+        f"{title}: {matched.steps:,} steps of {seconds:.4g} s take as long as {other} of {other_seconds:.4g} s, "
         f"{basis}; {matched.steps_by_flops:,} steps would have the same FLOPs."
     )
 
 
 def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str:
-    # A metric is a task's own or starts with its name, as squad1_f1 does.
+    # A metric has the name of its task, or begins with it: squad1, squad1_f1.
     is_skipped = any(f"{metric}_".startswith(f"{name}_") for metric in tasks for name in plan.skipped)
     has_tasks = any(run.tasks for run in plan.runs)
     if is_skipped or (tasks and not has_tasks):
@@ -164,7 +164,7 @@ def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str
 
 
 def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
-    """Return the variants with all that they start from."""
+    """Return the variants and, recursively, those that they depend on."""
     names = set(variants)
     for name in variants:
         names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))
@@ -179,7 +179,7 @@ def _check_speed_names(plan: ExperimentPlan) -> None:
             raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
 
 
-def _plan_row(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
+def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
     hours = stage.cost.flops / _device_speed(plan, run.variant) / 3600 if stage.cost else 0.0
     return PlannedStage(run.variant, run.seed, stage.id, stage.cost, hours, task)
 
@@ -215,7 +215,7 @@ def _claim_to_json(claim: PaperClaim, decidability: Decidability) -> dict[str, o
 
 def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidability) -> str:
     reason = decidability.reason
-    cost = f"two seeds of what it compares take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
+    cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
     if not decidability.device_hours:
         verdict = reason or "decided by counting"
     elif reason:
@@ -233,10 +233,10 @@ def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Seq
     device_counts = (1, *_DEVICE_COUNTS[plan.request.scale])
     rows = []
     for name in dict.fromkeys(row.variant for row in runs):
-        seeds = [row for row in runs if row.variant == name]
-        cost = seeds[0].cost
+        stages = [row for row in runs if row.variant == name]
+        cost = stages[0].cost
         shape = [f"{cost.parameters:,}", f"{cost.steps:,}"] if cost else ["", ""]
-        rows.append([plan.title(name), str(len(seeds)), *shape, *_format_totals(_sum_costs(seeds), device_counts)])
+        rows.append([plan.title(name), str(len(stages)), *shape, *_format_totals(_sum_costs(stages), device_counts)])
     priced = [row for row in tasks if row.cost]
     if priced:
         num_tasks = len({row.task for row in priced})
@@ -267,10 +267,10 @@ def _format_notes(plan: ExperimentPlan) -> str:
     speeds = plan.request.tflops
     if speeds:
         listed = ", ".join(f"{name} {speed:g} TFLOP/s".strip() for name, speed in speeds.items())
-        hours = f"Hours are for the given speed of a device: {listed}."
+        hours = f"Hours use the measured speed of a device: {listed}."
     else:
         assumed = f"{plan.scale.utilization:.0%} of {plan.scale.peak / 1e12:g} TFLOP/s"
-        hours = f"Hours assume {assumed} on each device, not a measurement; use --tflops to give one."
+        hours = f"Hours assume {assumed} on each device; use --tflops to pass a measured speed."
     notes = [
         f"{hours} Several devices are assumed to scale perfectly.",
         "Tokens and FLOPs are upper bounds: full-length sequences and the whole model. Vocabulary, data and intrinsic "

@@ -59,7 +59,7 @@ class ReportPage:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """The files of a report and the names of what it shows."""
+    """The files of a report, and the names of its data, runs, tasks and models."""
 
     report: str | None
     markdown: str | None
@@ -97,7 +97,7 @@ def _make_page(inputs: ReportInputs) -> ReportPage:
     evaluations = inputs.evaluations
     colors = _assign_colors(inputs)
     run_facts = summarize_run(runs)
-    # Tiles are in rows of three.
+    # Three tiles fill a row: the scores fill the first row, or the rest of two rows.
     limit = 3 if len(run_facts) in (0, 3) else _MAX_FACTS - len(run_facts)
     return ReportPage(
         title=_title(inputs),
@@ -149,7 +149,7 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def _identity_keys(e: Evaluation) -> list[tuple[object, ...]]:
-    """Return keys that must be unique: tables have one cell a sample size, figures one a number of examples."""
+    """Return keys that must be unique: one for a cell in the table of scores, one for a point of a label curve."""
     return [
         (e.task_identity, e.model, "sample size", e.sample_size),
         (e.task_identity, e.model, "labelled", e.num_labelled),

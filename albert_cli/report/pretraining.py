@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ _MAX_ROWS = 12  # of the table of held-out scores, by run and corpus
 
 @dataclass(frozen=True)
 class PretrainingSection:
-    """Curves of all runs, the same as numbers, and the runs' settings and last scores."""
+    """Curves of all runs as figures and as a table of numbers, and the runs' settings and last scores."""
 
     legend: Sequence[LegendEntry]
     figures: Sequence[Figure]
@@ -76,7 +77,7 @@ def _title(metric: str) -> str:
 
 
 def _chance(run: PretrainingRun) -> float:
-    """Return the accuracy of a guess about sentence pairs: three labels in three-way pretraining, else two."""
+    """Return the accuracy of guessing the label of a sentence pair: 1/3 for three-way pretraining, else 1/2."""
     data = run.recipe.get("data")
     is_three_way = isinstance(data, dict) and data.get("sentence_loss") == "three-way"
     return 1 / 3 if is_three_way else 1 / 2
@@ -87,7 +88,7 @@ def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) 
 
 
 def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
-    """Draw loss and accuracies on one held-out corpus; "" is the run's own held-out text, drawn with training."""
+    """Draw loss and accuracies on one held-out corpus; "" is the run's held-out text, drawn with the training loss."""
     suffix = f", {corpus}" if corpus else ""
     losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
     levels: dict[float, str] = {}
@@ -117,7 +118,7 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
 
 
 def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
-    """Return the held-out curves as a table of at most `_MAX_ROWS` steps and the last one; None without any."""
+    """Return the held-out curves at about `_MAX_ROWS` steps, the last included, as a table; None without curves."""
     titles = {"mlm_loss": "MLM loss (nats)"} | {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}
     scored = [(run, corpus) for run in runs for corpus in run.heldout]
     metrics = [metric for metric in titles if any(run.heldout_curve(metric, corpus) for run, corpus in scored)]
@@ -125,7 +126,7 @@ def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
     for run, corpus in scored:
         curves = {metric: dict(run.heldout_curve(metric, corpus)) for metric in metrics}
         steps = sorted({step for curve in curves.values() for step in curve})
-        stride = max(1, -(-len(steps) // _MAX_ROWS))
+        stride = max(1, math.ceil(len(steps) / _MAX_ROWS))
         for step in sorted({*steps[::stride], *steps[-1:]}):
             cells = [_format_metric(metric, curves[metric].get(step)) for metric in metrics]
             rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *cells])
@@ -146,7 +147,7 @@ def _tabulate_settings(runs: Sequence[PretrainingRun]) -> Table:
 
 
 def _list_settings(run: PretrainingRun) -> dict[str, str]:
-    """Return the run's shape, batch and length; a recipe of another version is left out."""
+    """Return the run's shape, steps, batch and length; without the shape if the recipe is of another version."""
     settings = {}
     model = run.recipe.get("model")
     if isinstance(model, dict):

@@ -26,8 +26,8 @@ _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM,
 def lock(directory: Path) -> Iterator[None]:
     """Lock the output directory for this process; the lock ends with the process, also after `kill -9`.
 
-    Deletes first what a killed process left half-written in it. If the block fails, a directory that was created for
-    the lock and is still empty is removed again. Raises `LockedError` if another process holds the lock.
+    First, the half-written files of a killed process are deleted. If the block fails, a directory that this function
+    created is removed again if it is still empty. Raises `LockedError` if another process holds the lock.
     """
     created = [p for p in (directory, *directory.parents) if not p.exists()]
     _make_directory(directory)
@@ -44,7 +44,7 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if a process holds the directory's lock; changes nothing."""
+    """Return True if a process holds the directory's lock."""
     from filelock import FileLock, Timeout
 
     if not (directory / _LOCK).is_file():
@@ -54,7 +54,7 @@ def is_locked(directory: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # of another user
+    except OSError:  # the lock belongs to another user
         return False
 
 
@@ -69,13 +69,13 @@ def _make_directory(directory: Path) -> None:
 
 
 def _acquire(directory: Path) -> BaseFileLock:
-    """Take the lock at once, or raise `BusyError`."""
+    """Acquire the lock without waiting; raise `LockedError` if it is held, `BusyError` if there are no locks."""
     from filelock import FileLock, Timeout
 
     file_lock = FileLock(directory / _LOCK, timeout=0)
     try:
         with warnings.catch_warnings():
-            # Newer releases warn and treat an existing file as a lock, which would outlive a killed process.
+            # Without flock, newer releases of filelock warn and lock by a file, which would outlive a killed process.
             warnings.filterwarnings("error", "flock not supported")
             file_lock.acquire()
     except Timeout:

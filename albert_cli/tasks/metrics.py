@@ -1,4 +1,4 @@
-"""Scores of a task from 0 to 1 (correlations: -1 to 1), by scikit-learn and scipy."""
+"""Compute the metrics of a task with scikit-learn and scipy: from 0 to 1, correlations from -1 to 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Return each metric of predictions [N] against labels [N], which are class indices or values.
+    """Return the value of each metric by name; predictions [N] and labels [N] are class indices or real numbers.
 
     Raises `ValueError` for empty or unequal lengths.
     """
@@ -30,7 +30,7 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import f1_score, matthews_corrcoef
 
-    if metric == "f1":  # of class 1, the paraphrase or duplicate; 0 if it is neither predicted nor a label
+    if metric == "f1":  # class 1 is the paraphrase or duplicate; without any prediction or label of it, F1 is 0
         return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
     if metric == "macro_f1":
         return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
@@ -43,5 +43,5 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
 
 
 def _is_constant(values: Array) -> bool:
-    # Differences within rounding error do not count.
+    # Values that differ only by rounding errors count as equal.
     return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))

@@ -135,7 +135,7 @@ def build(
     settings = settings or VocabularySettings()
     normalize_symbols(settings.symbols, settings.cleaning)  # rejects impossible ones before the text is read
     units = split_sources(sources, settings.read)
-    request = VocabularyRequest(settings, [unit.sources for unit in units])
+    request = VocabularyRequest(settings, [unit.record for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
     if manifest is not None:
         report = _read_finished(out, request, units, workers)
@@ -163,7 +163,7 @@ def _log_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> No
 
 
 def _add_hashes(units: Sequence[WorkUnit], hashes: Sequence[str | None]) -> list[WorkUnitRecord]:
-    return [{**unit.sources, "sha256": digest} for unit, digest in zip(units, hashes, strict=True)]
+    return [{**unit.record, "sha256": digest} for unit, digest in zip(units, hashes, strict=True)]
 
 
 def _train(

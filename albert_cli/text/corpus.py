@@ -1,4 +1,4 @@
-"""Stream documents from any sources; only one line and one document of a few megabytes are in memory."""
+"""Stream documents from any sources; memory holds only one line and one document of a few megabytes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from albert_cli.text.sentences import split_long_text
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import SourceKind, resolve_sources
 
+# The first line of a JSON array of objects. Other lines that begin with a bracket are text.
 _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 
@@ -31,7 +32,7 @@ class Document:
 
 
 def read_documents(sources: Sequence[str], settings: ReadSettings | None = None) -> Iterator[Document]:
-    """Yield every document with text in a fixed order, as often as its source's weight says.
+    """Yield every document that is not blank, in a fixed order, repeated by its source's weight.
 
     Invalid UTF-8, lone surrogates and NUL raise `InputError` with their position or, with "replace", become U+FFFD
     (NUL is dropped). Raises `InputError` for missing or unreadable sources and for lines that are too long.
@@ -64,7 +65,7 @@ def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) ->
         yield from _read_installed_docs(part, counter)
         return
     for text in _READERS[kind](part, settings, counter):
-        if "\r" in text:  # a carriage return alone ends a line too, in files of old Macintoshes
+        if "\r" in text:  # in files of old Macintoshes, a carriage return alone ends a line
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         for document in split_long_text(text, MAX_DOCUMENT_CHARACTERS):
             if not document.isspace():
@@ -126,10 +127,10 @@ def hash_part(part: SourcePart, counter: ReadCounter) -> None:
 
 
 def document_hash(text: str) -> int:
-    """Return 64 bits of BLAKE2b over the text with single spaces: equal in every file and for every vocabulary."""
+    """Return 64 bits of BLAKE2b over the text with single spaces, so neither the file nor line breaks change them."""
     return hash_normalized_text(" ".join(text.split()))
 
 
 def hash_normalized_text(text: str) -> int:
-    """Return the `document_hash` of a text that has only single spaces."""
+    """Return the `document_hash` of a text whose words are already separated by single spaces."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")

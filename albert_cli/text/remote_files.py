@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS: Final = 30
 
 
 def is_url(name: str) -> bool:
-    """Tell whether a source is a URL rather than a path."""
+    """Return whether a source is a URL rather than a path."""
     return _URL.match(name) is not None
 
 
@@ -71,7 +71,7 @@ def read_signature(name: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def supports_ranges(name: str) -> bool:
-    """Tell whether a part of the file can be read alone; some web servers send whole files only."""
+    """Return whether a part of the file can be read alone; some web servers send whole files only."""
     if not name.startswith(("http://", "https://")):
         return True
     with translate_remote_errors(name):

@@ -45,7 +45,7 @@ _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
 
 
 def is_unspaced(character: str) -> bool:
-    """Tell whether the character belongs to a script that does not separate words by spaces."""
+    """Return whether the character belongs to a script that does not separate words by spaces."""
     code = ord(character)
     number = bisect_right(_UNSPACED_STARTS, code) - 1
     return number >= 0 and code <= _UNSPACED_RANGES[number][1]
@@ -86,14 +86,14 @@ def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundarie
 
 
 def _starts_word(piece: str) -> bool:
-    """Tell whether a token begins a word in any context; "" is a special token and does not."""
+    """Return whether a token begins a word in any context; "" is a special token and does not."""
     if piece == "" or _is_attached(piece[0]):
         return False
     return piece[0] == WORD_MARK or is_unspaced(piece[0])
 
 
 def _is_attached(character: str) -> bool:
-    """Tell whether a character belongs to the one before it: combining marks, joiners and other format characters."""
+    """Return whether a character belongs to the one before it: combining marks, joiners and other format characters."""
     return unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
 
 

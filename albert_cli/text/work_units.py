@@ -17,7 +17,7 @@ from albert_cli.text.source_parts import FileSignature, ReadCounter, SourcePart,
 from albert_cli.text.sources import STDIN, TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
-_MAX_WORK_UNITS = 8192  # each becomes six shard files, and Linux lets a process map 65,530
+_MAX_WORK_UNITS = 8192  # each has six shard files, and a Linux process can map 65,530 files
 _COMPRESSION_RATIO = 4  # bytes of text for each byte of a compressed file, roughly
 
 
@@ -48,7 +48,7 @@ class WorkUnit:
 
     @property
     def weight(self) -> float:
-        """Times that a pass uses the text."""
+        """The number of times that a pass uses the text."""
         return self.parts[0].source.weight
 
     @property
@@ -72,8 +72,8 @@ class WorkUnit:
         return any(part.source.kind == "hub" for part in self.parts)
 
     @property
-    def sources(self) -> WorkUnitRecord:
-        """The unit's record without its hash."""
+    def record(self) -> WorkUnitRecord:
+        """The unit in a report, without the hash."""
         return {"parts": [_describe_part(part) for part in self.parts], "weight": self.weight}
 
     def documents(self, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:
@@ -92,7 +92,7 @@ class WorkUnit:
 
 def _describe_part(part: SourcePart) -> SourcePartRecord:
     record: SourcePartRecord = {"source": part.source.name}
-    if part.source.kind in ("squad-answers", "race"):  # the same file read as another kind is other text
+    if part.source.kind in ("squad-answers", "race"):  # the kind decides which text is read from the file
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature[0]
@@ -111,9 +111,9 @@ def split_sources(
 ) -> list[WorkUnit]:
     """Return the work units of the sources, in order, without opening a local file.
 
-    A plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`, a data set on the Hub into its files. Every
-    other large file is one unit, and small files that follow one another share a unit. A very large corpus doubles
-    `unit_bytes` until the units are few enough.
+    A large plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its files.
+    Every other large file is one unit. Consecutive small files share a unit. For a very large corpus `unit_bytes` is
+    doubled until the units are few enough.
     """
     read = read or ReadSettings()
     files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
@@ -121,7 +121,7 @@ def split_sources(
     while total > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
     groups: list[list[SourcePart]] = []
-    free_bytes = -1  # what the last group can still take of small files
+    free_bytes = -1  # of the last group: small files are added to it while they fit
     for source, signature in files:
         file_bytes = signature[0] if signature else unit_bytes  # a stream is a unit of its own
         text_bytes = file_bytes * (_COMPRESSION_RATIO if source.compression else 1)

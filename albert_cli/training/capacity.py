@@ -1,4 +1,4 @@
-"""Memory: the bytes that a step needs, by counting, and the bytes that device, container and process limits leave."""
+"""Estimate the memory of a training step by counting, and compare it with the memory that is available."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from albert_cli.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a process needs: for weights, gradients and moments, for a micro-batch, for a teacher, and in all."""
+    """Bytes that a process needs; `state` is for weights, gradients and moments, `activations` for a micro-batch."""
 
     state: int
     activations: int
@@ -43,7 +43,7 @@ def estimate_memory(
     working = sequences * working_bytes(model, length, setup)
     teacher_bytes = 0
     if teacher is not None:
-        uncompiled = replace(setup, compiled=False)  # as its softmax is
+        uncompiled = replace(setup, compiled=False)  # the softmax of the teacher is never compiled
         teacher_bytes = costs.state_bytes(teacher, setup).weights
         teacher_bytes += sequences * working_bytes(teacher, length, uncompiled)
     return MemoryEstimate(
@@ -55,7 +55,7 @@ def estimate_memory(
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Return the bytes that a process may still allocate on the device, or None if the system does not tell."""
+    """Return the bytes that a process may still allocate on the device, or None if the system does not report it."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine.memory_info().get("available")

@@ -1,4 +1,4 @@
-"""The weights at step 0: sampled, computed from the text, copied from a parent, or those of a continued run."""
+"""Set the weights at step 0: sampled, computed from the text, or copied from a parent or from a run to continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from albert_cli.training.warm_start import copy_parent_weights, load_parent
 
 @dataclass(frozen=True)
 class ContinuedRun:
-    """A run to continue from one of its steps, with its recipe and the fingerprint of its data."""
+    """A run that another run continues from `step`; `data` is the fingerprint of its data."""
 
     directory: Path
     step: int
@@ -37,7 +37,7 @@ class ContinuedRun:
 
     @classmethod
     def load(cls, directory: Path) -> ContinuedRun:
-        """Load the run of a step's directory; raises `CheckpointError` if it is not a step of pretraining."""
+        """Load a run from the directory of one of its steps; raises `CheckpointError` if it is none of pretraining."""
         manifest = store.read_manifest(directory)
         files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
         if manifest is not None and all((directory / name).is_file() for name in files):
@@ -55,7 +55,7 @@ class ContinuedRun:
 def load_warm_start(
     recipe: PretrainRecipe, corpora: PretrainingCorpora
 ) -> tuple[hub.Checkpoint, ContinuedRun | None] | None:
-    """Load the parent checkpoint of `[warm_start]` and the run that it continues; None without the section."""
+    """Load the parent checkpoint of `[warm_start]` and, if it continues a run, that run; None without the section."""
     if recipe.warm_start is None:
         return None
     parent = load_parent(recipe.warm_start, recipe.model, corpora.vocabulary)
@@ -64,7 +64,7 @@ def load_warm_start(
 
 
 def compute_init_words(recipe: PretrainRecipe, corpora: PretrainingCorpora, group: RankGroup) -> Tensor | None:
-    """Compute on rank 0 the word vectors [V, d] of `[init]`, in up to a minute; None if the recipe has none."""
+    """Compute the word vectors [V, d] of `[init]`, in up to a minute; None without them and on ranks other than 0."""
     if recipe.init.words == "random" or group.rank != 0:
         return None
     return compute_word_vectors(corpora.train, word_dimensions(recipe.init, recipe.model), recipe.train.seed)
@@ -75,7 +75,7 @@ def new_model(recipe: PretrainRecipe, corpus: TokenCorpus) -> PretrainingModel:
     torch.manual_seed(recipe.train.seed)
     model = PretrainingModel(recipe.model)
     if recipe.masked_bias == "unigram":
-        counts = corpus.unigram_counts() + 1
+        counts = corpus.unigram_counts() + 1  # no token has probability 0
         with torch.no_grad():
             model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     return model
@@ -109,10 +109,10 @@ def set_first_weights(
         device = job.device
         apply_informed_init(job.model.cpu(), recipe.init, compute_words(), recipe.train.seed)
         job.model.to(device)
-    # Processors may decompose matrices with different last bits, so all ranks use rank 0's weights.
+    # Decompositions round differently on different processors, so all ranks use the weights of rank 0.
     group.broadcast_tensors(job.model.parameters())
     if group.rank == 0:
-        # `replace`: an attempt that ended before its first checkpoint has left one.
+        # An earlier attempt may have ended after this and before its first checkpoint, so replace its directory.
         parents = {"data": data_fingerprint}
         with store.commit_directory(out / hub.INIT_DIRECTORY, "checkpoint", parents, replace=True) as staging:
             job.write_model(staging)

@@ -283,7 +283,7 @@ class Loop(Generic[BatchT]):
         raise DivergedError(message, _STABILITY_HINT)
 
     def _is_due(self, every: int) -> bool:
-        """Tell whether the last step, or a multiple of `every` steps, is done; 0 means the last step only."""
+        """Return whether the last step, or a multiple of `every` steps, is done; 0 means the last step only."""
         if self.state.step == self.schedule.total_steps:
             return True
         return every > 0 and self.state.step % every == 0

@@ -1,4 +1,4 @@
-"""Pretraining as a job of the loop: masked words and sentence order (§3.1), evaluated on held-out text."""
+"""Pretraining with MLM and SOP (§3.1) as a job of the training loop, evaluated on held-out text."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _PAIR_RULES: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")
 
 @dataclass(frozen=True)
 class PretrainingCorpora:
-    """The text of a run: to train on, held out with its unigram entropy, and further corpora to evaluate by name.
+    """The training text of a run, its held-out text, and further corpora to evaluate, by name.
 
-    `unigram_entropy`, in nats, is the loss on the held-out text of a model that only knows token frequencies; without
-    it the held-out text is not scored.
+    `unigram_entropy`, in nats, is the held-out loss of a model that only knows token frequencies. If it is None, the
+    held-out text is not scored.
     """
 
     train: TokenCorpus
@@ -53,7 +53,7 @@ class PretrainingCorpora:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A micro-batch on the host, and on the device its tokens, masked labels [M] and order labels [N], int64."""
+    """A micro-batch in host memory; its tokens, masked labels [M] and order labels [N] (int64) on the device."""
 
     host: PackedBatch
     tokens: PackedTokens
@@ -62,7 +62,7 @@ class SampledBatch:
 
 
 def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
-    """Split the indices of `lengths` [B] into groups whose lengths add up to at most `budget`; none is greater.
+    """Split the indices of `lengths` [B] into groups whose lengths sum to at most `budget`; no length may exceed it.
 
     The longest come first. A group then has similar lengths, so there is little padding where attention needs a
     rectangle, and a batch that does not fit into memory fails at once.
@@ -81,7 +81,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
 
 @dataclass
 class PretrainingJob(TrainingJob[SampledBatch]):
-    """Training on masked words and sentence order over a token corpus."""
+    """MLM and sentence-pair training on a token corpus."""
 
     model: PretrainingModel
     settings: PretrainRecipe
@@ -91,7 +91,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Masked words, sentence order unless the recipe leaves it out, and the divergence from a teacher."""
+        """The names of the losses: MLM, sentence pairs unless the recipe has none, and distillation with a teacher."""
         return (*self._evaluated_losses, "distill_loss") if self.teacher else self._evaluated_losses
 
     @property
@@ -100,7 +100,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """The accuracy of masked words and sentence order during training."""
+        """The names of the accuracies, each with the loss that counts the same items."""
         return {name.replace("loss", "accuracy"): name for name in self._evaluated_losses}
 
     def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[SampledBatch]]:
@@ -112,10 +112,10 @@ class PretrainingJob(TrainingJob[SampledBatch]):
             # Every rank needs the lengths of all ranks; computing them takes a small part of the sampling time.
             lengths = sample_lengths(corpus, settings.data, seed, examples)
             parts = enumerate(group_by_tokens(lengths, settings.batch.tokens))
-            local = [(n, examples[part]) for n, part in parts if n % group.world_size == group.rank]
+            local = [(number, examples[part]) for number, part in parts if number % group.world_size == group.rank]
         else:
             ranges = split_micro_batches(len(examples), settings.train.micro_batch_size, group)
-            local = [(n, examples[start:stop]) for n, start, stop in ranges]
+            local = [(number, examples[start:stop]) for number, start, stop in ranges]
         return [self._sample_micro_batch(corpus, number, seed, part, settings.data) for number, part in local]
 
     def _sample_micro_batch(
@@ -138,7 +138,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         return MicroBatch(number, data, counts, len(batch.ids), flops)
 
     def loss_sums(self, data: SampledBatch) -> dict[str, Tensor]:
-        """Sum the cross-entropy at masked positions and over sequences with an order, and the correct predictions."""
+        """Return the sum of each loss over its items, and the number of correct predictions as the accuracies' sums."""
         logits = self.model(data.tokens)
         sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
         sums = dict(sum_losses(logits.masked, logits.sentence_order, data.labels, data.order))
@@ -149,8 +149,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def evaluate(self, group: RankGroup) -> dict[str, float]:
         """Return losses and accuracies over fixed examples, the same at every step of every run.
 
-        The held-out text comes first, with its unigram entropy, then every further corpus with `NAME/` before its
-        scores. A model of sentence order is also scored on next-sentence prediction, and vice versa (§4.6).
+        Scores on a further corpus have the prefix `NAME/`; those on the held-out text have none and include its
+        unigram entropy. A model trained on SOP is also scored on NSP, and vice versa (§4.6).
         """
         metrics: dict[str, float] = {}
         corpora = self.corpora
@@ -177,36 +177,37 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         return metrics
 
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
-        """Return each loss and accuracy over the evaluation's examples, sampled by these rules.
+        """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
-        A metric without items has no mean: next sentences in a single document, order in documents of one sentence.
+        A metric without items is left out: NSP in a corpus of one document, SOP in documents of one sentence.
         """
         names = (*self._evaluated_losses, *self.extra_metrics)
-        sums = np.zeros((len(names), 2))
-        size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
-        for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, size, group):
+        sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items
+        micro_batch_size = self.settings.batch.sequences(self.settings.train, pairs.max_seq_length)
+        for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, micro_batch_size, group):
             part = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
             sums += [part[name] for name in names]
-        ranks = group.all_gather(sums.tolist())
-        totals = [[sum(values) for values in zip(*rows, strict=True)] for rows in zip(*ranks, strict=True)]
+        sums_of_ranks = group.all_gather(sums.tolist())
+        totals = np.sum(sums_of_ranks, axis=0).tolist()
         return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
 
     def evaluate_examples(
         self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
     ) -> dict[str, tuple[float, int]]:
-        """Return the sum of each loss and accuracy over these examples of the evaluation, and the number of items."""
+        """Return the sum of each loss and accuracy over these evaluation examples, and the number of its items."""
         part = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
         sums = self.loss_sums(part.data)
         loss_of_metric = {name: name for name in self._evaluated_losses} | dict(self.extra_metrics)
         return {name: (sums[name].item(), part.counts[loss]) for name, loss in loss_of_metric.items()}
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Keep nothing: the last weights of pretraining are its result."""
+        """Do nothing: the result of pretraining is its last weights."""
 
     def write_model(self, directory: Path) -> None:
         config = self.model.config
         order_labels = hub.ORDER_LABELS[self.settings.data.sentence_loss]
-        if len(order_labels) != config.order_labels:  # "none", or two classes in a head of three
+        if len(order_labels) != config.order_labels:
+            # The recipe has no sentence loss, or trains two classes of a head of three.
             order_labels = hub.ORDER_LABELS["three-way"] if order_labels and config.order_labels == 3 else ()
         hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=order_labels)
         self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
@@ -217,7 +218,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
 
 def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
-    """Sum both losses, with softmax in fp32 whatever the precision of matmuls, and count correct predictions."""
+    """Sum both losses, always with softmax in fp32, and count correct predictions."""
     if masked_MV.device.type == "cpu" and not torch.compiler.is_compiling():
         mlm_loss, mlm_correct = cross_entropy_sum(masked_MV, labels_M)
     else:
@@ -233,13 +234,13 @@ def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N:
 
 @cache
 def _compiled_sum_losses() -> Callable[..., dict[str, Tensor]]:
-    """Compile `_sum_losses`: logits are as wide as the vocabulary, and are read and written in few passes."""
+    """Compile `_sum_losses`, which then makes fewer passes over the large logits [M, V]."""
     from torch._dynamo import maybe_mark_dynamic
 
     compiled = torch.compile(_sum_losses)
 
     def sum_losses(*tensors: Tensor) -> dict[str, Tensor]:
-        for tensor in tensors:  # their first sizes differ from batch to batch
+        for tensor in tensors:  # M and N differ from batch to batch and must not cause a compilation
             maybe_mark_dynamic(tensor, 0)
         return compiled(*tensors)
 
@@ -249,7 +250,7 @@ def _compiled_sum_losses() -> Callable[..., dict[str, Tensor]]:
 def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Count the labels [N] that are the argmax of their logits [N, C]; a label of -1 is never correct."""
     if logits.dtype != torch.float32:
-        return (logits.max(-1).indices == labels).sum()  # on a CPU four times faster than argmax in bf16
-    # Ten times faster on a CPU. It differs only if two logits are equal, which happens in bf16.
+        return (logits.max(-1).indices == labels).sum()  # in bf16 on a CPU four times faster than argmax
+    # In fp32 on a CPU this is ten times faster than argmax. The two differ only if logits are equal, as often in bf16.
     label_logits = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0]
     return ((label_logits == logits.amax(-1)) & (labels >= 0)).sum()

@@ -1,4 +1,4 @@
-"""The examples of a task and the same examples as tokens, loaded by one call and passed on as a value."""
+"""Load the examples of a task and encode them as tokens; `Inputs` holds both."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 
-_SUBSET_EPOCH = 2**64 - 1  # training never reaches this epoch, so the subset does not depend on the order of training
+_SUBSET_EPOCH = 2**64 - 1  # training never reaches this epoch, so the subset is independent of every epoch's order
 
 
 @dataclass(frozen=True)
 class InputSettings:
-    """Everything besides the task and its files that decides a task's inputs.
+    """Settings that determine the inputs of a task, together with its files.
 
     `train_split` is None if a checkpoint is only scored. `train_examples` is the size of the training subset that
     `seed` samples (0: all examples). With `both_orders` the training features hold every pair in both orders.
@@ -74,10 +74,10 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
     examples = read_examples(task, data, settings)
     features: dict[str, Features] = {}
     for split, split_examples in examples.items():
-        texts = split_examples
+        to_encode = split_examples
         if settings.both_orders and split == settings.train_split:
-            texts = [*texts, *task.swap_pairs(texts)]
-        features[split] = encode_examples(task, texts, vocabulary, settings.max_seq_length)
+            to_encode = [*split_examples, *task.swap_pairs(split_examples)]
+        features[split] = encode_examples(task, to_encode, vocabulary, settings.max_seq_length)
     all_examples = (example for split_examples in examples.values() for example in split_examples)
     return Inputs(settings, examples, features, fingerprint_examples(all_examples))
 

@@ -22,7 +22,7 @@ def test_squad_and_race_passages_are_documents(tmp_path: Path) -> None:
     (race / "10.txt").write_text(json.dumps({"article": "Another."}))
     assert read_texts(f"squad:{squad}") == ["One.\nTwo."] * 2
     assert read_texts(f"race:{tmp_path / 'race'}") == ["Another.", "A passage.\nIts end."]
-    read, raw = (split_sources([source])[0].sources for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
+    read, raw = (split_sources([source])[0].record for source in (f"race:{tmp_path / 'race'}", f"{tmp_path / 'race'}"))
     assert read != raw, "a vocabulary of the one must not count as one of the other"
     (race / "3.txt").write_text('{"text": "no article"}')
     with pytest.raises(InputError, match=r"3\.txt: not in RACE's format \(no key 'article'\)"):
