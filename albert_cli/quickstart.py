@@ -2,7 +2,7 @@
 
 It prints and runs albert's own commands: vocabulary, shards, a mini ALBERT, a task, a report. The task comes from
 modules that are excluded from pretraining: which package is a sentence from, with package names masked? It is trained
-on few and on many labelled sentences: from the pretrained weights and, as controls, from the weights at step 0 and from
+on few and on many labeled sentences: from the pretrained weights and, as controls, from the weights at step 0 and from
 random weights.
 """
 
@@ -70,7 +70,7 @@ class QuickstartScale:
     packages: int  # classes of the task
     heldout: float  # fraction of those packages' modules that is excluded from pretraining
     test_sentences: int
-    epochs: dict[str, int]  # of fine-tuning, by the number of labelled sentences: smaller sets are repeated more often
+    epochs: dict[str, int]  # of fine-tuning, by the number of labeled sentences: smaller sets are repeated more often
     runs: int = 3
 
 
@@ -316,16 +316,18 @@ def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
 def format_summary(result: Mapping[str, Any]) -> str:
     """Return the closing text: the pretraining loss, the table of the task, some guesses."""
     pretraining = result["pretraining"]
+    below = pretraining["below_unigram_entropy"]
+    side = "above" if below >= 0 else "below"
     task = result["task"]
-    headers = ("labelled sentences", *(f"{int(count):,}" for count in task))
+    headers = ("labeled sentences", *(f"{int(count):,}" for count in task))
     rows = [
         (title, *(_format_scores(by_model[name]) for by_model in task.values()))
         for name, title in _MODEL_TITLES.items()
     ]
     examples = [f"  {e['sentence']}\n    {e['word']}: {e['guesses']}" for e in result["examples"][:_SHOWN_EXAMPLES]]
     lines = [
-        f"held-out masked-word loss {pretraining['mlm_loss']:.3f} nats, unigram entropy "
-        f"{pretraining['unigram_entropy']:.3f} ({pretraining['below_unigram_entropy']:+.3f} below)",
+        f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, unigram entropy "
+        f"{pretraining['unigram_entropy']:.3f} ({abs(below):.3f} {side} the loss)",
         "",
         "which package is a sentence from? accuracy, the median and every seed",
         console.format_table(headers, rows),
@@ -340,7 +342,7 @@ def format_summary(result: Mapping[str, Any]) -> str:
 
 
 def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
-    """Return one line for all numbers of labelled sentences with the same verdict."""
+    """Return one line for all numbers of labeled sentences with the same verdict."""
     counts_by_verdict: dict[str, list[str]] = defaultdict(list)
     for count, by_model in task.items():
         below = [title for name, title in _MODEL_TITLES.items() if by_model[name].get("every_seed_above")]

@@ -36,7 +36,7 @@ def test_task_tables_are_balanced_and_hide_names() -> None:
 
 
 def summarize(init_scores: list[float], classical: float) -> dict[str, Any]:
-    """Scores for one number of labelled sentences; the pretrained seeds have 0.5 to 0.52."""
+    """Scores for one number of labeled sentences; the pretrained seeds have 0.5 to 0.52."""
     controls = {
         name: {
             "median": sorted(scores)[1],
@@ -64,7 +64,7 @@ def test_format_summary_states_verdict_for_every_seed() -> None:
     lines = quickstart.format_summary({**result, "task": {"125": few, "2000": many}}).splitlines()
     assert [" ".join(line.split()) for line in [*lines[2:4], *lines[5:10]]] == [
         "which package is a sentence from? accuracy, the median and every seed",
-        "labelled sentences 125 2,000",
+        "labeled sentences 125 2,000",
         "mini ALBERT, pretrained 51.0 (50.0 52.0 51.0) 51.0 (50.0 52.0 51.0)",
         "same init, not pretrained 49.0 (49.0 50.5 48.0) 48.0 (47.0 48.0 49.0)",
         "random weights 31.0 (30.0 31.0 32.0) 31.0 (30.0 31.0 32.0)",

@@ -33,7 +33,7 @@ from albert_cli.training.device import choose_device, prepare_model, resolve_aut
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.task_recipe import load_recipe
 
-LabelledBatch = tuple[PackedBatch, NDArray[Any]]
+LabeledBatch = tuple[PackedBatch, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class FinetuneBench:
             sequences=self.recipe.train.micro_batch_size,
             length=round(self.mean_length),
         )
-        self.batches: list[LabelledBatch] = []
+        self.batches: list[LabeledBatch] = []
         for step in range(options.rounds + harness.WARM_UP):
             index = features.batch_index(self.train.seed, step, self.train.batch_size)
             batch, labels = features.batch(index)
@@ -154,13 +154,13 @@ class FinetuneBench:
                 losses[name] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
         return variants, losses
 
-    def _albert_loss(self, model: SequenceClassifier, labelled: LabelledBatch) -> Tensor:
-        batch, labels = labelled
+    def _albert_loss(self, model: SequenceClassifier, labeled: LabeledBatch) -> Tensor:
+        batch, labels = labeled
         logits = model(pack(batch, self.device)).float()
         return self.task.summed_loss(logits, torch.from_numpy(labels).to(self.device)) / len(labels)
 
-    def _peer_loss(self, hf_model: torch.nn.Module, width: int, labelled: LabelledBatch) -> Tensor:
-        batch, labels = labelled
+    def _peer_loss(self, hf_model: torch.nn.Module, width: int, labeled: LabeledBatch) -> Tensor:
+        batch, labels = labeled
         inputs = peer.pad_batch(batch, self.device, width)
         inputs["labels"] = torch.from_numpy(labels).to(self.device)
         return peer.compute_loss(hf_model, inputs)

@@ -151,19 +151,19 @@ def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> 
     shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
     batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
     model = SequenceClassifier(config, 2).to(device).train()
-    labelled = [(batch, torch.from_numpy(batch.order_labels).long().to(device)) for batch in batches]
+    labeled = [(batch, torch.from_numpy(batch.order_labels).long().to(device)) for batch in batches]
 
     def loss_of(pair: tuple[PackedBatch, Tensor]) -> Tensor:
         batch, labels = pair
         return F.cross_entropy(model(pack(batch, device)).float(), labels)
 
     inputs = {
-        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": labels} for b, labels in labelled]
+        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": labels} for b, labels in labeled]
         for name, width in (("the longest", 0), (str(GLUE_MAX), GLUE_MAX))
     }
     lengths = [int(n) for batch in batches for n in np.diff(batch.offsets)]
     flops = sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
-    call = harness.make_passes(model, loss_of, labelled, precision)
+    call = harness.make_passes(model, loss_of, labeled, precision)
     return _Work(model, call, inputs, Workload(sum(lengths), flops))
 
 

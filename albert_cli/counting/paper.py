@@ -94,20 +94,20 @@ def paper_note(config: ModelConfig) -> str:
         return ""
     millions, table = figure
     exact = paper_count(config)
-    # The shared rows come out right if the position table is taken as 512 x H instead of 512 x E.
+    # With position embeddings [512, H] instead of [512, E], the counts with sharing round to the paper's figures.
     wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
     facts = f"the paper says {millions}M ({table}), the exact count is {exact:,}"
     if config.sharing == "none":
-        return f"{facts}: rounded to tens of millions there"
+        return f"{facts}: the paper rounds to tens of millions"
     if round(wide / 1e6) == millions:
-        return f"{facts}: its figure fits position embeddings of width H ({wide:,})"
+        return f"{facts}: the figure matches position embeddings of width H ({wide:,})"
     return (
-        f"{facts}: not reproducible; with position embeddings of width H it would be {wide:,}, "
-        "and Table 12 prints 225M for the same weights, so 235M looks like a misprint of that"
+        f"{facts}: not reproducible; position embeddings of width H would give {wide:,}. Table 12 prints 225M for the "
+        "same weights, so 235M is probably a misprint"
     )
 
 
-_HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "in")
+_HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "source")
 _INTRODUCTION: Final = """# Every shape of the paper
 
 `albert params --paper --markdown` prints this page: exact parameter counts next to the paper's figures.
@@ -115,8 +115,9 @@ A shape is a preset, or a preset with changed values: E embedding size, H hidden
 F width of the feed-forward part, G groups of layers.
 In a recipe the shape `albert-base:E=64,sharing=none` is `-s model.embedding_size=64 -s model.sharing=none`.
 
-The paper counts no heads, and the pooler only where layers share weights; its figure rounds the count in **bold**.
-A star marks a figure that is not the rounded count; the last section explains it.
+The paper counts no heads, and counts the pooler only where layers share weights.
+The count in **bold** is the one that the paper rounds.
+A star marks a figure that differs from the rounded count; the last section explains it.
 A dash means that the paper has no figure."""
 
 
@@ -154,7 +155,7 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
     parts.append("\n".join([f"## {heading}\n", *notes]) if as_markdown else f"{heading}\n{wrap_notes(notes)}")
     parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
     if as_markdown:
-        parts.append("## Figures that are not the count rounded")
+        parts.append("## Figures that differ from the rounded count")
     parts.append("\n".join(reasons.values()) if as_markdown else wrap_notes(reasons.values()))
     by_length = [{"shape": n, "how": how, "largest": list(fits)} for n, how, fits in batches]
     return {"shapes": data, "largest_batch_at_12_gb": by_length}, "\n\n".join(parts)
@@ -164,8 +165,7 @@ _ABOUT_BATCHES: Final = (
     "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
     "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
     "`python -m benchmarks.gpu --part batches` measures it.",
-    "Sharing leaves room for a larger batch only through the smaller state of the weights: "
-    "the activations are equally large.",
+    "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take as much.",
 )
 
 

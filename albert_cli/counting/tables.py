@@ -147,7 +147,7 @@ def _in_detail(model: Facts) -> dict[str, str]:
         "attention": f"{parts['attention']:,}",
         "feed-forward": f"{parts['feed_forward']:,}",
         "pooler": f"{parts['pooler']:,}",
-        "masked-word head": f"{parts['mlm_head']:,}",
+        "MLM head": f"{parts['mlm_head']:,}",
         "sentence-order head": f"{parts['sentence_order_head']:,}",
         "word embeddings, V x H": f"{words['unfactorized']:,}",
         "  V x E + E x H": "–" if words["factorized"] is None else f"{words['factorized']:,}",
@@ -224,7 +224,7 @@ def _notes(models: Sequence[Facts], memory: int | None, *, details: bool) -> lis
     ]
     notes += [
         "The paper counts no heads, and the pooler only where layers share weights.",
-        "Training is three forward passes a token, with the masked-word head at 15 % of the positions. Computing the "
+        "Training is three forward passes a token, with the MLM head at 15 % of the positions. Computing the "
         f"last layer only where a head reads it saves {100 * saved:.1f} % ({first['name']}).",
         "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",

@@ -47,7 +47,7 @@ EXACT: Final = frozenset(
 )
 INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
 AVERAGE: Final = "tasks_mean"
-# The metrics behind each column of the paper's tables; scores are in per cent there.
+# The metrics behind each column of the paper's tables; scores are in percent there.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),

@@ -25,15 +25,15 @@ from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import AnyResult, StageRecord, read_record
 from albert_cli.report import figures
-from albert_cli.report.figures import DotRow, Figure, LabelledPoint, LegendEntry, LineSeries, series_color
+from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.results import RESULTS
 
 _CURVES: Final = {
     "mlm_loss": ("MLM loss", "Nats per masked token, on held-out text during training."),
-    "mlm_accuracy": ("MLM accuracy", "Per cent, on held-out text during training."),
-    "order_accuracy": ("Sentence-pair accuracy", "Per cent, on held-out pairs of the kind that each run trains on."),
+    "mlm_accuracy": ("MLM accuracy", "Percent, on held-out text during training."),
+    "order_accuracy": ("Sentence-pair accuracy", "Percent, on held-out pairs of the kind that each run trains on."),
 }
 _LAYERS: Final = {
     "l2": ("Distance between a layer’s input and output", "Euclidean, mean over tokens of held-out text."),
@@ -313,13 +313,13 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     for metric, title in (("tasks_mean", "Mean of the tasks"), ("mlm_accuracy", "MLM accuracy")):
         scores = {name: outcome.median(name, metric) for name in counts}
         points = [
-            LabelledPoint(counts[name], 100 * score, titles[name], colors[name])
+            LabeledPoint(counts[name], 100 * score, titles[name], colors[name])
             for name, score in scores.items()
             if score is not None
         ]
         if len({point.x for point in points}) > 1:
             image = figures.draw_points(points, x_label="parameters")
-            caption = "Per cent, median over seeds."
+            caption = "Percent, median over seeds."
             drawings.append(Figure(f"{title}, by parameters", f"{title} over parameters", image, caption))
     return drawings
 

@@ -1,6 +1,6 @@
 """`albert probe`: score a pretrained checkpoint without any task, on text that it was not trained on.
 
-It measures masked-word, next-sentence and sentence-order accuracy as in Table 5, as far as the model was trained for
+It measures MLM, next-sentence and sentence-order accuracy as in Table 5, as far as the model was trained for
 them, and the distances between layers of Figure 1: how far each layer moves its input. The paper concludes from these
 distances that sharing weights smooths the steps from layer to layer, and that the layers do not converge to a fixed
 point (§4.5). Every model is scored on the same examples.
@@ -310,8 +310,8 @@ def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[Pack
 
 # Key, title and format of each score.
 _SCORE_ROWS: Final = (
-    ("mlm_accuracy", "masked-word accuracy", "{:.1%}"),
-    ("mlm_loss", "masked-word loss", "{:.3f} nats"),
+    ("mlm_accuracy", "MLM accuracy", "{:.1%}"),
+    ("mlm_loss", "MLM loss", "{:.3f} nats"),
     ("below_unigram_entropy", "below the unigram entropy", "{:+.3f} nats"),
     ("nsp_accuracy", "next-sentence accuracy", "{:.1%}"),
     ("sop_accuracy", "sentence-order accuracy", "{:.1%}"),
@@ -340,7 +340,7 @@ def format_probe(result: Mapping[str, Any]) -> str:
             (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
             for depth, (l2, two_back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
         ]
-        headers = ("depth", "step", "from two blocks before", "masked-word accuracy", "speed")
+        headers = ("depth", "step", "from two blocks before", "MLM accuracy", "speed")
         parts.append(console.format_table(headers, depth_rows))
         parts.append(f"Run to {depths['layers']} blocks, the stack of {depths['trained']} {depths['behaviour']}.")
     if pairs := result.get("minimal_pairs"):

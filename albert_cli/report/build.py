@@ -152,7 +152,7 @@ def _identity_keys(e: Evaluation) -> list[tuple[object, ...]]:
     """Return keys that must be unique: one for a cell in the table of scores, one for a point of a label curve."""
     return [
         (e.task_identity, e.model, "sample size", e.sample_size),
-        (e.task_identity, e.model, "labelled", e.num_labelled),
+        (e.task_identity, e.model, "labeled", e.num_labeled),
     ]
 
 
@@ -236,7 +236,7 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> Dat
         "Sequence lengths",
         f"Lengths of the sequences of {data.name}",
         figures.draw_bars(edges, sample.length_fractions),
-        f"Per cent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
+        f"Percent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
     )
     spans = Figure(
         "Words per masked n-gram",
@@ -244,7 +244,7 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> Dat
         figures.draw_bars(
             [str(n) for n in range(1, settings.ngram + 1)], sample.ngram_fractions, sample.ngram_expected
         ),
-        "Per cent of the n-grams. Long n-grams are rejected more often because they overlap others.",
+        "Percent of the n-grams. Long n-grams are rejected more often because they overlap others.",
         [LegendEntry("chosen", figures.PALETTE[0]), LegendEntry("sampled with p(n)", figures.PALETTE[1], "line")],
     )
     text = (

@@ -116,8 +116,8 @@ class Evaluation:
         return requested if requested <= self.record.examples.get("train", requested) else 0
 
     @property
-    def num_labelled(self) -> int:
-        """The number of labelled examples used for training; 0 if unknown."""
+    def num_labeled(self) -> int:
+        """The number of labeled examples used for training; 0 if unknown."""
         return self.sample_size or int(self.record.examples.get("train", 0))
 
     @property

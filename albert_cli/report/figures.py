@@ -108,7 +108,7 @@ class TrendSeries:
 
 
 @dataclass(frozen=True)
-class LabelledPoint:
+class LabeledPoint:
     """A point of a scatter plot with its label."""
 
     x: float
@@ -130,7 +130,7 @@ def draw_curves(
     from_zero: bool = False,
     x_label: str = "step",
 ) -> str:
-    """Draw curves over steps. `levels` are labelled horizontal lines; `percent` shows 0..1 as 0..100."""
+    """Draw curves over steps. `levels` are labeled horizontal lines; `percent` shows 0..1 as 0..100."""
     scale = 100.0 if percent else 1.0
 
     def draw(axes: Axes) -> None:
@@ -154,7 +154,7 @@ def draw_curves(
 
 
 def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Sequence[float] = ()) -> str:
-    """Draw fractions as bars in per cent with their values; `expected` adds a line to each bar."""
+    """Draw fractions as bars in percent with their values; `expected` adds a line to each bar."""
 
     def draw(axes: Axes) -> None:
         bars = axes.bar(range(len(labels)), [100 * fraction for fraction in fractions], width=0.62, color=PALETTE[0])
@@ -196,8 +196,8 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
     return _draw_image(draw, (5.4, 0.32 * len(rows) + 0.5))
 
 
-def draw_points(points: Sequence[LabelledPoint], x_label: str) -> str:
-    """Draw labelled points over a logarithmic x axis in millions."""
+def draw_points(points: Sequence[LabeledPoint], x_label: str) -> str:
+    """Draw labeled points over a logarithmic x axis in millions."""
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter

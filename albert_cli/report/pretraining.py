@@ -49,8 +49,8 @@ def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
         comparison = "nats per masked token" if entropy is None else f"nats; the unigram entropy is {entropy:.2f}"
         facts.append(Fact("Held-out MLM loss", f"{loss:.2f}", comparison))
     comparisons = {
-        "mlm_accuracy": "per cent of the held-out masked tokens",
-        "order_accuracy": f"per cent of the held-out pairs; chance is {100 * _chance(run):.0f}",
+        "mlm_accuracy": "percent of the held-out masked tokens",
+        "order_accuracy": f"percent of the held-out pairs; chance is {100 * _chance(run):.0f}",
     }
     for metric, comparison in comparisons.items():
         accuracy = run.last_heldout(metric)
@@ -112,7 +112,7 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
             title = _title(metric) + suffix
             chance = {_chance(run): "chance" for run in runs} if metric == "order_accuracy" else {}
             image = figures.draw_curves(series, chance, percent=True)
-            caption = f"Per cent, on {corpus or 'held-out text'}."
+            caption = f"Percent, on {corpus or 'held-out text'}."
             drawings.append(Figure(title, f"{title} over steps", image, caption))
     return drawings
 

@@ -51,7 +51,7 @@ class ScoresSection:
 
 @dataclass(frozen=True)
 class LabelCurve:
-    """Scores by the number of labelled training examples, as a figure and as a table."""
+    """Scores by the number of labeled training examples, as a figure and as a table."""
 
     figure: Figure
     table: Table
@@ -116,11 +116,11 @@ def draw_learning_curves(evaluations: TaskGroup, colors: Colors) -> list[Figure]
 
 def make_label_curves(evaluations: TaskGroup, colors: Colors) -> list[LabelCurve]:
     """Return a figure and a table for each task that was trained on several numbers of examples."""
-    labelled = sorted((e for e in evaluations if e.num_labelled), key=lambda e: e.control)
+    labeled = sorted((e for e in evaluations if e.num_labeled), key=lambda e: e.control)
     curves = []
-    for identity in dict.fromkeys(e.task_identity for e in labelled):
-        group = [e for e in labelled if e.task_identity == identity]
-        if any(e.sample_size for e in group) and len({e.num_labelled for e in group}) > 1:
+    for identity in dict.fromkeys(e.task_identity for e in labeled):
+        group = [e for e in labeled if e.task_identity == identity]
+        if any(e.sample_size for e in group) and len({e.num_labeled for e in group}) > 1:
             curves.append(_make_label_curve(group, colors))
     return curves
 
@@ -238,16 +238,16 @@ def _scores_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Cell:
     return Cell(scores[0], scores[1:], is_best) if scores else "–"
 
 
-# ---------------------------------------------------------------- by number of labelled examples
+# ---------------------------------------------------------------- by number of labeled examples
 
 
 def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
     scores: dict[str, dict[float, list[float]]] = {}  # model -> number of examples -> scores of the seeds
     for e in group:
-        scores.setdefault(e.model, {})[e.num_labelled] = sorted(e.scores.values())
+        scores.setdefault(e.model, {})[e.num_labeled] = sorted(e.scores.values())
     for e in group:
         for name, score in e.baselines.items():
-            scores.setdefault(name, {})[e.num_labelled] = [score]
+            scores.setdefault(name, {})[e.num_labeled] = [score]
     medians = {
         name: {count: statistics.median(seeds) for count, seeds in sorted(by_count.items())}
         for name, by_count in scores.items()
@@ -261,8 +261,8 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
         f"{name}: {', '.join(f'{format_percent(median)} with {count:,.0f}' for count, median in by_count.items())}"
         for name, by_count in medians.items()
     )
-    image = figures.draw_trends(trends, x_label="labelled examples")
-    figure = Figure(title, f"{title}, by number of labelled examples. {words}", image)
+    image = figures.draw_trends(trends, x_label="labeled examples")
+    figure = Figure(title, f"{title}, by number of labeled examples. {words}", image)
     counts = sorted({count for by_count in scores.values() for count in by_count})
     best = {count: max(m[count] for m in medians.values() if count in m) for count in counts}
     rows = []
@@ -277,4 +277,4 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
             notes = [", ".join(map(format_percent, seeds))] if len(seeds) > 1 else []
             cells.append(Cell(format_percent(median), notes, is_best=median == best[count]))
         rows.append(cells)
-    return LabelCurve(figure, Table(["labelled examples", *(f"{count:,.0f}" for count in counts)], rows))
+    return LabelCurve(figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows))

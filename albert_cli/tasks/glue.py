@@ -148,7 +148,7 @@ GLUE: dict[str, Classification] = {
             name="wnli", title="WNLI", labels=_BINARY, metrics=("accuracy",),
             source=GlueFiles("WNLI", _SENTENCES),
         ),
-        # GLUE's diagnostics (§4): unlabelled in the benchmark's own folder, labelled in a separate file.
+        # GLUE's diagnostics (§4): unlabeled in the benchmark's own folder, labeled in a separate file.
         Classification(
             name="ax", title="AX", labels=_INFERENCE, metrics=("mcc",), train_split=None, classifier_of="mnli",
             source=GlueFiles(

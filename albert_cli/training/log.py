@@ -24,7 +24,7 @@ _HINTS: Final = {
         "{usual_norm:.3g}): if it does not come back, lower optimizer.lr or lengthen the warmup; "
     ),
     "plateau": (
-        "masked-word loss has not left {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
+        "MLM loss has not left {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
         "knows how often tokens occur, but uses no context). Try informed initialization ([init]), more updates "
         "(shorter sequences, smaller batches), a lower optimizer.lr, "
         'model.initializer_range = "auto" or masked_bias = "unigram"; '
@@ -112,7 +112,7 @@ class SpikeRule:
 
 @dataclass
 class PlateauRule:
-    """A hint for a masked-word loss that stays near the unigram entropy, at growing intervals."""
+    """A hint for an MLM loss that stays near the unigram entropy, at growing intervals."""
 
     unigram_entropy: float
     warmup: int

@@ -62,7 +62,7 @@ class BatchSettings:
 class PretrainRecipe:
     """A pretraining recipe; the classes of its sections document their keys.
 
-    `masked_bias` sets the vocabulary bias of the masked-word head at step 0: zero as in the paper, or the log unigram
+    `masked_bias` sets the vocabulary bias of the MLM head at step 0: zero as in the paper, or the log unigram
     frequencies of the data, which saves a small model the first hundreds of steps. `[init]` computes other weights at
     step 0; without it they are sampled from `train.seed`. `[warm_start]` names a checkpoint to start from, and then
     `[init]` is not used. `evaluation` lists further data directories with the same vocabulary, which are scored like

@@ -43,7 +43,7 @@ class PretrainResult:
             below = metrics["below_unigram_entropy"]
             side = "below" if below >= 0 else "above"
             lines.append(
-                f"held-out masked-word loss {metrics['mlm_loss']:.3f} nats, {abs(below):.3f} {side} the unigram "
+                f"held-out MLM loss {metrics['mlm_loss']:.3f} nats, {abs(below):.3f} {side} the unigram "
                 f"entropy of the same text ({metrics['unigram_entropy']:.3f}); accuracy {metrics['mlm_accuracy']:.1%}"
             )
         if "order_accuracy" in metrics:

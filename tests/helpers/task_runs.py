@@ -43,7 +43,7 @@ def pairs(labels: tuple[str, ...], rows: range, between: str = "") -> str:
 
 
 def mnli(rows: range) -> str:
-    """A labelled file of MNLI."""
+    """A labeled file of MNLI."""
     between = "\t" + "\t".join("1234567")
     return f"{MNLI}\tgold_label\n" + pairs(find_task("mnli").labels, rows, between)
 

@@ -78,7 +78,7 @@ def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) ->
 
 
 def test_the_masked_head_undoes_the_embedding() -> None:
-    """Before any layer, the masked-word head finds the word that a vector stands for; drawn weights do not."""
+    """Before any layer, the MLM head finds the word that a vector stands for; drawn weights do not."""
     shares = {}
     for name, settings in (("init", FULL), ("drawn", InformedInit())):
         model = started(settings)

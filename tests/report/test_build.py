@@ -97,16 +97,16 @@ def write_curve(root: Path, parts: dict[int, tuple[list[float], list[float]]], e
             )
 
 
-def test_scores_by_number_of_labelled_examples(tmp_path: Path) -> None:
+def test_scores_by_number_of_labeled_examples(tmp_path: Path) -> None:
     write_curve(
         tmp_path / "w",
         {0: ([0.7, 0.72, 0.74], [0.6, 0.61, 0.62]), 100: ([0.58, 0.54], [0.53]), 400: ([0.6, 0.64], [0.59, 0.61])},
     )
     build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
-    section = lines[lines.index("## Scores by number of labelled examples") : lines.index("## Scores")]
+    section = lines[lines.index("## Scores by number of labeled examples") : lines.index("## Scores")]
     assert [line for line in section if line.startswith("| ")] == [
-        "| labelled examples | 100 | 400 | 800 |",
+        "| labeled examples | 100 | 400 | 800 |",
         "| --- | --- | --- | --- |",
         "| checkpoint a | 56.0 54.0, 58.0 | 62.0 60.0, 64.0 | 72.0 70.0, 72.0, 74.0 |",
         "| random weights | 53.0 | 60.0 59.0, 61.0 | 61.0 60.0, 61.0, 62.0 |",
@@ -129,8 +129,8 @@ def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
     write_eval(tmp_path / "w" / "of-100", [0.55], train_examples=100, **few)
     build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
-    section = lines[lines.index("## Scores by number of labelled examples") : lines.index("## Scores")]
-    assert "| labelled examples | 100 | 500 |" in section
+    section = lines[lines.index("## Scores by number of labeled examples") : lines.index("## Scores")]
+    assert "| labeled examples | 100 | 500 |" in section
     for part, shown in ((0, "70.0"), (500, "60.0"), (1000, "65.0")):
         assert f"| checkpoint a (of-{part}) | – | {shown} |" in section
     assert "| checkpoint a | 55.0 | – |" in section
@@ -158,7 +158,7 @@ def test_full_training_sets_have_no_label_curve(tmp_path: Path) -> None:
     for name, models in (("w", ["checkpoint a (large)", "checkpoint a (small)"]), ("one", ["checkpoint a"])):
         said = build_report([tmp_path / name], tmp_path / "report.html")
         assert set(models) <= set(said.models)
-        assert "by number of labelled" not in (tmp_path / "report.html").read_text()
+        assert "by number of labeled" not in (tmp_path / "report.html").read_text()
 
 
 def test_protocols_are_printed_once(tmp_path: Path) -> None:

@@ -151,8 +151,8 @@ def test_read_table_test_rows_may_lack_labels(tmp_path: Path) -> None:
     write(tmp_path / "test.tsv", "text\nq\n")
     task = open_table(settings(), str(tmp_path))
     assert (task.read("dev")[0].label, task.read("test")[0].label) == (0, None)
-    labelled = write(tmp_path / "t.csv", "text,label\nq,y\nr,\n")
-    task = open_table(settings(test=labelled), str(tmp_path))
+    labeled = write(tmp_path / "t.csv", "text,label\nq,y\nr,\n")
+    task = open_table(settings(test=labeled), str(tmp_path))
     assert [e.label for e in task.read("test")] == [1, None]
 
 

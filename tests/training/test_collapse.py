@@ -20,7 +20,7 @@ from albert_cli.training.finetune import find_collapse
 from albert_cli.training.task_inputs import Inputs, InputSettings
 from tests.helpers.results import run_result
 from tests.helpers.task_runs import as_text, summarize
-from tests.labelled import labelled
+from tests.labeled import labeled
 
 TRAIN = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
@@ -55,7 +55,7 @@ def journal(path: Path, losses: list[float]) -> Path:
 def test_find_collapse_returns_the_reason(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
 ) -> None:
-    inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labelled([0, 1, 1]))
+    inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labeled([0, 1, 1]))
     log = journal(tmp_path / "metrics.jsonl", losses)
     reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=score > 0.5)
     assert reason == expected
@@ -66,9 +66,9 @@ def test_find_collapse_returns_the_reason(
 def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, labels: list[int]) -> None:
     outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
     log = journal(tmp_path / "metrics.jsonl", [0.1])
-    inputs = make_inputs(TRAIN, labelled(labels))
+    inputs = make_inputs(TRAIN, labeled(labels))
     assert find_collapse(find_task(task), outputs, inputs, log, beats_majority=True) is None
-    inputs = make_inputs(TRAIN, labelled([*labels, 0]))
+    inputs = make_inputs(TRAIN, labeled([*labels, 0]))
     reason = find_collapse(find_task(task), outputs.repeat(2, axis=0), inputs, log, beats_majority=True)
     assert reason is not None and "all" in reason
 

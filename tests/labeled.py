@@ -9,7 +9,7 @@ import numpy as np
 from albert_cli.tasks.features import PairFeatures, TokenSlices
 
 
-def labelled(labels: Any) -> PairFeatures:
+def labeled(labels: Any) -> PairFeatures:
     """Examples of no words with these labels."""
     labels = np.asarray(labels)
     nothing = np.zeros(len(labels), dtype=np.int64)
