@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from albert_cli.matmul import MatmulBackend
 
-_M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
+_M_TRIM_THRESHOLD: Final = -1  # M_TRIM_THRESHOLD in glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _BF16_UNITS: Final = {"amx_bf16", "avx512_bf16", "bf16"}
 

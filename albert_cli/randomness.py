@@ -22,7 +22,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 _UINT64_MAX: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: the step of splitmix64
-_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9  # of the finalizer
+_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9  # constant of the finalizer
 _MULTIPLIER_2: Final = 0x94D049BB133111EB
 _FEISTEL_ROUNDS: Final = 6
 

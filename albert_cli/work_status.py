@@ -15,7 +15,7 @@ from albert_cli.errors import CheckpointError, InputError
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
-_PLAN = "plan.json"  # of an unfinished `albert data`
+_PLAN = "plan.json"  # the plan of an unfinished `albert data`
 _TASK_LOCKS = ".tasks"
 _MAX_NAMES = 5  # of finished and remaining units, which may be thousands
 

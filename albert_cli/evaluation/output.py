@@ -9,7 +9,7 @@ from albert_cli.errors import BusyError
 from albert_cli.results import RESULTS, EvaluationResult
 
 CONTROLS_FOLDER = "controls"  # the evaluations of the controls, one folder for each
-TEST_PREDICTIONS = "predictions.test.*"  # of a table's test file, in its format
+TEST_PREDICTIONS = "predictions.test.*"  # predictions for a table's test file, in the file's format
 EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)
 
 

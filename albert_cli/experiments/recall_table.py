@@ -23,7 +23,7 @@ KEY_WORDS: Final = ("silver", "summer", "winter", "yellow")  # one token each, i
 WORDS_BEFORE_KEY: Final = (520, 590)  # minimum and maximum; a word is at least one token
 WORDS: Final = 620  # approximate length of an example
 EXAMPLES: Final = {"train": 4000, "dev": 400}
-_DEV_FRACTION: Final = 0.15  # of the documents
+_DEV_FRACTION: Final = 0.15  # fraction of the documents
 _MAX_WORDS: Final = {"train": 600_000, "dev": 100_000}  # read from the text
 
 

@@ -28,7 +28,7 @@ from albert_cli.text.vocabulary import Vocabulary
 _OPSET: Final = 17
 _TOLERANCE: Final = 1e-3  # of logits in fp32; a larger difference means that the export is wrong
 _BATCH: Final = 16  # texts
-_SAMPLE_CHOICES: Final = 4  # of a question in multiple choice
+_SAMPLE_CHOICES: Final = 4  # options of a multiple-choice question
 _MAX_LENGTH: Final = 128  # tokens of a compared text
 _SAMPLE: Final = (
     "A short text.",

@@ -26,7 +26,7 @@ from albert_cli.model.weight_files import describe_layout, find_weight_files, re
 from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
-INIT_DIRECTORY: Final = "init"  # of a run with [init] in its recipe: its weights at step 0
+INIT_DIRECTORY: Final = "init"  # the weights at step 0 of a run with [init] in its recipe
 # Heads that no class of Hugging Face has: its classes would load the encoder and initialize the head anew.
 CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
 _CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}

@@ -71,7 +71,7 @@ class Evaluation:
     record: TaskScore
     curves: Sequence[Curve]  # (step, score on dev) by seed
     path: Path
-    folders: Sequence[Path]  # of its runs, by seed
+    folders: Sequence[Path]  # the folders of its runs, by seed
 
     @property
     def task(self) -> str:

@@ -26,7 +26,7 @@ _METRIC_TITLES = {
     "spearman": "Spearman correlation",
 }
 Colors = Mapping[str, str]  # by model
-TaskGroup = Sequence[Evaluation]  # of one task
+TaskGroup = Sequence[Evaluation]  # the evaluations of one task
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from albert_cli.text.vocabulary import Vocabulary
 MAX_ANSWER_TOKENS = 128  # of question and option; the last ones as in the reference, because the option comes last
 MAX_OPTIONS = len(ascii_uppercase)  # an option is named by a letter
 _ARCHITECTURE = "ForMultipleChoice"
-_MASKED_LOGIT = -1e30  # of the options that a question lacks
+_MASKED_LOGIT = -1e30  # the logit of an option that a question lacks
 _BLANK = re.compile("_+")
 _SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 

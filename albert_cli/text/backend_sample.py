@@ -10,7 +10,7 @@ import numpy as np
 from albert_cli.text.words import WORD_MARK
 
 _PIECES_PER_TEXT: Final = 12
-_RANDOM_TEXTS: Final = 300  # of random pieces, to compare two backends
+_RANDOM_TEXTS: Final = 300  # texts of random pieces, to compare two backends
 # Normalizers and segmentations differ on: case, accents, quotation marks, digits with commas, white space,
 # compatibility forms, composition, scripts without spaces, joiners, emoji.
 _SAMPLE: Final = (

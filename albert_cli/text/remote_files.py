@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
 _IDENTITY_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
-_BLOCK_BYTES: Final = 8 << 20  # of one request
+_BLOCK_BYTES: Final = 8 << 20  # bytes of one request
 _TIMEOUT_SECONDS: Final = 30
 
 

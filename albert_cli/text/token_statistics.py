@@ -11,7 +11,7 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 
 _MEASURED_SENTENCES = 20_000  # gives tokens a word to about 0.2 %
-_SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # of the tokens
+_SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size
 _LISTED = 10
 
 

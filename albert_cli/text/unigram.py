@@ -28,7 +28,7 @@ _ZWNJ_PLACEHOLDER = "\ufdd3"  # a code point that is no character
 _RESERVED = "\u2585"  # SentencePiece leaves sentences with this character out of the training
 _MAX_SENTENCE_BYTES = 4192  # SentencePiece leaves longer sentences out of the training
 _MAX_SENTENCES = 10_000_000
-_MAX_PARTS = 32  # of a sentence, which has at most 16,384 characters
+_MAX_PARTS = 32  # parts of a sentence, which has at most 16,384 characters
 # Measured on 2 to 230 MB of English, and of the same text in Greek and Chinese letters: 19 to 24 bytes of memory and
 # 0.4 to 1.4 microseconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array.
 _MEMORY_PER_BYTE = 23

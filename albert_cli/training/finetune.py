@@ -40,7 +40,7 @@ from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskScheduleSettings
 from albert_cli.training.task_setup import PreparedTask
 
-_BEST_WEIGHTS = "best.safetensors"  # in a step's directory
+_BEST_WEIGHTS = "best.safetensors"  # a file in a step's directory
 _CHANCE_FRACTION = 0.99  # of the loss of a model that only knows the label frequencies
 _COLLAPSE_HINT = "try a lower optimizer.lr, a longer warmup or another seed"
 
