@@ -13,11 +13,11 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 from albert_cli import store
 
-JOURNAL = "metrics.jsonl"  # of a run
+JOURNAL = "metrics.jsonl"  # in the directory of a run
 
 
 class JournalRecord(TypedDict, total=False):
-    """A line of a journal: metrics of the steps since the last line, of an evaluation, or a hint."""
+    """A line of a journal: metrics of the steps since the previous line, metrics of an evaluation, or a hint."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     step: Required[int]
@@ -38,7 +38,7 @@ class Journal:
         self._stream: IO[str] | None = None
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add one line and pass it to the operating system."""
+        """Append a record as a line, and flush it to the operating system."""
         with store.translate_os_errors(self.path):
             if self._stream is None:
                 self._stream = self.path.open("a", encoding="utf-8")
@@ -46,7 +46,7 @@ class Journal:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Flush the lines to the disk, so that a checkpoint never survives a loss of power without its lines."""
+        """Flush the lines to the disk: if a checkpoint survives a loss of power, its lines do too."""
         if self._stream is not None:
             with store.translate_os_errors(self.path):
                 os.fsync(self._stream.fileno())
@@ -67,7 +67,7 @@ class Journal:
 
 
 def read_journal(path: Path, kind: Any = JournalRecord) -> list[dict[str, Any]]:
-    """Return the records of a journal, without lines that are not such records, such as an incomplete last line."""
+    """Return the records of a journal; skip lines that are no records, such as an incomplete last line."""
     from pydantic import ValidationError
 
     records: list[dict[str, Any]] = []

@@ -22,7 +22,7 @@ from albert_cli.training.optimizers import clip_gradients, update_weights
 from albert_cli.training.reduction import reduce_gradients
 
 Batch = TypeVar("Batch")
-TimedCall = Callable[[], float]  # returns its loss
+TimedCall = Callable[[], float]  # does the work once and returns its loss
 WARM_UP: Final = 2  # untimed calls of every variant: compilation, autotuning, the allocator
 SINGLE_PROCESS: Final = RankGroup()
 
@@ -37,12 +37,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """Timings of one variant; `speedup` is how many times as fast "albert" is."""
+    """Timings of one variant; `speedup` is its time divided by the time of "albert"."""
 
-    median_ms: float  # single disturbances do not change it
+    median_ms: float  # a single slow call does not change it
     minimum_ms: float
     tokens_per_second: int  # of all ranks
-    mfu: float  # fraction of the matmul peak that is measured here
+    mfu: float  # fraction of the matmul peak, which is measured in the same rounds
     speedup: float
     loss: float
 
@@ -111,7 +111,7 @@ def compare_variants(
     """
     peak = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
-    # A disturbance of the rounds affects the matmuls between them alike.
+    # Every round also times a matmul, so that a disturbance of the machine affects the peak alike.
     seconds, last_losses = time_alternating({**variants, "peak": matmul}, len(workloads), device, label)
     peak = max(peak, matmul_flops / min(seconds["peak"]), measure_matmul_peak(precision, device, seconds=0.1))
     timings = {}
@@ -136,9 +136,9 @@ def format_headline(
 ) -> str:
     """Return the line above the tables."""
     ranks = f"{processes} processes of " if processes > 1 else ""
-    form = ", compiled" if compiled else ""
+    compilation = ", compiled" if compiled else ""
     return (
-        f"{name} on {ranks}{conditions.device}, {conditions.threads} threads, {conditions.precision}{form}; "
+        f"{name} on {ranks}{conditions.device}, {conditions.threads} threads, {conditions.precision}{compilation}; "
         f"peak matmul {peak / 1e9:,.0f} GFLOP/s"
     )
 
@@ -208,16 +208,16 @@ def make_training_step(
     precision: str,
     group: RankGroup = SINGLE_PROCESS,
 ) -> TimedCall:
-    """Return a call that takes a step as the training loop does, on one batch after the other.
+    """Return a call that takes a step as the training loop does, on the next batch of an endless cycle.
 
     The learning rate is 0, so all rounds have the same weights.
     """
     device = next(model.parameters()).device
-    in_turn = cycle(batches)
+    batch_cycle = cycle(batches)
 
     def call() -> float:
         with autocast(precision, device):
-            loss = loss_of(next(in_turn))
+            loss = loss_of(next(batch_cycle))
         torch.autograd.backward(loss)
         reduce_gradients(model, group)
         # The loop reads both values before the update.
@@ -234,12 +234,12 @@ def make_plain_step(
     """Return a call that takes a step as a plain training script does: clipping, fused AdamW; the rate is 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
     device = next(model.parameters()).device
-    in_turn = cycle(batches)
+    batch_cycle = cycle(batches)
 
     def call() -> float:
         optimizer.zero_grad(set_to_none=True)
         with autocast(precision, device):
-            loss = loss_of(next(in_turn))
+            loss = loss_of(next(batch_cycle))
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -1,8 +1,9 @@
 """Word vectors from the corpus's co-occurrences, for informed initialization.
 
 Counts within a window become positive pointwise mutual information (PPMI), and a truncated SVD gives dense vectors.
-Skip-gram factorizes the same matrix by stochastic steps, up to a shift (Levy and Goldberg, 2014, NeurIPS 27). The
-window, the weights by distance and the smoothing of contexts follow Levy, Goldberg and Dagan (2015, TACL 3).
+Skip-gram with negative sampling factorizes the same matrix by SGD, up to a constant shift (Levy and Goldberg, 2014,
+NeurIPS 27). The window, the weights by distance and the smoothing of contexts follow Levy, Goldberg and Dagan (2015,
+TACL 3).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.randomness import Integers
 
 WINDOW: Final = 8  # tokens to either side; a neighbor at distance d counts 1 / d
-_CONTEXTS: Final = 8192  # most frequent tokens; 30,000 words by as many contexts take 1 GB
-_TOKENS_PER_WORD: Final = 1000  # read for each token of the vocabulary; more give no better vectors
-_RUN_TOKENS: Final = 1 << 20  # read at a time
+_CONTEXTS: Final = 8192  # the number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
+_TOKENS_PER_WORD: Final = 1000  # corpus tokens read for each vocabulary entry; more give no better vectors
+_RUN_TOKENS: Final = 1 << 20  # tokens read at a time
 _SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, or rare contexts would weigh too much
 _OVERSAMPLING: Final = 32  # additional dimensions in which the randomized SVD searches
 _POWER_ITERATIONS: Final = 4
@@ -42,8 +43,9 @@ def compute_word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
 
 
 def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
-    """Count the contexts of each token: float32 [V, C + 1], a column per frequent token, all others in the last.
+    """Count the contexts of each token, float32 [V, C + 1].
 
+    Each of the C most frequent tokens has a column as a context; the last column counts all others.
     Neighbors are counted across sentences and, rarely, across documents.
     """
     frequencies = corpus.unigram_counts()
@@ -52,12 +54,12 @@ def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
     column_of_id[np.argsort(-frequencies, kind="stable")[:contexts]] = np.arange(contexts)
     counts = torch.zeros(len(frequencies) * (contexts + 1))
     for ids in _iter_runs(corpus):
-        row = torch.from_numpy(ids * (contexts + 1))
+        row_start = torch.from_numpy(ids * (contexts + 1))  # of the token's row in the flat counts
         column = torch.from_numpy(column_of_id[ids])
         for distance in range(1, min(WINDOW + 1, len(ids))):
             weight = torch.full((len(ids) - distance,), 1 / distance)
-            counts.index_add_(0, row[:-distance] + column[distance:], weight)
-            counts.index_add_(0, row[distance:] + column[:-distance], weight)
+            counts.index_add_(0, row_start[:-distance] + column[distance:], weight)
+            counts.index_add_(0, row_start[distance:] + column[:-distance], weight)
     return counts.view(len(frequencies), contexts + 1)
 
 
@@ -73,9 +75,9 @@ def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
 
 
 def _positive_pmi(counts_VC: Tensor) -> Tensor:
-    """Return max(0, log p(context | token) / p(context)) of the counts, in their memory: [V, C]."""
+    """Convert counts to PPMI, max(0, log (p(context | token) / p(context))), [V, C]; overwrite the counts."""
     total_V1 = counts_VC.sum(1, keepdim=True).clamp(min=1e-9)
     rates_VC = counts_VC[:, :-1]
-    # Co-occurrence is symmetric, so every token's total as a token is its total as a context.
+    # Co-occurrence is symmetric, so the row sums are the totals of all contexts, also of those in the last column.
     context_C = rates_VC.sum(0).pow(_SMOOTHING) / total_V1.pow(_SMOOTHING).sum()
     return rates_VC.div_(total_V1).div_(context_C.clamp(min=1e-12)).log_().clamp_(min=0)

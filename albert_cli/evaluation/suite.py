@@ -1,7 +1,7 @@
 """`albert eval`: evaluate one task, or every GLUE task and their mean, with controls if requested.
 
 A control fine-tunes the same seeds from other initial weights: those at step 0 of pretraining, or random ones. The
-score minus that of step 0 is what pretraining brought.
+score minus the score of the control at step 0 is the gain from pretraining.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ TaskEvaluation = ScoredResult | EvaluationResult
 def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
     """Evaluate a checkpoint on one task.
 
-    A checkpoint of this very task is scored, or with `retrain` fine-tuned again. Any other checkpoint, one of another
-    task included, is what the seeded fine-tuning runs start from. The best run predicts the test file of a table, and
+    A checkpoint of this task is scored, or fine-tuned again with `retrain`. From any other checkpoint, including one of
+    another task, fine-tuning runs start with several seeds. The best run predicts the test file of a table, and
     the task's test sets for GLUE's server if there is a `submission_file`.
     """
     if submission_file is not None:
@@ -109,21 +109,21 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
         if (intermediate := missing_intermediate(prepared)) is not None
     }
     state = _SuiteState({}, {})
-    first = {name: prepared for name, prepared in prepared_tasks.items() if name not in intermediate_tasks}
-    _evaluate_tasks(request, first, out, opened, state)
-    second = {}
+    ready_tasks = {name: prepared for name, prepared in prepared_tasks.items() if name not in intermediate_tasks}
+    _evaluate_tasks(request, ready_tasks, out, opened, state)
+    dependent_tasks = {}
     for name, intermediate in intermediate_tasks.items():
         if intermediate in state.diverged:
             raise state.diverged[intermediate]
         result = state.results.get(intermediate)
         if isinstance(result, EvaluationResult):
-            second[name] = use_intermediate(prepared_tasks[name], best_run(out / intermediate, result))
+            dependent_tasks[name] = use_intermediate(prepared_tasks[name], best_run(out / intermediate, result))
         else:
             reason = left_out.get(intermediate, "it has an intermediate task itself")
-            second[name] = skip_intermediate(prepared_tasks[name], reason)
-    _evaluate_tasks(request, second, out, opened, state)
-    for error in state.diverged.values():
-        raise error
+            dependent_tasks[name] = skip_intermediate(prepared_tasks[name], reason)
+    _evaluate_tasks(request, dependent_tasks, out, opened, state)
+    if state.diverged:
+        raise next(iter(state.diverged.values()))
     tasks = {name: state.results[name] for name in GLUE_SCORE_TASKS if name in state.results}
     mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
     suite = SuiteResult(
@@ -156,6 +156,7 @@ def _prepare_available_tasks(
             continue
         prepared_tasks[name] = prepared
     if "mnli" in prepared_tasks:
+        # Its model is scored on the diagnostics. Damaged ones raise `InputError` here, before anything is trained.
         for split in ("dev", "test"):
             with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
@@ -203,7 +204,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
 
 
 def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
-    """Return what the GLUE score counts: every metric of every dev split, each the median of the runs.
+    """Return the metrics in the GLUE score: every metric on every dev split, as the median of the runs.
 
     CoLA alone counts by one metric, Matthews correlation (arXiv 1804.07461, §3).
     """
@@ -224,10 +225,11 @@ def parse_controls(text: str | None) -> tuple[str, ...]:
 def _prepare_controls(
     name: str, prepared: PreparedTask, out: Path, shared: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskRuns]:
-    """Return the runs of each control, below `out`.
+    """Return the runs of each control, in folders of `out`.
 
-    Under an intermediate task a control starts from its own model of that task, which is fine-tuned below `shared`
-    unless it is there. Raises `ConfigError` if nothing is trained, or if there are no weights of step 0.
+    If the recipe has an intermediate task, the control's weights are first fine-tuned on that task, in a folder of
+    `shared`, unless that folder has a model. Raises `ConfigError` if the task is only scored, or if there are no
+    weights of step 0.
     """
     request = prepared.request
     if request.controls and prepared.for_scoring:
@@ -252,7 +254,7 @@ def add_controls(
     out: Path,
     known_baselines: KnownBaselines,
 ) -> TaskEvaluation:
-    """Evaluate the controls and write the task's result again, with theirs in it."""
+    """Evaluate the controls, add their results to the task's result, and write it again."""
     if not controls or not isinstance(result, EvaluationResult):
         return result
     lowest = min(result.scores_by_seed.values())

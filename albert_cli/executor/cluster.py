@@ -1,4 +1,4 @@
-"""Dask clusters (`--cluster`, extra `cluster`): one that runs already, or Slurm jobs that this process starts."""
+"""Dask clusters (`--cluster`, extra `cluster`): an existing one, or Slurm jobs that this process starts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def has_cluster() -> bool:
 
 @contextmanager
 def use_cluster(address: str | None) -> Iterator[None]:
-    """Send all parallel work of the block to a Dask cluster; None: keep it on this machine.
+    """Send all parallel work of the block to a Dask cluster, or keep it on this machine if `address` is None.
 
-    address: of a scheduler, such as tcp://host:8786; or slurm, or slurm:N for N jobs, whose resources are those of
-    Dask's `jobqueue.slurm` settings.
+    address: a scheduler's, such as tcp://host:8786, or `slurm` or `slurm:N` to start N Slurm jobs. Dask's
+    `jobqueue.slurm` settings define the resources of a job.
     """
     if address is None:
         yield
@@ -42,8 +42,10 @@ def use_cluster(address: str | None) -> Iterator[None]:
         message = "--cluster needs Dask, which is not installed"
         raise ConfigError(message, "pip install 'albert-cli[cluster]'") from None
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    # The work of a lost worker is repeated once; workers may start processes, which training needs.
-    settings = {"distributed.scheduler.allowed-failures": 1, "distributed.worker.daemon": False}
+    settings = {
+        "distributed.scheduler.allowed-failures": 1,  # the work of a lost worker is repeated once
+        "distributed.worker.daemon": False,  # a daemon may not start processes, but training does
+    }
     with dask.config.set(settings), _start_workers(address) as target:
         try:
             client = Client(target, timeout="30s")
@@ -88,7 +90,7 @@ def shut_down(executor: Executor) -> None:
 
 
 def lost_worker_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that say that a worker was lost, and its work repeated, in vain."""
+    """Return the exceptions that the cluster raises if a worker is lost and repeating its work fails too."""
     if not _clients:
         return ()
     from distributed.scheduler import KilledWorker
@@ -114,21 +116,21 @@ class StopFlag:
 
 
 def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Run a call on a worker in a process of its own, which gets SIGTERM when the flag is set.
+    """Run a call on a worker in a separate process, which receives SIGTERM when the flag is set.
 
-    Dask runs work in threads, where no signal handler can be installed; training saves on SIGTERM.
+    Training saves on SIGTERM. Dask runs work in threads, and a thread cannot install a signal handler.
     """
     from distributed import Event
 
     from albert_cli.executor.items import call_interruptibly
 
-    stop = Event(flag_name)
+    stop_event = Event(flag_name)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         future = pool.submit(call_interruptibly, call, arguments)
-        is_stopped = False
+        is_terminated = False
         while not future.done():
-            if not is_stopped and stop.wait(timeout=_SECONDS_BETWEEN_POLLS):
-                is_stopped = True
+            if not is_terminated and stop_event.wait(timeout=_SECONDS_BETWEEN_POLLS):
+                is_terminated = True
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
         return future.result()

@@ -1,9 +1,9 @@
 """Test the paper's claims against measured values: holds, does not hold at this scale, or too noisy to tell.
 
-A condition compares values that were measured once a seed. It is decided by the mean over seeds and its one-sided
-confidence bounds, which combine two errors: the spread of the seeds (Student's t), and what all seeds share, the
-sampling error of the examples or the variation of a run's pace. A single seed has no spread, so it never decides.
-Counts are exact.
+A condition compares values that every seed measures once. The one-sided confidence bounds of the mean over seeds decide
+it. They combine two errors: the spread of the seeds (Student's t), and an error that all seeds share, which is the
+sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it never decides.
+Counts have no error.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
 
 
 def check_condition(condition: Condition, values: Values) -> Finding:
-    """Test a condition against the measured values; runs of the same seed are compared with each other."""
+    """Test a condition against the measured values, comparing runs of the same seed."""
     estimates = _compute_left_side(condition, values)
     if not estimates:
         return Finding(condition, {})
@@ -88,8 +88,8 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     from scipy.stats import norm, sem, t
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
-    example_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
-    margin = math.hypot(seed_margin, example_margin)
+    shared_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
+    margin = math.hypot(seed_margin, shared_margin)
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
@@ -125,7 +125,7 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 
 
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
-    """Return the verdict if the mean is between `low` and `high` with confidence."""
+    """Return the verdict for a mean with the confidence bounds `low` and `high`."""
     match condition.must:
         case "above":
             holds = low > bound

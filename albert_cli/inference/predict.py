@@ -31,7 +31,7 @@ from albert_cli.training.device import autocast
 
 @dataclass(frozen=True)
 class InferenceSummary:
-    """The result of predicting or encoding a file; `longest` and `truncated` count tokens and inputs."""
+    """The result of predicting or encoding a file; `longest` is in tokens, `truncated` counts inputs."""
 
     out: str | None
     lines: int
@@ -69,7 +69,7 @@ class Predictor:
     opened: InferenceCheckpoint
 
     def encode_rows(self, chunks: Iterable[list[InputRow[Any]]]) -> Iterator[EncodedRows]:
-        """Encode rows as tokens; rows that cannot be in one batch are split."""
+        """Encode rows as tokens; split a chunk whose rows cannot be in one batch."""
         for chunk in chunks:
             start = 0
             for examples in self.task.split_encodable([row.example for row in chunk]):
@@ -88,7 +88,7 @@ class Predictor:
 def load_predictor(
     checkpoint: str, device: str, precision: Precision = "auto", null_threshold: float | None = None
 ) -> Predictor:
-    """Load a task checkpoint, or a pretrained one with its sentence head; raises `CheckpointError` without either.
+    """Load a task checkpoint, or a pretrained one as a classifier by its sentence head; else raise `CheckpointError`.
 
     null_threshold: null odds above which a question is left unanswered.
     """
@@ -113,15 +113,15 @@ def predict_file(
     """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
     A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object a line;
-    other files have one text a line. The ending of `out` decides on its format, and the columns of the input are kept;
-    None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Of a pipe the lines that have arrived are
-    predicted at once. Raises `InputError` with file and line for a row that the task cannot read.
+    other files have one text a line. The suffix of `out` selects its format, and the output keeps the columns of the
+    input. None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are predicted as
+    soon as they arrive. Raises `InputError` with file and line for a row that the task cannot read.
     """
     check_output_format(out)
     predictor = load_predictor(checkpoint, device, precision, null_threshold)
     started = time.monotonic()
     task = predictor.task
-    keeps_lines = out is not None and out.suffix.lower() in TABLE_SUFFIXES
+    is_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
     count = 0
     truncated = 0
     longest = 0
@@ -131,7 +131,7 @@ def predict_file(
             rows = []
             for row, prediction in zip(encoded.rows, predictions, strict=True):
                 columns = row.columns
-                if keeps_lines and not columns:
+                if is_table and not columns:
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)

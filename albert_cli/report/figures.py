@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from albert_cli.report.render import printable
+from albert_cli.report.render import strip_unprintable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,7 +141,7 @@ def draw_curves(
         for level, label in (levels or {}).items():
             axes.axhline(scale * level, color=MUTED, linestyle="--", linewidth=1.1)
             axes.annotate(
-                printable(label), (0.99, scale * level), (0, 4), xycoords=("axes fraction", "data"),
+                strip_unprintable(label), (0.99, scale * level), (0, 4), xycoords=("axes fraction", "data"),
                 textcoords="offset points", ha="right", color=MUTED, size=10,
             )  # fmt: skip
         if from_zero:
@@ -267,7 +267,7 @@ def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarra
 
 
 def _shorten(label: str) -> str:
-    label = printable(label)
+    label = strip_unprintable(label)
     return label if len(label) <= _MAX_LABEL_LENGTH else label[: _MAX_LABEL_LENGTH - 1] + "…"
 
 

@@ -36,18 +36,18 @@ class Table:
 
 
 def render_html(template: str, page: object) -> str:
-    """Return the page as one HTML file that loads nothing and runs nothing."""
+    """Return the page as one HTML file that loads no other file and runs no script."""
     return _environment("html").get_template(f"{template}.html.jinja").render(page=page)
 
 
 def render_markdown(template: str, page: object) -> str:
-    """Return the page as Markdown, with figures as their descriptions."""
+    """Return the page as Markdown, with the description of each figure instead of the figure."""
     text = _environment("md").get_template(f"{template}.md.jinja").render(page=page)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def printable(text: str) -> str:
-    """Remove what no HTML, SVG or UTF-8 file may contain: control characters and lone surrogates."""
+def strip_unprintable(text: str) -> str:
+    """Remove control characters and replace lone surrogates, neither of which HTML or SVG may contain."""
     return console.strip_control_chars(text).encode("utf-8", "replace").decode()
 
 
@@ -59,7 +59,7 @@ def _environment(language: Literal["html", "md"]) -> Environment:
     def clean_and_escape(value: object) -> Markup:
         if isinstance(value, Markup):  # the output of a macro
             return value
-        text = printable(str(value))
+        text = strip_unprintable(str(value))
         return escape(text) if language == "html" else Markup(console.escape_markdown(text))  # noqa: S704
 
     return Environment(

@@ -50,18 +50,18 @@ class Features(ABC):
         Every epoch is a permutation of all items. A batch continues into the next epoch, so that none is short.
         """
         size = len(self)
-        epoch, slot = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)
+        epochs, positions = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)
         index = np.empty(batch_size, dtype=np.int64)
-        for number in range(int(epoch[0]), int(epoch[-1]) + 1):
-            in_epoch = epoch == number
-            index[in_epoch] = epoch_order(size, seed, number)[slot[in_epoch]]
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            in_epoch = epochs == epoch
+            index[in_epoch] = epoch_order(size, seed, epoch)[positions[in_epoch]]
         return index
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
         """Yield index arrays that hold every item once, grouped by length, the longest first.
 
-        A batch's size times its longest item is at most `max_tokens`, unless it is a single item. Memory runs out in
-        the first batch or never.
+        A batch's size times its longest item is at most `max_tokens`, unless it is a single item. If memory runs out,
+        it does so in the first batch.
         """
         lengths = self.lengths * self.group
         order = np.argsort(-lengths, kind="stable")
@@ -84,13 +84,13 @@ class TokenSlices(NamedTuple):
 
 
 def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, TokenSlices]:
-    """Return the tokens of the distinct texts, and the slice of each text."""
-    slots = {text: slot for slot, text in enumerate(dict.fromkeys(texts))}
-    encoded = vocabulary.encode_batch(list(slots))
+    """Tokenize each distinct text once; return all tokens, and the slice of each of `texts`."""
+    index_by_text = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    encoded = vocabulary.encode_batch(list(index_by_text))
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
-    slot_of_text = np.fromiter((slots[text] for text in texts), dtype=np.int64, count=len(texts))
-    return ids, TokenSlices(offsets_from_lengths(lengths), lengths).select(slot_of_text)
+    index = np.fromiter((index_by_text[text] for text in texts), dtype=np.int64, count=len(texts))
+    return ids, TokenSlices(offsets_from_lengths(lengths), lengths).select(index)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class PairFeatures(Features):
     """N examples of `group` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, assembled when a batch is sampled.
 
     `first` and `second` are slices of `ids` int32, one for each of S = N * group sequences. `is_pair` bool [S] is true
-    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden. `options` [N] counts the
-    sequences of each example that are not padding, if the numbers differ.
+    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden. `options` [N] is the
+    number of sequences of each example without padding; None if no example has padding.
     """
 
     ids: Int32
@@ -143,9 +143,10 @@ def pack_pairs(
     cls_id: int,
     sep_id: int,
 ) -> PackedBatch:
-    """Pack B sequences `[CLS] A [SEP]` of segment 0, followed in pairs by `B [SEP]` of segment 1.
+    """Pack sequences `[CLS] A [SEP]` of segment 0, followed in pairs by `B [SEP]` of segment 1.
 
-    A text is (ids, slices). Nothing is masked, there are no order labels, and positions count from 0 in every sequence.
+    `first` is (ids, slices) of the texts A, `second` of the texts B. Nothing is masked, there are no order labels, and
+    positions count from 0 in every sequence.
     """
     ids_a, slices_a = first
     ids_b, slices_b = second

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from albert_cli.tasks.registry import paper_metric_names
 
-PublishedScores = dict[str, dict[str, float]]  # task -> metric -> score times 100
+PublishedScores = dict[str, dict[str, float]]  # task -> metric -> score in percent
 
 
 @cache

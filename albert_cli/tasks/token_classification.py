@@ -1,4 +1,4 @@
-"""Token classification: the named entities of a text, by a tag for each word.
+"""Token classification: find the named entities of a text with a BIO tag for each word.
 
 A word has the tag of its first token, in training and in prediction. Shapes: T packed tokens, N texts, C tags.
 """
@@ -51,15 +51,15 @@ _IGNORED = -100  # the label of tokens that are not the first one of a word
 
 @dataclass(frozen=True)
 class TokenFeatures(Features):
-    """N texts `[CLS] text [SEP]`: slices of `ids`, and for each of their tokens the word that it begins.
+    """N texts `[CLS] text [SEP]` as slices of `ids`.
 
-    `word` int64 is parallel to `ids`: the index of the word whose first token it is, or -1. `labels` int64 are its
-    tags, None if they are hidden.
+    `begun_word` and `labels` int64 are parallel to `ids`. A token that is the first of a word has the word's index in
+    its text and the label of its tag; the others have -1 and `_IGNORED`. `labels` is None if the tags are hidden.
     """
 
     ids: Int32
     slices: TokenSlices
-    word: Int64
+    begun_word: Int64
     labels: Int64 | None
     truncated: int
     cls_id: int
@@ -85,7 +85,7 @@ class TokenFeatures(Features):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
-    """A tag for each word; the outputs are logits [words, C] of each text, tag O for words that were cut."""
+    """A tag for each word; the outputs are logits [words, C] of each text; truncated words have the tag O."""
 
     def example(self, line: InputLine) -> TokenExample:
         """Parse a text, or in JSON `text`, or `tokens` that are joined by blanks."""
@@ -99,27 +99,27 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
         encoded = list(vocabulary.encode_with_offsets([example.text for example in examples]))
         lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)
-        word = [_first_tokens(e.words, t.starts, t.ends) for e, t in zip(examples, encoded, strict=True)]
+        begun_words = [_find_begun_words(e.words, t.starts, t.ends) for e, t in zip(examples, encoded, strict=True)]
         labels = None
         if all(example.tags is not None for example in examples):
-            labels = np.concatenate(
-                [np.empty(0, np.int64), *(self._labels(e, w) for e, w in zip(examples, word, strict=True))]
-            )
-        shown = np.minimum(lengths, max_seq_length - 2)
+            labels_by_text = [self._token_labels(e, w) for e, w in zip(examples, begun_words, strict=True)]
+            labels = np.concatenate([np.empty(0, np.int64), *labels_by_text])
+        truncated_lengths = np.minimum(lengths, max_seq_length - 2)
         return TokenFeatures(
             ids=np.concatenate([np.empty(0, np.int32), *(tokens.ids for tokens in encoded)]).astype(np.int32),
-            slices=TokenSlices(offsets_from_lengths(lengths)[:-1], shown),
-            word=np.concatenate([np.empty(0, np.int64), *word]),
+            slices=TokenSlices(offsets_from_lengths(lengths)[:-1], truncated_lengths),
+            begun_word=np.concatenate([np.empty(0, np.int64), *begun_words]),
             labels=labels,
-            truncated=int(np.count_nonzero(shown < lengths)),
+            truncated=int(np.count_nonzero(truncated_lengths < lengths)),
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
         )
 
-    def _labels(self, example: TokenExample, word: Int64) -> Int64:
+    def _token_labels(self, example: TokenExample, begun_word: Int64) -> Int64:
         """Return the label of each token of a text."""
+        # The index -1, of tokens that begin no word, selects the last element.
         tags = np.array([self.labels.index(tag) for tag in example.tags or ()] + [_IGNORED], dtype=np.int64)
-        return tags[word]
+        return tags[begun_word]
 
     def new_model(self, config: ModelConfig) -> TokenClassifier:
         return TokenClassifier(config, len(self.labels))
@@ -149,14 +149,14 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def _word_logits(self, features: TokenFeatures, text: int, logits_TC: Array) -> Array:
         """Return the logits [words, C] of a text's words; words without a token have the tag O."""
         start = int(features.slices.start[text])
-        stop = int(features.slices.start[text + 1]) if text + 1 < len(features) else len(features.word)
-        word = features.word[start:stop]
-        words = int(word.max(initial=-1)) + 1
+        stop = int(features.slices.start[text + 1]) if text + 1 < len(features) else len(features.begun_word)
+        begun_word = features.begun_word[start:stop]
+        words = int(begun_word.max(initial=-1)) + 1
         logits = np.full((words, len(self.labels)), -30.0, dtype=np.float32)
         logits[:, self.labels.index(OUTSIDE)] = 0.0
-        shown = word[: int(features.slices.length[text])]
-        first = np.flatnonzero(shown >= 0)
-        logits[shown[first]] = logits_TC[first]
+        in_model = begun_word[: int(features.slices.length[text])]  # without the truncated tokens
+        first = np.flatnonzero(in_model >= 0)
+        logits[in_model[first]] = logits_TC[first]
         return logits
 
     def tags_of(self, example: TokenExample, logits: Array) -> list[str]:
@@ -177,7 +177,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return {**score_entities(gold, predicted), "loss": float(np.concatenate(losses).mean())}
 
     def score_baseline(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
-        """Return entity F1 of each word's most frequent tag in train; unknown words are O."""
+        """Return entity F1 if each word gets its most frequent tag in train, and O if it does not occur there."""
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in train:
             for (start, end), tag in zip(example.words, example.tags or (), strict=True):
@@ -193,11 +193,11 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return "no entity in any text" if predicts_none and has_entities else None
 
     def average(self, outputs: Sequence[list[Array]]) -> list[Array]:
-        """Return logits of the models' mean probabilities for each word."""
+        """Return the logarithms of the probabilities of each word's tags, averaged over the models."""
         return [np.log(np.mean([softmax(x) for x in texts], axis=0) + 1e-30) for texts in zip(*outputs, strict=True)]
 
     def format_predictions(self, examples: Sequence[TokenExample], outputs: list[Array], *, scored: bool) -> list[str]:
-        """Return lines with id, text, predicted entities with their characters and scores, and the gold ones."""
+        """Return lines with id, text, predicted entities (character offsets, label, score), and gold entities."""
         lines = []
         for example, logits in zip(examples, outputs, strict=True):
             line: dict[str, object] = {"id": example.id, "text": example.text}
@@ -214,6 +214,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         entities = []
         for start, end, kind in tags_to_entities(tags, example.words):
             inside = [i for i, (first, last) in enumerate(example.words) if start <= first and last <= end]
+            # Words after the last one that begins a token have no logits.
             score = float(np.mean([probability[i] for i in inside if i < len(probability)]))
             entities.append({**_as_object(example.text, start, end, kind), "score": round(score, 5)})
         return entities
@@ -235,7 +236,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return [names.index(name) for name in wanted]
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Order the head's rows by the names of the tags; raises `CheckpointError` if they differ."""
+        """Order the head's rows as this task's tags, by name; raises `CheckpointError` if the names differ."""
         rows = self._head_rows(checkpoint)
         if rows is None:
             tags = ", ".join(checkpoint.output_names) or "none"
@@ -255,22 +256,24 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
 
 def open_token_task(settings: TableSettings, data: str | None, model_labels: tuple[str, ...]) -> AnyTask:
-    """Make a task of files with tagged words; the tags are those of train, or of the model without train.
+    """Make a task from files of tagged words.
 
-    Raises `ConfigError` without `--data`, and `InputError` for missing or damaged files.
+    The tags are those of the folder's train file. For a single file, or without a train file, they are the model's, if
+    it has tags. Raises `ConfigError` without `--data`, and `InputError` for missing or damaged files.
     """
     if data is None:
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")
     files = find_token_files(data)
+    first_file = next(iter(files.values()))
     source = TokenFiles(files, settings.holdout, is_single_file=files == {"train": data})
     labels = model_labels
     if ("train" in files and not source.is_single_file) or not model_labels:
-        examples = read_token_file(Path(files.get("train", next(iter(files.values())))))
+        examples = read_token_file(Path(files.get("train", first_file)))
         labels = tag_labels([tag[2:] for example in examples for tag in example.tags or () if tag != OUTSIDE])
     if len(labels) < 2:
-        raise InputError(f"{next(iter(files.values()))}: no entities, so there is nothing to learn")
+        raise InputError(f"{first_file}: no entities, so there is nothing to learn")
     types = ", ".join(label[2:] for label in labels if label.startswith("B-"))
-    console.info(f"{next(iter(files.values()))}: words → entities ({types})")
+    console.info(f"{first_file}: words → entities ({types})")
     task = TokenClassification(
         name=NER,
         title="Named entities" if settings.title == "table" else settings.title,
@@ -290,17 +293,17 @@ def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
     return checkpoint.output_names if checkpoint.architecture == ARCHITECTURE else ()
 
 
-def _first_tokens(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> Int64:
-    """Return for each token the word whose first token it is, or -1, int64 [tokens]."""
-    first: NDArray[np.int64] = np.full(len(starts), -1, dtype=np.int64)
+def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> Int64:
+    """Return for each token the index of the word that it begins, or -1, int64 [tokens]."""
+    begun_word: NDArray[np.int64] = np.full(len(starts), -1, dtype=np.int64)
     token = 0
     for index, (start, end) in enumerate(words):
         while token < len(starts) and ends[token] <= start:
             token += 1
         if token < len(starts) and starts[token] < end:
-            first[token] = index
+            begun_word[token] = index
             token += 1
-    return first
+    return begun_word
 
 
 def _as_object(text: str, start: int, end: int, kind: str) -> dict[str, object]:

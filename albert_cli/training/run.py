@@ -32,14 +32,14 @@ def library_versions() -> dict[str, str]:
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
 
 
-# ---------------------------------------------------------------- the recipe of a run that is resumed
+# ---------------------------------------------------------------- the recipe of a resumed run
 
 
 def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> RecipeT | None:
     """Load the recipe of the run that `out` already holds, or return None for a fresh start.
 
-    Raises `BusyError` if `out` holds something else (or anything, under `never`), and `ConfigError` if there is nothing
-    to resume under `must`.
+    Raises `BusyError` if `out` holds other files than a run, or if `resume` is "never" and `out` holds any file. Raises
+    `ConfigError` if `resume` is "must" and there is no run.
     """
     entries = [path for path in out.iterdir() if path.name != ".lock"] if out.is_dir() else []
     path = out / "recipe.toml"
@@ -58,7 +58,7 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
 
 
 def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
-    """Raise `ConfigError` if a resumed run would compute something else; keys that change no result may differ."""
+    """Raise `ConfigError` if the recipe of a resumed run differs from the saved one in a key that affects results."""
     lines = config.list_differences(config.to_toml_values(saved), config.to_toml_values(recipe))
     differences = [line for line in lines if line.split(":")[0] not in RESUME_SAFE_KEYS]
     if differences:
@@ -69,13 +69,13 @@ def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
 
 
 def reuse_resolved_auto(train: TrainSettings, saved: TrainSettings | None) -> TrainSettings:
-    """Replace "auto" by what it was resolved to at the first start of a run, if there is one."""
+    """Replace "auto" by the value in the saved recipe, if there is one: the run resolved it at its first start."""
     if saved is None:
         return train
     return replace(train, **{key: getattr(saved, key) for key in AUTO_KEYS if getattr(train, key) == "auto"})
 
 
-# ---------------------------------------------------------------- its newest checkpoint
+# ---------------------------------------------------------------- the newest checkpoint of a resumed run
 
 
 def resume_state(
@@ -105,7 +105,7 @@ def resume_state(
 
 
 def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if an output was created from other data, or another checkpoint, than is now given."""
+    """Raise `ConfigError` if an output was created from other data, or another checkpoint, than `current`."""
     for name, fingerprint in current.items():
         if saved.get(name) != fingerprint:
             other = "other data" if name == "data" else f"another {name}"
@@ -114,12 +114,12 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
             )
 
 
-# ---------------------------------------------------------------- its status
+# ---------------------------------------------------------------- the status of a run
 
 
 @dataclass
 class RunStatus:
-    """`status.json`: the state of a run for schedulers; `exit_code` is that of its process, None while it runs."""
+    """`status.json`: the state of a run for schedulers; `exit_code` is None while its process runs."""
 
     state: str = "starting"
     exit_code: int | None = None
@@ -127,7 +127,7 @@ class RunStatus:
     total_steps: int = 0
     message: str = ""
     host: str = ""
-    command: str = ""  # continues the run
+    command: str = ""  # resumes the run
 
 
 _FAILURES = {5: "diverged", 75: "interrupted"}  # by exit code
@@ -137,7 +137,7 @@ _FAILURES = {5: "diverged", 75: "interrupted"}  # by exit code
 def write_run_status(out: Path) -> Iterator[RunStatus]:
     """Lock `out`, and keep `status.json` up to date while the block runs and after it.
 
-    The block calls `mark_running` once the directory is known to be its own; nothing is written before.
+    Nothing is written until the block calls `mark_running`, because `out` may hold files of another run until then.
     """
     if not is_main():
         yield RunStatus()
@@ -167,6 +167,7 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
 
 
 def _write_end(out: Path, status: RunStatus, end: RunStatus) -> None:
+    """Write the final status, unless the block ended before `mark_running`."""
     if status.state != "starting":
         end = replace(end, total_steps=status.total_steps, host=status.host, command=status.command)
         store.write_json(out / "status.json", asdict(end))

@@ -16,7 +16,7 @@ from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import collect
-from albert_cli.report.render import Cell, Table, printable, render_html
+from albert_cli.report.render import Cell, Table, render_html, strip_unprintable
 from albert_cli.results import RunResult, ScoredResult
 from tests.helpers.reports import HOSTILE, Page, write_eval, write_pretraining
 from tests.helpers.results import ensemble_result, run_result, scored_result
@@ -236,7 +236,7 @@ def test_page_of_any_text_shows_it_printable(text: str) -> None:
     )
     parsed = Page(render_html("benchmark", page))
     assert {"script", "img"}.isdisjoint(parsed.elements)
-    shown = printable(text)
+    shown = strip_unprintable(text)
     assert f"({shown}{shown})" in parsed.text
 
 

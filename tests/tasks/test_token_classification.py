@@ -208,7 +208,7 @@ def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
         features = task.encode([example], vocabulary, 48)
         (logits,) = task.predict(network, features, torch.device("cpu"))
         for index, tag in enumerate(task.tags_of(example, logits)):
-            position = int(np.flatnonzero(features.word == index)[0])
+            position = int(np.flatnonzero(features.begun_word == index)[0])
             entity, score = by_end[int(tokens.ends[position])]
             ours = np.exp(logits[index]) / np.exp(logits[index]).sum()
             assert tag == entity and float(ours.max()) == pytest.approx(float(score), abs=1e-4)

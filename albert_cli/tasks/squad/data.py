@@ -1,4 +1,4 @@
-"""Read SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): questions answered by a span."""
+"""Read SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): answers are spans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
-NOT_FOUND = -1  # the start of an answer that its context does not contain
+NOT_FOUND = -1  # the start of an answer that its context does not contain, as `str.find` returns it
 _LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context. `answers` is empty if there is no answer, or if it is hidden."""
+    """A question about a context. `answers` is empty if it is unanswerable or its answers are hidden."""
 
     id: str
     question: str
@@ -54,9 +54,10 @@ class Question:
 class SquadFiles:
     """Files in the published or the flat layout, or a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. If there is no dev file, or a single file is
-    named, a fraction `settings.holdout` of the articles is held out, so that no context is in both parts. From a single
-    article paragraphs are held out. A model is scored on all of a single file.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, a fraction
+    `settings.holdout` of the train file's articles becomes dev, so that no context is in both parts. If the file has
+    only one article, a fraction of its paragraphs does. A single file is divided likewise for fine-tuning, but scoring
+    uses all of it.
     """
 
     hub: str
@@ -64,7 +65,7 @@ class SquadFiles:
     settings: SpanSettings = field(default_factory=SpanSettings)
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[Question]:
-        """Read a split; an answer that is not at its `answer_start` is moved."""
+        """Read a split, and move answers that are not at their `answer_start`."""
         source = self.hub if data is None else data
         if is_hub_source(source):
             questions = list(self._iter_hub_questions(split, source))
@@ -107,7 +108,7 @@ class SquadFiles:
 
 
 def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
-    """Read all questions of a file in SQuAD's layout; answers may be missing if no version is given."""
+    """Read all questions of a file in SQuAD's layout; without a `version` they may lack answers."""
     return _repair_answer_starts(_read_questions(path, version), str(path), is_train=False)
 
 
@@ -136,7 +137,7 @@ class _QuestionRecord(BaseModel):
 
     @field_validator("answers", mode="before")
     @classmethod
-    def _from_hub(cls, value: object) -> object:
+    def _convert_hub_answers(cls, value: object) -> object:
         """Convert the Hub's layout, parallel lists of texts and starts, into a list of answers."""
         if not isinstance(value, dict):
             return value
@@ -182,8 +183,8 @@ class _FlatRecord(_QuestionRecord):
 def _read_questions(path: Path, version: Version | None) -> list[Question]:
     """Read a file's questions; raises `InputError` for an empty file and for repeated ids.
 
-    A JSON file has the published layout, or a question in each element of `data` (or of a list); JSON lines have a
-    question in each line.
+    A JSON file has the published layout, or is a list of flat questions, which may be under the key `data`. A JSON
+    lines file has one flat question a line.
     """
     read = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
     located = list(read(path, version))
@@ -197,7 +198,7 @@ def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Ques
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            yield _flat_question(parse_json(line, where, _FLAT_LAYOUT), where, version)
+            yield _parse_flat_question(parse_json(line, where, _FLAT_LAYOUT), where, version)
 
 
 def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
@@ -206,7 +207,7 @@ def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Questi
     rows = document.get("data") if isinstance(document, dict) else document
     if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "context" in rows[0]:
         for number, row in enumerate(rows):
-            yield _flat_question(row, f"{path}: data[{number}]", version)
+            yield _parse_flat_question(row, f"{path}: data[{number}]", version)
         return
     for a, article in enumerate(validate_as(_SquadRecord, document, str(path), _LAYOUT).data):
         title = str(a if article.title is None else article.title)
@@ -216,7 +217,8 @@ def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Questi
                 yield record.to_question(paragraph.context, title, where, version), where
 
 
-def _flat_question(value: object, where: str, version: Version | None) -> tuple[Question, str]:
+def _parse_flat_question(value: object, where: str, version: Version | None) -> tuple[Question, str]:
+    """Return a flat question and its position in the file."""
     record = validate_as(_FlatRecord, value, where, _FLAT_LAYOUT)
     title = "" if record.title is None else str(record.title)
     return record.to_question(record.context, title, where, version), where
@@ -228,7 +230,8 @@ def _flat_question(value: object, where: str, version: Version | None) -> tuple[
 def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
     """Move answers that are not at their `answer_start` to their nearest occurrence, and print their number.
 
-    A training question whose context contains none of its answers is left out. Scoring needs only the answers' texts.
+    Training drops the answers that do not occur in the context, and the questions that have only such answers. Scoring
+    keeps them, because it needs only the texts of the answers.
     """
     moved = 0
     missing = 0
@@ -237,7 +240,8 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
         answers = tuple(_locate_answer(answer, question.context) for answer in question.answers)
         located = tuple(answer for answer in answers if answer.start != NOT_FOUND)
         for old, new in zip(question.answers, answers, strict=True):
-            moved += new.start not in (old.start, NOT_FOUND)
+            if new.start not in (old.start, NOT_FOUND):
+                moved += 1
         missing += len(answers) - len(located)
         if not is_train:
             repaired.append(replace(question, answers=answers))
@@ -255,9 +259,9 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
 
 
 def _locate_answer(answer: Answer, context: str) -> Answer:
-    """Return the answer at its occurrence nearest to its start, of two the first; `NOT_FOUND` if there is none.
+    """Return the answer with the start of its occurrence nearest to `answer.start`, or `NOT_FOUND` without any.
 
-    An answer without a start is at its first occurrence.
+    If two are equally near, the first counts. An answer without a start is at its first occurrence.
     """
     start = max(answer.start, 0)
     before = context.rfind(answer.text, 0, start + len(answer.text))

@@ -17,13 +17,15 @@ Version = Literal["1.1", "2.0"]
 
 @dataclass(frozen=True)
 class SpanSettings:
-    """The recipe section `[span]`; the defaults are the reference's.
+    """The recipe section `[span]`; the defaults are those of the reference implementation.
 
-    `max_query_length` and `max_answer_length` are in tokens. A long context becomes windows that begin `doc_stride`
-    tokens after each other. `head`: "linear" has a start and an end logit per token, "beam" finds ends for each of the
-    `start_top` best starts and predicts whether there is an answer; "auto" is the paper's (linear for 1.1, beam for
-    2.0). `n_best` answers per question and `end_top` ends per start are retained. In 2.0 a question is unanswered if
-    its null odds exceed `threshold`. `holdout` is the fraction of articles held out if there is no dev file.
+    * `max_query_length` and `max_answer_length` are in tokens.
+    * A long context is split into windows that start `doc_stride` tokens apart.
+    * `head`: "linear" has a start and an end logit per token. "beam" predicts ends for each of the `start_top` best
+      starts, and whether there is an answer. "auto" is the paper's choice: linear for 1.1, beam for 2.0.
+    * The prediction keeps `end_top` ends per start and `n_best` answers per question.
+    * In 2.0 a question is left unanswered if its null odds exceed `threshold`.
+    * `holdout` is the fraction of articles that are held out if there is no dev file.
     """
 
     max_query_length: PositiveInt = 64
