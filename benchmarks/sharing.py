@@ -91,7 +91,7 @@ class SharingResult:
 def measure_sharing(
     models: Sequence[str], out: Path, tokens: int, rounds: int, precision: Precision, device_name: str
 ) -> SharingResult:
-    """Time the models by turns in every cell that `out` lacks; "paper" stands for the paper's seven models.
+    """Time the models alternately in every cell that `out` lacks; "paper" means the paper's seven models.
 
     The update is not timed: with the paper's batch it takes below a hundredth of a step. Weights are random and share
     one buffer, so only the largest model needs memory. Raises `ConfigError` if it does not fit, and if `out` was
@@ -227,7 +227,7 @@ def format_result(result: SharingResult, *, markdown: bool = False) -> str:
     conditions = result.conditions
     headline = (
         f"{conditions['device']}, {conditions['threads']} threads, {conditions['precision']}; "
-        f"medians of {conditions['rounds']} rounds, by turns"
+        f"medians of {conditions['rounds']} rounds, alternating"
     )
     if result.models == PAPER_MODELS:
         tables = _paper_tables(result)

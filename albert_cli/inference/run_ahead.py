@@ -1,4 +1,4 @@
-"""Run an iterator in a thread of its own, one item ahead of its consumer."""
+"""Run an iterator in a separate thread, one item ahead of its consumer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Draw the figures of a report with matplotlib, as SVG images that are embedded in the page.
 
-The same numbers give the same bytes. matplotlib is imported when the first figure is drawn.
+The same numbers give the same bytes. matplotlib is imported when the first figure is rendered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of temporary files and directories, and the removal of those that a killed process left.
 
 A name contains the machine and the process that wrote it. Locks of some file systems do not reach other machines, so a
-process deletes only what a process of its own machine has left.
+process deletes only the leftovers of processes on the same machine.
 """
 
 from __future__ import annotations

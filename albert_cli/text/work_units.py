@@ -123,7 +123,7 @@ def split_sources(
     groups: list[list[SourcePart]] = []
     free_bytes = -1  # of the last group: small files are added to it while they fit
     for source, signature in files:
-        file_bytes = signature[0] if signature else unit_bytes  # a stream is a unit of its own
+        file_bytes = signature[0] if signature else unit_bytes  # a stream is a separate unit
         text_bytes = file_bytes * (_COMPRESSION_RATIO if source.compression else 1)
         if source.kind == "hub":
             groups += [[part] for part in _split_hub_dataset(source)]

@@ -112,7 +112,7 @@ def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
 def map_parent_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
     """For each attention and each feed-forward block of the child, return the index of the parent's block to copy.
 
-    With equal counts each block starts from the one of its own index, whatever the depth. With `stack` the parent's
+    With equal counts each block starts from the one with the same index, whatever the depth. With `stack` the parent's
     blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise all start from the parent's
     group 0, which its layers must share: raises `ConfigError` if no layers of the parent share weights, or if the child
     has fewer blocks.
