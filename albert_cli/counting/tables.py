@@ -233,7 +233,7 @@ def _notes(models: Sequence[Facts], memory: int | None, *, details: bool) -> lis
         notes.append("Applied: every block's weights as often as it is computed, as if no two layers shared any.")
     if memory is not None:
         notes.append(
-            f"Largest batch: what fits into {100 * activations.USABLE_FRACTION:.0f} % of {format_bytes(memory)} next to "
-            "weights, gradients and moments; 0 if these and LAMB's step do not fit."
+            f"Largest batch: what fits into {100 * activations.USABLE_FRACTION:.0f} % of {format_bytes(memory)} next "
+            "to weights, gradients and moments; 0 if these and LAMB's step do not fit."
         )
     return notes
