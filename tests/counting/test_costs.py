@@ -68,19 +68,19 @@ SHAPES = {
         ("albert-xxlarge", 512, 14.81),
     ],
 )
-def test_training_flops_of_the_releases(name: str, length: int, gigaflops: float) -> None:
+def test_training_flops_of_releases_equal_known_values(name: str, length: int, gigaflops: float) -> None:
     """3 (L (24 H^2 + 4 S H) + 0.15 (2 H E + 2 E V) + 2 E H) a token, for F = 4 H."""
     assert costs.training_flops(PRESETS[name], length) / 1e9 == pytest.approx(gigaflops, rel=2e-3)
 
 
-def test_pruning_the_last_layer_saves_a_known_share() -> None:
+def test_flops_without_last_layer_rows_drop_by_known_share() -> None:
     for name, share in (("albert-base", 0.059), ("albert-large", 0.029), ("albert-xxlarge", 0.059)):
         whole, pruned = (costs.training_flops(PRESETS[name], 512, pruned=p) for p in (False, True))
         assert 1 - pruned / whole == pytest.approx(share, abs=1.5e-3)
 
 
 @pytest.mark.parametrize("name", ["shared", "E = H", "narrow feed-forward", "inner blocks", "one layer"])
-def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
+def test_forward_flops_equal_torch_count(name: str) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -95,7 +95,7 @@ def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
 
 
 @given(st.integers(2, 300), st.integers(1, 90), st.sampled_from(["window", "block"]))
-def test_seen_tokens_are_those_under_the_mask(length: int, size: int, form: AttentionForm) -> None:
+def test_seen_tokens_equal_the_mask_count(length: int, size: int, form: AttentionForm) -> None:
     config = replace(SMALL, attention=form, attention_window=size, attention_block=size)
     i, j = np.arange(length)[:, None], np.arange(length)
     seen = is_visible(config, i, j) | (i == 0) | (j == 0)
@@ -116,20 +116,20 @@ def kept_bytes(config: ModelConfig, sequences: int, length: int, precision: Prec
 
 @pytest.mark.parametrize("length", [64, 256])
 @pytest.mark.parametrize("name", SHAPES)
-def test_activations_are_what_autograd_keeps(name: str, length: int) -> None:
+def test_activations_in_fp32_equal_saved_tensors(name: str, length: int) -> None:
     """The difference of two batches: what grows with the batch, and not what does not."""
     one, three = (kept_bytes(SHAPES[name], n, length, "fp32") for n in (1, 3))
     assert activation_bytes(SHAPES[name], length, CPU) == pytest.approx((three - one) / 2, rel=0.1)
 
 
-def test_activations_in_bf16_are_what_autograd_keeps() -> None:
+def test_activations_in_bf16_equal_saved_tensors() -> None:
     one, three = (kept_bytes(SMALL, n, 128, "bf16") for n in (1, 3))
     assert activation_bytes(SMALL, 128, ComputeSetup("cpu", "bf16")) == pytest.approx((three - one) / 2, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("form", ["window", "block"])
-def test_activations_of_windows_and_blocks_are_what_autograd_keeps(form: AttentionForm, precision: Precision) -> None:
+def test_activations_of_sparse_forms_equal_saved_tensors(form: AttentionForm, precision: Precision) -> None:
     config = replace(
         SMALL, max_position_embeddings=2048, attention=form, attention_window=64, attention_block=64,
         num_hidden_layers=4,
@@ -181,7 +181,7 @@ def peak_bytes(config: ModelConfig, sequences: int, length: int, precision: str)
     [replace(SMALL, vocab_size=30_000), replace(SMALL, vocab_size=200), replace(SMALL, intermediate_size=2048)],
     ids=["logits", "block", "wide block"],
 )
-def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: Precision) -> None:
+def test_peak_equals_memory_of_a_backward_pass(config: ModelConfig, precision: Precision) -> None:
     """The difference of two batches, as above; within 6 %."""
     four, eight = (peak_bytes(config, n, 128, precision) for n in (4, 8))
     setup = ComputeSetup("cpu", precision)
@@ -200,21 +200,19 @@ def test_the_peak_is_what_a_backward_pass_holds(config: ModelConfig, precision: 
         ("xxlarge", False, 13_632, 27.04),
     ],
 )
-def test_the_peak_is_what_the_allocator_of_a_gpu_counted(
-    name: str, compiled: bool, tokens: int, counted: float
-) -> None:
+def test_peak_equals_the_recorded_gpu_allocation(name: str, compiled: bool, tokens: int, counted: float) -> None:
     """GB of a step with LAMB, bf16, no dropout, random text at 512: torch 2.11's allocator without a GPU under it."""
     config, setup = PRESETS[f"albert-{name}"], ComputeSetup(compiled=compiled)
     a_sequence = activation_bytes(config, 512, setup) + working_bytes(config, 512, setup)
     assert (costs.state_bytes(config).total + tokens / 512 * a_sequence) / 1e9 == pytest.approx(counted, rel=0.03)
 
 
-def test_sharing_does_not_shrink_activations() -> None:
+def test_activations_with_sharing_do_not_shrink() -> None:
     for sharing in ("all", "attention", "ffn", "none"):
         assert activation_bytes(replace(BASE, sharing=sharing), 512) == activation_bytes(BASE, 512)
 
 
-def test_checkpointing_keeps_a_block_s_input_and_recomputes_one_block() -> None:
+def test_checkpointing_saves_block_inputs_and_recomputes_one() -> None:
     kept, less = (activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
     inputs = 12 * 512 * 4096 * 4
     assert inputs < less < inputs + kept / 8
@@ -222,7 +220,7 @@ def test_checkpointing_keeps_a_block_s_input_and_recomputes_one_block() -> None:
     assert activation_bytes(one, 512, checkpointed=True) > activation_bytes(one, 512)
 
 
-def test_dropout_keeps_its_masks() -> None:
+def test_activations_with_dropout_include_masks() -> None:
     plain, dropped = (replace(BASE, hidden_dropout_prob=p) for p in (0.0, 0.1))
     more = activation_bytes(dropped, 512, GPU) - activation_bytes(plain, 512, GPU)
     assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte a number, twice a block
@@ -234,7 +232,7 @@ def test_dropout_keeps_its_masks() -> None:
 # ---------------------------------------------------------------- state and batches
 
 
-def test_the_state_is_what_training_holds() -> None:
+def test_state_equals_memory_of_training() -> None:
     model = PretrainingModel(SMALL)
     optimizer = make_optimizer(model, OptimizerSettings())
     for parameter in model.parameters():
@@ -254,7 +252,7 @@ def test_the_state_is_what_training_holds() -> None:
     setup=st.sampled_from([GPU, CPU, ComputeSetup("cuda", "fp32")]),
     checkpointed=st.booleans(),
 )
-def test_the_largest_batch_fits_and_one_more_does_not(
+def test_largest_batch_fits_and_one_more_does_not(
     name: str, length: int, memory: int, setup: ComputeSetup, checkpointed: bool
 ) -> None:
     config = PRESETS[name]
@@ -270,7 +268,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(
         assert state.total + (batch + 1) * a_sequence > 0.9 * memory - 1
 
 
-def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
+def test_largest_batch_is_zero_if_the_state_does_not_fit() -> None:
     assert largest_batch(PRESETS["bert-xlarge"], 64, 12 * 10**9) == 0
 
 
@@ -278,14 +276,14 @@ def test_a_model_whose_state_does_not_fit_has_no_batch() -> None:
 
 
 @given(st.floats(1, 1e15))
-def test_sizes_in_words_keep_three_digits(size: float) -> None:
+def test_format_size_keeps_three_digits(size: float) -> None:
     number, unit = costs.format_bytes(size).split()
     assert len(number.replace(".", "").lstrip("0") or "0") >= 3
     power = ["B", "kB", "MB", "GB", "TB"].index(unit)
     assert float(number) * 1000**power == pytest.approx(size, rel=5.1e-3)
 
 
-def test_parameters_are_applied_as_often_as_their_block_is_computed() -> None:
+def test_applied_parameters_of_shared_blocks_count_each_use() -> None:
     """xxlarge stores 223 million and multiplies with two billion; a BERT applies what it has."""
     wide = count_parameters(PRESETS["albert-xxlarge"])
     assert costs.applied_parameters(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
@@ -295,7 +293,7 @@ def test_parameters_are_applied_as_often_as_their_block_is_computed() -> None:
     assert count_parameters(sizes).attention == 3 * count_parameters(BASE).attention
 
 
-def test_a_ring_sends_no_more_than_twice_the_gradient() -> None:
+def test_ring_traffic_is_at_most_twice_the_gradient() -> None:
     own = 4 * count_parameters(BASE).total
     assert [costs.gradient_bytes(BASE, n) for n in (1, 2, 4)] == [0, own, own * 3 // 2]
     assert costs.gradient_bytes(BASE, 512) == pytest.approx(2 * own, rel=0.002)

@@ -27,11 +27,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "shapes.md"
 NAMES = [name for names in PAPER_SHAPES.values() for name in names]
 
 
-def test_the_committed_page_is_what_the_command_prints() -> None:
+def test_shapes_page_equals_the_command_output() -> None:
     assert albert("params", "--paper", "--markdown").out == PAGE.read_text(encoding="utf-8")
 
 
-def test_the_shapes_cover_the_paper_s_tables() -> None:
+def test_paper_shapes_cover_all_tables() -> None:
     configs = [shapes.find_shape(name).config for name in NAMES]
     depths = {c.num_hidden_layers for c in configs if c.hidden_size == 1024 and c.sharing == "all"}
     assert depths == {1, 3, 6, 12, 24, 48}
@@ -41,13 +41,13 @@ def test_the_shapes_cover_the_paper_s_tables() -> None:
     assert all(c.intermediate_size == 4 * c.hidden_size for c in configs)
 
 
-def test_shapes_with_dropout_have_dropout() -> None:
+def test_paper_shapes_with_dropout_have_dropout() -> None:
     (names,) = (names for heading, names in PAPER_SHAPES.items() if "with dropout" in heading)
     assert names == ("albert-base-v1", "albert-large-v1", "albert-xlarge-v1")
     assert all(PRESETS[name].hidden_dropout_prob == 0.1 for name in names)
 
 
-def test_a_row_is_one_line_of_a_recipe() -> None:
+def test_paper_shape_equals_its_recipe_with_overrides() -> None:
     """`NAME:E=64,sharing=none` and `-s model.embedding_size=64 -s model.sharing=none` on the recipe are one shape."""
     for name in NAMES:
         plain, _, changes = name.partition(":")
@@ -60,14 +60,14 @@ def test_a_row_is_one_line_of_a_recipe() -> None:
         assert read.blocks() == shapes.find_shape(name).config.blocks()
 
 
-def test_json_holds_every_shape() -> None:
+def test_paper_json_contains_every_shape() -> None:
     data = json.loads(albert("params", "--paper", "--json").out)
     assert [row["shape"] for row in data["shapes"]] == NAMES
     row = next(row for row in data["shapes"] if row["shape"] == "albert-base:E=128,sharing=ffn")
     assert (row["paper_count"], row["paper"]["figure"], row["paper"]["note"]) == (37_686_528, 38, "")
 
 
-def test_the_published_batches_stand_beside_ours_which_are_no_smaller() -> None:
+def test_paper_batches_are_at_most_ours() -> None:
     found = json.loads(albert("params", "--paper", "--json").out)["largest_batch_at_12_gb"]
     largest = {(row["shape"], row["how"]): row["largest"] for row in found}
     assert largest["bert-base", "published"] == [64, 32, 16, 14, 12, 6]
@@ -79,7 +79,7 @@ def test_the_published_batches_stand_beside_ours_which_are_no_smaller() -> None:
             assert all(a >= b for a, b in zip(ours, less, strict=True)), (shape, how)
 
 
-def test_the_text_names_each_reason_once() -> None:
+def test_paper_text_states_each_reason_once() -> None:
     _, text = describe_paper()
     assert text.count("* albert-xxlarge: the paper says 235M") == 1
     assert "albert-xxlarge-v1: the paper says" not in text
@@ -88,14 +88,14 @@ def test_the_text_names_each_reason_once() -> None:
 @pytest.mark.parametrize(
     "shape", [shape for shape, (_, table) in PAPER_FIGURES.items() if table in ("Table 3", "Table 4")]
 )
-def test_ablations_round_to_the_paper_s_figures(shape: tuple[int, int, int, str]) -> None:
+def test_paper_ablations_round_to_its_figures(shape: tuple[int, int, int, str]) -> None:
     config = shapes.find_shape(f"albert-base:E={shape[0]},sharing={shape[3]}").config
     assert paper_figure(config) == PAPER_FIGURES[shape] and paper_note(config) == ""
     assert round(paper_count(config) / 1e6) == PAPER_FIGURES[shape][0]
 
 
 @pytest.mark.parametrize(("hidden", "millions"), [(1024, 18), (2048, 60), (4096, 225), (6144, 499)])
-def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
+def test_paper_table_12_three_layer_rows_round_equal(hidden: int, millions: int) -> None:
     config = shapes.find_shape(f"albert-large:L=3,H={hidden},A={hidden // 64},F={4 * hidden}").config
     assert paper_figure(config) == (millions, "Table 11" if hidden == 1024 else "Table 12")
     # The paper's own figure needs a position table of width H, and is then met to the million.
@@ -104,12 +104,12 @@ def test_three_layer_rows_of_table_12(hidden: int, millions: int) -> None:
         assert three(config) == (457_763_328, 495_518_208, 496_347_314)
 
 
-def test_a_projection_at_equal_widths_is_not_the_paper_s_shape() -> None:
+def test_paper_shape_has_no_projection_at_equal_widths() -> None:
     assert paper_figure(shapes.find_shape("albert-base:E=768").config) == (31, "Table 3")
     assert paper_figure(shapes.find_shape("albert-base:E=768,always_project=true").config) is None
 
 
-def test_differences_to_the_paper_are_explained() -> None:
+def test_paper_differences_are_explained() -> None:
     notes = {name: paper_note(PRESETS[name]) for name in PAPER_MODELS}
     assert {name for name, note in notes.items() if note} == {"bert-xlarge", "albert-xlarge", "albert-xxlarge"}
     assert "235M" in notes["albert-xxlarge"] and "222,595,584" in notes["albert-xxlarge"]

@@ -30,11 +30,11 @@ def three(config: ModelConfig) -> tuple[int, int, int]:
     return counts.without_pooler, counts.with_pooler, counts.total
 
 
-def test_inner_blocks_have_weights_of_their_own() -> None:
+def test_params_inner_blocks_have_separate_weights() -> None:
     assert count_parameters(replace(BASE, inner_group_num=2)).with_pooler == 18_771_456
 
 
-def test_parts_of_the_base_model() -> None:
+def test_params_of_base_add_up_by_part() -> None:
     counts = count_parameters(BASE)
     assert (counts.embeddings, counts.projection, counts.attention + counts.feed_forward) == (
         3_906_048,
@@ -45,7 +45,7 @@ def test_parts_of_the_base_model() -> None:
 
 
 @pytest.mark.parametrize("name", [name for names in PAPER_SHAPES.values() for name in names])
-def test_counts_equal_the_instantiated_model(name: str) -> None:
+def test_params_equal_the_built_model(name: str) -> None:
     torch = pytest.importorskip("torch")
     from albert_cli.model.heads import PretrainingModel
 
@@ -78,7 +78,7 @@ EXPRESSIBLE = {
 
 
 @pytest.mark.parametrize("name", EXPRESSIBLE)
-def test_counts_equal_the_instantiated_reference(name: str) -> None:
+def test_params_equal_the_built_transformers_model(name: str) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     ours = EXPRESSIBLE[name]

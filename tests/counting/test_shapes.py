@@ -25,18 +25,18 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset(name: str) -> None:
+def test_shape_from_preset_has_its_config(name: str) -> None:
     shape = find_shape(name)
     assert (shape.config, shape.source, shape.vocab_size_assumed) == (PRESETS[name], "preset", False)
 
 
-def test_the_second_release_may_be_named() -> None:
+def test_shape_from_second_release_name_is_read() -> None:
     assert find_shape("albert-xlarge-v2").config == PRESETS["albert-xlarge"]
     with pytest.raises(ConfigError, match="bert-base-v2"):
         find_shape("bert-base-v2")
 
 
-def test_values_are_changed_by_symbol_and_by_name() -> None:
+def test_shape_changes_by_symbol_or_name_are_applied() -> None:
     assert find_shape("albert-base:E=64,sharing=none").config == replace(BASE, embedding_size=64, sharing="none")
     assert find_shape("albert-base:group_sizes=[2,10],A=8").config == replace(
         BASE, group_sizes=(2, 10), num_attention_heads=8
@@ -47,7 +47,7 @@ def test_values_are_changed_by_symbol_and_by_name() -> None:
     assert [getattr(every, name) for name in SYMBOLS.values()] == [100, 16, 32, 4, 2, 48, 2]
 
 
-def test_overrides_come_last() -> None:
+def test_shape_overrides_are_applied_last() -> None:
     config = find_shape("albert-base:E=64", ["model.embedding_size=256", "model.num_hidden_layers=3"]).config
     assert config == replace(BASE, embedding_size=256, num_hidden_layers=3)
 
@@ -68,19 +68,19 @@ def test_overrides_come_last() -> None:
         ("", "neither a preset"),
     ],
 )
-def test_impossible_changes_are_refused(name: str, said: str) -> None:
+def test_shape_impossible_change_raises(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         find_shape(name)
     assert said in raised.value.message and raised.value.hint
 
 
 @pytest.mark.parametrize("override", ["train.seed=1", "model=3", "optimizer=adam"])
-def test_overrides_of_anything_else_are_refused(override: str) -> None:
+def test_shape_override_outside_model_raises(override: str) -> None:
     with pytest.raises(ConfigError, match=r"only the \[model\] section has a shape"):
         find_shape("albert-base", [override])
 
 
-def test_a_recipe_by_path_and_by_name(tmp_path: Path) -> None:
+def test_shape_from_recipe_path_equals_name(tmp_path: Path) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text('extends = "pretrain/albert-base"\n[model]\nembedding_size = 64\n')
     shape = find_shape(str(recipe))
@@ -92,7 +92,7 @@ def test_a_recipe_by_path_and_by_name(tmp_path: Path) -> None:
     assert not find_shape("mini/wiki", ["model.vocab_size=2000"]).vocab_size_assumed
 
 
-def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
+def test_shape_from_checkpoint_run_or_file_is_read(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for step, layers in (("step-00000001", 2), ("step-00000002", 3)):
         (run / step).mkdir(parents=True)
@@ -104,14 +104,14 @@ def test_a_checkpoint_a_run_and_a_file(tmp_path: Path) -> None:
     assert find_shape(f"{run}:L=5").config.num_hidden_layers == 5
 
 
-def test_a_directory_may_be_called_like_a_change(tmp_path: Path) -> None:
+def test_shape_from_directory_named_like_a_change_is_read(tmp_path: Path) -> None:
     odd = tmp_path / "albert-base:E=64"
     odd.mkdir()
     (odd / "config.json").write_text(json.dumps(CONFIG))
     assert find_shape(str(odd)).config == BASE
 
 
-def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_from_cached_hub_id_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layout of the Hub's own cache: a name's reference points to a snapshot."""
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -126,20 +126,20 @@ def test_a_hub_id_that_was_downloaded_before(tmp_path: Path, monkeypatch: pytest
     assert find_shape("someone/an-albert:E=64").config == replace(BASE, embedding_size=64)
 
 
-def test_a_hub_id_out_of_reach_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_from_unreachable_hub_id_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError, match=r"someone/nothing: no such directory.*out of reach"):
         find_shape("someone/nothing")
 
 
-def test_unknown_names_are_refused_with_a_suggestion() -> None:
+def test_shape_unknown_name_raises_with_suggestion() -> None:
     for name, meant in (("albert-lrage", "albert-large"), ("pretrain/albert-lrage", "pretrain/albert-large")):
         with pytest.raises(ConfigError, match=name) as raised:
             find_shape(name)
         assert raised.value.hint is not None and meant in raised.value.hint
 
 
-def test_unusable_inputs_are_refused(tmp_path: Path) -> None:
+def test_shape_unusable_input_raises(tmp_path: Path) -> None:
     def said(name: object, kind: type[AlbertError]) -> str:
         with pytest.raises(kind) as raised:
             find_shape(str(name))

@@ -23,7 +23,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line[:26].strip(): line[26:].split() for line in text.splitlines() if line}
 
 
-def test_without_names_the_seven_stand_beside_the_paper() -> None:
+def test_params_without_names_lists_seven_and_the_paper() -> None:
     data, text = describe_models()
     assert [m["name"] for m in data["models"]] == list(MAIN)
     for model in data["models"]:
@@ -35,7 +35,7 @@ def test_without_names_the_seven_stand_beside_the_paper() -> None:
     json.dumps(data)
 
 
-def test_a_few_models_are_shown_by_part() -> None:
+def test_params_few_models_are_shown_by_part() -> None:
     _, text = describe_models(["albert-base", "bert-base"])
     shown = rows(text)
     assert shown["embeddings"] == ["3,906,048", "23,436,288"]
@@ -53,7 +53,7 @@ def test_a_few_models_are_shown_by_part() -> None:
     assert shown["weights, fp32"] == ["47.3", "MB", "439", "MB"]
 
 
-def test_factorized_embeddings_of_xxlarge_are_counted() -> None:
+def test_params_of_xxlarge_count_factorized_embeddings() -> None:
     data, text = describe_models(["albert-xxlarge", "bert-large"])
     xxlarge, bert_large = data["models"]
     assert xxlarge["word_embeddings"]["factorized"] == 4_364_288 and "4,364,288" in text
@@ -69,7 +69,7 @@ def test_inference_memory_grows_with_length_and_batch() -> None:
     assert "inference, fp32, batch of" in text
 
 
-def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
+def test_params_many_models_have_one_line_without_details() -> None:
     _, text = describe_models(PAPER_MODELS)
     assert "feed-forward" not in text
     assert "Applied:" not in text, "a note on a row that is not printed"
@@ -80,7 +80,7 @@ def test_many_models_are_a_line_each_unless_details_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
-def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_params_any_width_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for names in (
         PAPER_MODELS,
@@ -93,7 +93,7 @@ def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -
             assert max(map(len, text.splitlines())) <= columns
 
 
-def test_flops_and_memory_are_those_of_costs() -> None:
+def test_params_flops_and_memory_equal_costs() -> None:
     data, _ = describe_models(["albert-large"], 16 * 10**9)
     model, config = data["models"][0], PRESETS["albert-large"]
     assert model["sequence_length"] == 512
@@ -109,7 +109,7 @@ def test_flops_and_memory_are_those_of_costs() -> None:
         )
 
 
-def test_a_model_with_few_positions() -> None:
+def test_params_few_positions_limit_the_length() -> None:
     data, text = describe_models(["mini/wiki", "albert-base"])
     few, many = data["models"]
     assert few["sequence_length"] == few["config"]["max_position_embeddings"] < many["sequence_length"] == 512
@@ -119,7 +119,7 @@ def test_a_model_with_few_positions() -> None:
     assert list(data["models"][0]["activation_bytes_per_sequence"])[-2:] == ["512", "600"]
 
 
-def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
+def test_paper_recipes_have_the_shapes_of_presets() -> None:
     for name in PAPER_MODELS:
         data, _ = describe_models([f"pretrain/{name}", name])
         recipe, preset = (model["config"] for model in data["models"])
@@ -129,7 +129,7 @@ def test_shipped_paper_recipes_have_the_presets_shapes() -> None:
         }
 
 
-def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
+def test_params_assumed_vocabulary_is_reported(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[model]\nvocab_size = 8000\n")
     data, text = describe_models(["mini/wiki", str(recipe), "albert-base"])
@@ -143,7 +143,7 @@ def test_an_assumed_vocabulary_is_said(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the command
 
 
-def test_the_command_takes_its_options_to_all_models() -> None:
+def test_params_options_apply_to_all_models() -> None:
     call = ["params", "albert-base", "albert-large:E=64", "-s", "model.sharing=none", "--memory", "16GiB", "--json"]
     data = json.loads(albert(*call).out)
     assert [m["config"]["sharing"] for m in data["models"]] == ["none", "none"]
@@ -153,7 +153,7 @@ def test_the_command_takes_its_options_to_all_models() -> None:
     assert data["models"][0]["largest_batch"]["128"]["kept"] == expected > 0
 
 
-def test_markdown_is_one_table_whatever_the_width() -> None:
+def test_params_markdown_any_width_is_one_table() -> None:
     said = albert("params", *PAPER_MODELS, "--details", "--markdown").out.splitlines()
     assert said[0] == f"|  | {' | '.join(PAPER_MODELS)} |"
     assert {line.count("|") for line in said if line.startswith("|")} == {9}
@@ -171,12 +171,12 @@ def test_markdown_is_one_table_whatever_the_width() -> None:
         (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
     ],
 )
-def test_wrong_usage_is_one_line_and_a_hint(arguments: list[object], said: str) -> None:
+def test_params_wrong_usage_gives_one_line_and_a_hint(arguments: list[object], said: str) -> None:
     ended = albert("params", *arguments, expect=2)
     assert said in ended.err and ended.err.count("\n") == 2 and "hint: " in ended.err and not ended.out
 
 
-def test_nothing_heavy_is_imported() -> None:
+def test_params_import_nothing_heavy() -> None:
     script = (
         "import sys; from albert_cli.counting import tables, paper;"
         "tables.describe_models([], 10**10); tables.describe_models(['pretrain/bert-large']);"

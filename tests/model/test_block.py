@@ -33,7 +33,7 @@ def by_the_formula(qkv: Tensor, tokens: PackedTokens) -> Tensor:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 4e-2)]
 )
-def test_attention_is_the_formula_a_sequence_at_a_time(
+def test_attention_packed_sequences_follow_the_formula(
     lengths: tuple[int, ...], dtype: torch.dtype, tolerance: float
 ) -> None:
     tokens = pack(random_batch(lengths), CPU)
@@ -49,7 +49,7 @@ def test_attention_is_the_formula_a_sequence_at_a_time(
     assert torch.allclose(qkv.grad.double(), expected_of.grad, atol=3 * tolerance, rtol=3 * tolerance)
 
 
-def test_attention_drops_shares_in_every_precision() -> None:
+def test_attention_any_precision_drops_weights() -> None:
     tokens = pack(random_batch((20, 3)), CPU)
     for dtype in (torch.float32, torch.bfloat16):
         qkv = torch.randn(23, 3, HEADS, SIZE, dtype=dtype)
@@ -62,7 +62,7 @@ def test_attention_drops_shares_in_every_precision() -> None:
 # ---------------------------------------------------------------- half precision
 
 
-def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
+def test_shared_weight_in_bf16_adds_gradients_in_fp32() -> None:
     """256 layers that each add 1/256 of the first one's gradient: in bf16 the sum would stop growing."""
     attention = Encoder(TINY).attention[0]
     lend = cast_shared_weights(attention.weights(), torch.bfloat16)  # type: ignore[operator]
@@ -79,7 +79,7 @@ def test_the_gradients_of_a_shared_weight_add_up_in_its_own_precision() -> None:
 
 @pytest.mark.parametrize("rows", [False, True], ids=["all tokens", "rows that are read"])
 @pytest.mark.parametrize("wide", [True, False], ids=["fp32 from LayerNorm, as on CUDA", "bf16, as on a CPU"])
-def test_a_block_hands_on_what_the_next_product_takes(rows: bool, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half precision between blocks, whatever precision autocast normalises in; near the block in full precision."""
     if wide:
         monkeypatch.setattr(F, "layer_norm", lambda x, *rest, norm=F.layer_norm: norm(x.float(), *rest))
@@ -99,6 +99,6 @@ def test_a_block_hands_on_what_the_next_product_takes(rows: bool, wide: bool, mo
         assert (one - other).norm() < 0.02 * one.norm()
 
 
-def test_half_precision_is_close_to_full_precision() -> None:
+def test_block_half_precision_is_close_to_fp32() -> None:
     encoder = Encoder(replace(TINY, num_hidden_layers=6, initializer_range=0.1))
     assert_half_is_close(encoder, random_batch((20, 3, 11)))

@@ -13,20 +13,20 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
 
-def test_blocks_of_each_kind_of_sharing() -> None:
+def test_config_each_sharing_counts_its_blocks() -> None:
     assert ModelConfig(num_hidden_layers=3).blocks() == ((0, 0),) * 3
     assert ModelConfig(num_hidden_layers=3, sharing="none").blocks() == ((0, 0), (1, 1), (2, 2))
     assert ModelConfig(num_hidden_layers=3, sharing="attention").blocks() == ((0, 0), (0, 1), (0, 2))
     assert ModelConfig(num_hidden_layers=3, sharing="ffn").blocks() == ((0, 0), (1, 0), (2, 0))
 
 
-def test_blocks_of_groups_with_inner_blocks() -> None:
+def test_config_groups_with_inner_blocks_count_their_blocks() -> None:
     config = ModelConfig(num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
     assert [attention for attention, _ in config.blocks()] == [0, 1, 0, 1, 2, 3, 2, 3]
 
 
 @given(st.integers(1, 48), st.integers(1, 48), st.integers(1, 3))
-def test_groups_are_used_in_order_and_all_of_them(layers: int, groups: int, inner: int) -> None:
+def test_config_any_groups_are_all_used_in_order(layers: int, groups: int, inner: int) -> None:
     if groups > layers:
         with pytest.raises(ConfigError):
             ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups, inner_group_num=inner)
@@ -41,7 +41,7 @@ def test_groups_are_used_in_order_and_all_of_them(layers: int, groups: int, inne
     assert config.num_attention_blocks == config.num_feed_forward_blocks == groups * inner
 
 
-def test_groups_of_several_sizes() -> None:
+def test_config_uneven_layers_give_groups_of_several_sizes() -> None:
     config = ModelConfig.from_values({"num_hidden_layers": 5, "group_sizes": [1, 3, 1]}, "it")
     assert config.blocks() == ((0, 0), (1, 1), (1, 1), (1, 1), (2, 2))
 
@@ -69,13 +69,13 @@ def test_groups_of_several_sizes() -> None:
         ({"num_hidden_layers": 101, "inner_group_num": 100}, "num_hidden_layers x inner_group_num is 10,100"),
     ],
 )
-def test_impossible_shapes_are_refused_with_a_remedy(change: dict[str, Any], message: str) -> None:
+def test_config_impossible_shape_raises_with_remedy(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         ModelConfig(**change)
     assert raised.value.hint
 
 
-def test_projection_only_where_widths_differ() -> None:
+def test_config_equal_widths_have_no_projection() -> None:
     assert PRESETS["albert-base"].has_projection
     assert not PRESETS["bert-base"].has_projection
     wide = replace(PRESETS["albert-base"], embedding_size=768)
@@ -83,7 +83,7 @@ def test_projection_only_where_widths_differ() -> None:
     assert replace(wide, always_project=True).has_projection
 
 
-def test_presets_are_the_papers_shapes() -> None:
+def test_presets_have_the_shapes_of_the_paper() -> None:
     heads = {name: config.num_attention_heads for name, config in PRESETS.items()}
     assert heads["albert-xlarge"] == 16 and heads["bert-xlarge"] == 32 and heads["albert-xxlarge"] == 64
     assert all(config.intermediate_size == 4 * config.hidden_size for config in PRESETS.values())
@@ -93,7 +93,7 @@ def test_presets_are_the_papers_shapes() -> None:
     assert {config.sharing for name, config in PRESETS.items() if name.startswith("bert")} == {"none"}
 
 
-def test_hugging_face_configs_become_shapes() -> None:
+def test_config_of_hugging_face_gives_the_shape() -> None:
     base = {"model_type": "albert", "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
     assert ModelConfig.from_hf(base, "config.json") == ModelConfig()
     wide = ModelConfig.from_hf({**base, "embedding_size": 768}, "config.json")
@@ -121,7 +121,7 @@ def test_hugging_face_configs_become_shapes() -> None:
         ({"hidden_act": "swish"}, "swish"),
     ],
 )
-def test_unusable_checkpoint_configs_are_refused(values: dict[str, Any], message: str) -> None:
+def test_config_unusable_checkpoint_raises(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=f"^config.json: .*{message}"):
         ModelConfig.from_hf(values, "config.json")
 
@@ -139,14 +139,14 @@ json_values = st.recursive(
         json_values | st.sampled_from(["albert", "bert", "albert_cli", 16, 10**30, 1e300]),
     )
 )
-def test_any_foreign_configuration_is_read_or_refused(values: dict[str, Any]) -> None:
+def test_config_any_foreign_values_are_read_or_raise(values: dict[str, Any]) -> None:
     try:
         assert ModelConfig.from_hf(values, "config.json").hidden_size >= 1
     except CheckpointError as error:
         assert error.message
 
 
-def test_wrong_types_in_a_recipe_are_refused() -> None:
+def test_config_wrong_type_in_recipe_raises() -> None:
     with pytest.raises(ConfigError, match="hidden_size is '768'"):
         ModelConfig.from_values({"hidden_size": "768"}, "recipe")
     with pytest.raises(ConfigError, match="num_hidden_layers is True"):

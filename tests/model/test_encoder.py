@@ -18,13 +18,13 @@ BATCH = random_batch((20, 3, 11))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_shape_has_the_parameters_that_are_counted(name: str) -> None:
+def test_encoder_any_shape_has_the_counted_parameters(name: str) -> None:
     encoder = Encoder(ALL[name])
     assert sum(p.numel() for p in encoder.parameters()) == costs.count_parameters(ALL[name]).with_pooler
     assert encoder(pack(BATCH, CPU), all_rows=True).shape == (len(BATCH.ids), 16)
 
 
-def test_depth_costs_nothing_where_all_is_shared() -> None:
+def test_encoder_all_shared_adds_no_parameters_with_depth() -> None:
     sizes = {len(list(Encoder(replace(TINY, num_hidden_layers=n)).parameters())) for n in (1, 3, 12)}
     assert len(sizes) == 1
     deep, shallow = (Encoder(replace(TINY, num_hidden_layers=n)).eval() for n in (6, 3))
@@ -33,7 +33,7 @@ def test_depth_costs_nothing_where_all_is_shared() -> None:
     assert not torch.allclose(*outputs)
 
 
-def test_three_layers_are_one_layer_three_times() -> None:
+def test_encoder_three_shared_layers_equal_one_applied_thrice() -> None:
     encoder = Encoder(TINY).eval()
     tokens = pack(BATCH, CPU)
     x = encoder.projection(encoder.embeddings(tokens))  # type: ignore[misc]
@@ -44,7 +44,7 @@ def test_three_layers_are_one_layer_three_times() -> None:
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
-def test_weights_start_within_two_deviations_and_biases_at_zero() -> None:
+def test_encoder_new_weights_are_truncated_and_biases_zero() -> None:
     torch.manual_seed(0)
     config = replace(TINY, hidden_size=64, vocab_size=500, initializer_range=0.02)
     for name, parameter in Encoder(config).state_dict().items():
@@ -58,7 +58,7 @@ def test_weights_start_within_two_deviations_and_biases_at_zero() -> None:
                 assert float(parameter.std()) == pytest.approx(0.88 * 0.02, rel=0.1)
 
 
-def test_dropout_acts_in_training_only_and_follows_the_seed() -> None:
+def test_encoder_dropout_acts_in_training_and_follows_seed() -> None:
     encoder = Encoder(replace(TINY, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3))
     tokens = pack(BATCH, CPU)
 
@@ -73,13 +73,13 @@ def test_dropout_acts_in_training_only_and_follows_the_seed() -> None:
 
 
 @pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_dropout_rate_acts(which: str) -> None:
+def test_encoder_each_dropout_rate_changes_the_output(which: str) -> None:
     encoder = Encoder(replace(TINY, **{which: 0.5}))  # type: ignore[arg-type]
     tokens = pack(BATCH, CPU)
     assert not torch.equal(encoder(tokens), encoder(tokens))
 
 
-def test_gelu_is_the_tanh_form() -> None:
+def test_encoder_gelu_is_the_tanh_approximation() -> None:
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
     by_hand = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     assert torch.allclose(ACTIVATIONS["gelu_new"](x), by_hand, atol=1e-12)

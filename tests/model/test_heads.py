@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 BATCH = random_batch((20, 3, 11))
 
 
-def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
+def test_heads_compute_logits_only_where_required() -> None:
     model = PretrainingModel(TINY)
     logits = model(pack(BATCH, CPU, BATCH.masked_index))
     assert logits.masked.shape == (len(BATCH.masked_index), TINY.vocab_size)
@@ -25,7 +25,7 @@ def test_logits_are_made_at_masked_positions_and_once_a_sequence() -> None:
     assert none.masked.shape == (0, TINY.vocab_size)
 
 
-def test_the_decoder_is_the_word_table() -> None:
+def test_masked_head_decoder_is_the_word_embedding() -> None:
     model = PretrainingModel(TINY).eval()
     assert sum(p.numel() for p in model.parameters()) == costs.count_parameters(TINY).total
     tokens = pack(BATCH, CPU, BATCH.masked_index)
@@ -40,7 +40,7 @@ def test_the_decoder_is_the_word_table() -> None:
     assert gradient is not None and bool(gradient[unused].any())
 
 
-def test_a_position_that_is_not_asked_for_gets_no_gradient_from_the_masked_head() -> None:
+def test_masked_head_unmasked_position_gets_no_gradient() -> None:
     model = PretrainingModel(replace(TINY, num_hidden_layers=1))
     model(pack(BATCH, CPU, BATCH.masked_index)).masked.sum().backward()
     assert model.encoder.pooler is not None and model.encoder.pooler.weight.grad is None
@@ -49,7 +49,7 @@ def test_a_position_that_is_not_asked_for_gets_no_gradient_from_the_masked_head(
     assert model.masked.bias.grad.tolist() == [len(BATCH.masked_index)] * TINY.vocab_size
 
 
-def test_a_classifier_has_dropout_before_its_layer_in_training_only() -> None:
+def test_classifier_dropout_acts_in_training_only() -> None:
     model = SequenceClassifier(replace(TINY, classifier_dropout_prob=0.5), 4)
     tokens = pack(BATCH, CPU)
     assert model(tokens).shape == (3, 4)
@@ -58,7 +58,7 @@ def test_a_classifier_has_dropout_before_its_layer_in_training_only() -> None:
     assert torch.equal(model(tokens), model(tokens))
 
 
-def test_a_classifier_reads_the_first_token_alone() -> None:
+def test_classifier_reads_only_the_first_token() -> None:
     model = SequenceClassifier(replace(TINY, num_hidden_layers=1), 2).eval()
     with torch.no_grad():  # attention that looks nowhere: values of zero
         attention = model.encoder.attention[0]

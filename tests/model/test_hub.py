@@ -37,7 +37,7 @@ from tests.model.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
 # ---------------------------------------------------------------- ours read by transformers
 
 
-def test_a_regression_has_one_output(tmp_path: Path) -> None:
+def test_checkpoint_of_regression_has_one_output(tmp_path: Path) -> None:
     model = SequenceClassifier(TINY, 1)
     directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("score",))
     theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
@@ -45,7 +45,7 @@ def test_a_regression_has_one_output(tmp_path: Path) -> None:
     assert_same_outputs(HEADS["classification"], model, theirs, random_batch((20, 3)))
 
 
-def test_dropout_and_its_place_are_kept(tmp_path: Path) -> None:
+def test_checkpoint_dropout_and_its_position_survive(tmp_path: Path) -> None:
     shape = replace(TINY, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2, classifier_dropout_prob=0.3)
     for number, config in enumerate((shape, replace(shape, embedding_size=16, sharing="none"))):
         directory = saved(SequenceClassifier(config, 2), tmp_path / str(number), "ForSequenceClassification")
@@ -56,7 +56,7 @@ def test_dropout_and_its_place_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name: str, tmp_path: Path) -> None:
+def test_checkpoint_without_a_class_is_read_by_us_alone(name: str, tmp_path: Path) -> None:
     model = PretrainingModel(OWN[name])
     shake(model)
     directory = saved(model, tmp_path / "it", "ForPreTraining")
@@ -68,7 +68,7 @@ def test_shapes_without_a_class_are_refused_by_transformers_and_read_by_us(name:
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
-def test_a_window_has_a_class_only_where_it_covers_all_positions(name: str, tmp_path: Path) -> None:
+def test_checkpoint_window_over_all_positions_has_a_class(name: str, tmp_path: Path) -> None:
     batch = random_batch((20, 3, 11))
     for window, kind in ((18, CUSTOM_MODEL_TYPE), (19, hub.model_type(SHARED[name]))):
         config = replace(SHARED[name], attention="window", attention_window=window)
@@ -85,7 +85,9 @@ def test_a_window_has_a_class_only_where_it_covers_all_positions(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
-def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_of_transformers_bare_or_mlm_is_read(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = hf_config(SHARED[name])
     for auto, missing_pooler in ((transformers.AutoModel, False), (transformers.AutoModelForMaskedLM, True)):
         auto.from_config(config).save_pretrained(tmp_path)
@@ -103,7 +105,7 @@ def test_we_read_bare_and_masked_language_models(name: str, tmp_path: Path, capf
             hub.load_weights(model, hub.read_checkpoint(tmp_path), hub.LoadPolicy.MASKED_LANGUAGE)
 
 
-def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_unused_foreign_tensors_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     transformers.AutoModelForPreTraining.from_config(hf_config(TINY)).save_pretrained(tmp_path / "theirs")
     read_into(SequenceClassifier(TINY, 2), tmp_path / "theirs")
     said = "25 tensors matched: encoder, pooler; new: classifier; not used: masked, order"
@@ -113,7 +115,7 @@ def test_what_is_not_used_of_a_foreign_file_is_said(tmp_path: Path, capfd: pytes
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
-def test_a_masked_language_head_with_a_matrix_of_its_own_is_left_out(
+def test_checkpoint_untied_masked_head_is_left_out(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the word table in the place of that matrix it would guess other words, and nothing would be missing."""
@@ -132,7 +134,7 @@ def test_a_masked_language_head_with_a_matrix_of_its_own_is_left_out(
         assert torch.equal(encoder.state_dict()["encoder.embeddings.word.weight"], theirs.get_input_embeddings().weight)
 
 
-def test_classes_of_which_several_may_apply_are_not_taken_for_one(tmp_path: Path) -> None:
+def test_checkpoint_of_multi_label_task_loads_as_multi_label(tmp_path: Path) -> None:
     config = hf_config(TINY, ("a", "b", "c"))
     for problem, kept in (("single_label_classification", ("a", "b", "c")), ("multi_label_classification", ())):
         config.problem_type = problem
@@ -143,7 +145,7 @@ def test_classes_of_which_several_may_apply_are_not_taken_for_one(tmp_path: Path
         assert isinstance(task_from_checkpoint(found), Classification if kept else MultiLabelClassification)
 
 
-def test_a_task_checkpoint_says_what_it_was_fine_tuned_for(tmp_path: Path) -> None:
+def test_checkpoint_of_a_task_records_its_task(tmp_path: Path) -> None:
     made_for = hub.FinetunedTask("cola", 1, 128)
     with store.commit_directory(tmp_path / "it", "task") as staging:
         hub.write_checkpoint(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), made_for)
@@ -157,7 +159,7 @@ def test_a_task_checkpoint_says_what_it_was_fine_tuned_for(tmp_path: Path) -> No
     )
 
 
-def test_defaults_that_a_foreign_configuration_leaves_out() -> None:
+def test_checkpoint_config_without_a_key_has_its_default() -> None:
     for cls, kind in ((transformers.AlbertConfig, "albert"), (transformers.BertConfig, "bert")):
         full = cls().to_dict()
         assert ModelConfig.from_hf({"model_type": kind}, "it") == ModelConfig.from_hf(full, "it")
@@ -167,7 +169,7 @@ def test_defaults_that_a_foreign_configuration_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
+def test_checkpoint_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
     model = PretrainingModel(ALL[name])
     shake(model)
     first = saved(model, tmp_path / "first", "ForPreTraining")
@@ -180,7 +182,7 @@ def test_a_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
         assert (first / file).read_bytes() == (second / file).read_bytes()
 
 
-def test_three_answers_about_order_are_of_no_class_elsewhere_and_other_heads_are(tmp_path: Path) -> None:
+def test_checkpoint_of_three_order_labels_has_no_class(tmp_path: Path) -> None:
     shape = replace(TINY, order_labels=3)
     model = PretrainingModel(shape)
     hub.write_checkpoint(model, tmp_path, "ForPreTraining")
@@ -209,7 +211,7 @@ def tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return load_file(directory / hub.WEIGHTS_FILE)
 
 
-def test_an_encoder_that_is_not_covered_stops_the_run(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_checkpoint_missing_encoder_tensor_raises(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     encoder = [n for n in tensors if n.startswith("albert.") and "pooler" not in n]
     assert len(encoder) == 23
     for number, name in enumerate(encoder):
@@ -223,7 +225,7 @@ def test_an_encoder_that_is_not_covered_stops_the_run(tensors: dict[str, Tensor]
             read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", other))
 
 
-def test_a_configuration_of_another_shape_is_found_out(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_checkpoint_config_of_another_shape_raises(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     for number, other in enumerate(
         (replace(TINY, hidden_size=32), replace(TINY, num_hidden_groups=3), replace(TINY, vocab_size=61))
     ):
@@ -232,7 +234,7 @@ def test_a_configuration_of_another_shape_is_found_out(tensors: dict[str, Tensor
             read_into(PretrainingModel(other), directory)
 
 
-def test_a_file_with_more_of_an_encoder_than_its_configuration_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_extra_encoder_tensors_raises(tmp_path: Path) -> None:
     for number, (whole, part) in enumerate(
         (
             (SHARED["BERT"], replace(SHARED["BERT"], num_hidden_layers=2)),
@@ -246,7 +248,7 @@ def test_a_file_with_more_of_an_encoder_than_its_configuration_is_refused(tmp_pa
             read_into(PretrainingModel(part), cut)
 
 
-def test_a_layer_called_classifier_is_none_for_sequences_in_other_heads(tmp_path: Path) -> None:
+def test_checkpoint_classifier_of_another_head_has_no_labels(tmp_path: Path) -> None:
     config = hf_config(TINY)
     for auto in (transformers.AutoModelForMultipleChoice, transformers.AutoModelForTokenClassification):
         auto.from_config(config).save_pretrained(tmp_path)
@@ -254,14 +256,14 @@ def test_a_layer_called_classifier_is_none_for_sequences_in_other_heads(tmp_path
         assert hub.read_checkpoint(tmp_path).labels == ()
 
 
-def test_foreign_directories_are_said_to_be_unverified(
+def test_checkpoint_foreign_directory_is_reported_unverified(
     tensors: dict[str, Tensor], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     read_into(PretrainingModel(TINY), foreign(tmp_path / "it", tensors))
     assert "no hashes to verify" in capfd.readouterr().err
 
 
-def test_missing_files_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_checkpoint_missing_file_is_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     directory = foreign(tmp_path / "it", tensors)
     (directory / hub.WEIGHTS_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
@@ -274,7 +276,7 @@ def test_missing_files_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> 
 # ---------------------------------------------------------------- finding
 
 
-def test_a_run_means_its_newest_finished_step(tmp_path: Path) -> None:
+def test_checkpoint_of_a_run_is_its_newest_finished_step(tmp_path: Path) -> None:
     for number in (5, 900, 1000):
         saved(PretrainingModel(TINY), tmp_path / "run" / f"step-{number:08d}", "ForPreTraining")
     (tmp_path / "run" / "step-00001000" / store.MANIFEST).unlink()
@@ -284,7 +286,7 @@ def test_a_run_means_its_newest_finished_step(tmp_path: Path) -> None:
     assert hub.find_checkpoint(str(step)) == step
 
 
-def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
+def test_checkpoint_of_missing_path_raises(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="contains no checkpoint"):
         hub.find_checkpoint(str(tmp_path))
     for name in (str(tmp_path / "gone"), "../gone", "a/b/c", ""):
@@ -292,7 +294,7 @@ def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
             hub.find_checkpoint(name)
 
 
-def test_a_hub_id_without_a_network_is_one_line_at_once(tmp_path: Path) -> None:
+def test_hub_id_without_network_gives_one_line_at_once(tmp_path: Path) -> None:
     code = (
         "from albert_cli.errors import CheckpointError\n"
         "from albert_cli.model import hub\n"

@@ -64,7 +64,7 @@ def attention(model: PretrainingModel, ids: Tensor, head: int, block: int = 0) -
         {"embedding_size": 128, "hidden_size": 96},
     ],
 )
-def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) -> None:
+def test_neighbor_heads_attend_to_their_neighbors(changes: dict[str, object]) -> None:
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
     model = started(FULL, config)
     ids = 5 + torch.randperm(195)[:30]
@@ -77,7 +77,7 @@ def test_neighbour_heads_look_at_their_neighbours(changes: dict[str, object]) ->
             assert float(right.float().mean()) > 0.6
 
 
-def test_the_masked_head_undoes_the_embedding() -> None:
+def test_masked_head_inverts_the_embedding() -> None:
     """Before any layer, the MLM head finds the word that a vector stands for; drawn weights do not."""
     shares = {}
     for name, settings in (("init", FULL), ("drawn", InformedInit())):
@@ -93,9 +93,7 @@ def test_the_masked_head_undoes_the_embedding() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 256}, {"hidden_size": 64, "num_attention_heads": 8}])
 @pytest.mark.parametrize("neighbors", [(), (-1, 1)])
-def test_value_and_output_add_the_asked_share_of_what_is_attended_to(
-    changes: dict[str, int], neighbors: tuple[int, ...]
-) -> None:
+def test_value_and_output_add_the_set_share_of_attended(changes: dict[str, int], neighbors: tuple[int, ...]) -> None:
     settings = replace(FULL, neighbors=neighbors, value_output_scale=0.8)
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
     model = started(settings, config)
@@ -109,7 +107,7 @@ def test_value_and_output_add_the_asked_share_of_what_is_attended_to(
     assert torch.cosine_similarity(x_nH, added_nH, dim=1).mean().item() > 0.65
 
 
-def test_words_keep_their_directions_and_positions_have_their_own() -> None:
+def test_words_and_positions_have_separate_directions() -> None:
     model, words = started(FULL), word_dimensions(FULL, SHAPE)
     table = model.encoder.embeddings
     assert words == 64 - position_dimensions(SHAPE) == 48
@@ -121,7 +119,7 @@ def test_words_keep_their_directions_and_positions_have_their_own() -> None:
     assert 0 < float(norms[:5].max()) < float(norms[5:].min())
 
 
-def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> None:
+def test_informed_init_each_part_leaves_the_others_alone() -> None:
     drawn = started(InformedInit()).state_dict()
     torch.manual_seed(0)
     assert all(torch.equal(tensor, drawn[name]) for name, tensor in PretrainingModel(SHAPE).state_dict().items())
@@ -138,7 +136,7 @@ def test_nothing_is_set_by_default_and_each_part_alone_leaves_the_others() -> No
         assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
 
 
-def test_a_seed_repeats() -> None:
+def test_informed_init_equal_seeds_give_equal_weights() -> None:
     one, same, other = (started(FULL, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
     assert not torch.equal(one["encoder.projection.weight"], other["encoder.projection.weight"])
@@ -153,11 +151,11 @@ def test_a_seed_repeats() -> None:
         (FULL, {"embedding_size": 8}, "too narrow"),
     ],
 )
-def test_shapes_without_room_are_refused(settings: InformedInit, changes: dict[str, int], message: str) -> None:
+def test_informed_init_shape_without_room_raises(settings: InformedInit, changes: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings.check(replace(SHAPE, **changes))  # type: ignore[arg-type]
 
 
-def test_an_odd_gain_is_refused() -> None:
+def test_informed_init_invalid_gain_raises() -> None:
     with pytest.raises(ConfigError, match=r"value_output_scale is -1\.0: it should be greater than or equal to 0"):
         config.validate_recipe(InformedInit, {"value_output_scale": -1.0}, "recipe")

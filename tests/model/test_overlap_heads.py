@@ -80,7 +80,7 @@ def _correlation_of_readout(encoder: Encoder) -> float:
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_size": 96}, {"sharing": "none"}, {"always_project": True}])
-def test_cls_knows_without_training_how_many_words_the_texts_share(changes: dict[str, Any]) -> None:
+def test_overlap_heads_untrained_cls_counts_shared_words(changes: dict[str, Any]) -> None:
     """Roughly, in two layers: the words of 500 do not all lie apart in so few dimensions."""
     torch.manual_seed(0)
     wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256)
@@ -90,7 +90,7 @@ def test_cls_knows_without_training_how_many_words_the_texts_share(changes: dict
     assert _correlation_of_readout(encoder) > 0.85 > before + 0.15
 
 
-def test_spreading_heads_look_at_the_tokens_around_and_are_the_last_ones() -> None:
+def test_spreading_heads_are_last_and_attend_to_near_tokens() -> None:
     torch.manual_seed(0)
     wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256, max_position_embeddings=64)
     plain, encoder = Encoder(wide), Encoder(wide)
@@ -111,7 +111,7 @@ def test_spreading_heads_look_at_the_tokens_around_and_are_the_last_ones() -> No
         assert torch.equal(one, other)
 
 
-def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
+def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:
     torch.manual_seed(0)
     encoder = Encoder(SMALL)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
@@ -140,7 +140,7 @@ def test_heads_that_count_leave_the_others_but_for_what_cls_asks() -> None:
         (2, 3, "both is 5"),
     ],
 )
-def test_no_more_heads_than_the_model_has(heads: int, spreading: int, named: str) -> None:
+def test_overlap_heads_more_than_the_model_has_raise(heads: int, spreading: int, named: str) -> None:
     check_overlap_heads(2, 2, SMALL)
     with pytest.raises(ConfigError, match=rf"model\.{named}"):
         check_overlap_heads(heads, spreading, SMALL)

@@ -45,7 +45,7 @@ def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> bool:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_packed_equals_one_by_one(name: str) -> None:
+def test_packing_each_shape_equals_one_by_one(name: str) -> None:
     model = PretrainingModel(ALL[name]).eval()
     shake(model)
     batch = random_batch(LENGTHS)
@@ -58,7 +58,7 @@ def test_packed_equals_one_by_one(name: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(2, 20), min_size=1, max_size=6), st.integers(0, 99))
-def test_packed_equals_one_by_one_whatever_the_lengths(lengths: list[int], seed: int) -> None:
+def test_packing_any_lengths_equal_one_by_one(lengths: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     model = SequenceClassifier(TINY, 3).eval()
     batch = random_batch(lengths, seed=seed)
@@ -68,7 +68,7 @@ def test_packed_equals_one_by_one_whatever_the_lengths(lengths: list[int], seed:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("lengths", [LENGTHS, (9, 9, 9)], ids=["ragged", "equal"])
-def test_computing_the_rows_that_are_read_equals_computing_all(name: str, lengths: tuple[int, ...]) -> None:
+def test_packing_required_rows_equal_all_rows(name: str, lengths: tuple[int, ...]) -> None:
     encoder = Encoder(ALL[name]).double()
     shake(encoder)
     batch = random_batch(lengths)
@@ -92,7 +92,7 @@ def assert_alike(encoder: Encoder, one: Tensor, other: Tensor) -> None:
         assert close(gradient, gradients[1][key], tolerance=1e-11), key
 
 
-def test_rows_point_at_the_first_tokens_and_the_masked_ones() -> None:
+def test_packing_rows_are_first_and_masked_tokens() -> None:
     batch = random_batch(LENGTHS)
     rows = pack(batch, CPU, batch.masked_index).rows
     assert rows.index[rows.first].tolist() == batch.offsets[:-1].tolist()
@@ -101,7 +101,7 @@ def test_rows_point_at_the_first_tokens_and_the_masked_ones() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_a_grid_gives_back_what_it_spread(lengths: list[int]) -> None:
+def test_packing_grid_round_trip_returns_the_rows(lengths: list[int]) -> None:
     batch = random_batch([n + 1 for n in lengths])
     layout = pack(batch, CPU).layout
     rows = torch.arange(len(batch.ids) * 2, dtype=torch.float32).view(-1, 2) + 1
@@ -119,7 +119,7 @@ def test_a_grid_gives_back_what_it_spread(lengths: list[int]) -> None:
 
 
 @given(st.integers(1, 100_000))
-def test_rounding_up_adds_little_and_makes_few_numbers(count: int) -> None:
+def test_packing_rounding_adds_little_and_gives_few_counts(count: int) -> None:
     assert count <= round_up(count) < count + max(8, count / 16)
     assert round_up(count) % 8 == 0 and round_up(round_up(count)) == round_up(count)
     assert len({round_up(n) for n in range(count + 1, 2 * count + 1)}) <= 17
@@ -130,7 +130,7 @@ def test_rounding_up_adds_little_and_makes_few_numbers(count: int) -> None:
 @pytest.mark.parametrize(
     "lengths", [LENGTHS, (9, 9, 9), (8, 8, 8, 8), (8,) * 65], ids=["ragged", "equal", "full", "no free cell"]
 )
-def test_filler_changes_nothing(name: str, all_rows: bool, lengths: tuple[int, ...]) -> None:
+def test_packing_filler_leaves_outputs_equal(name: str, all_rows: bool, lengths: tuple[int, ...]) -> None:
     encoder = Encoder(ALL[name]).double()
     shake(encoder)
     batch = random_batch(lengths)
@@ -140,7 +140,7 @@ def test_filler_changes_nothing(name: str, all_rows: bool, lengths: tuple[int, .
     assert_alike(encoder, asked, filled[: len(asked)])
 
 
-def test_what_filler_holds_is_seen_by_nothing_and_learns_nothing() -> None:
+def test_packing_filler_values_affect_no_output_or_gradient() -> None:
     encoder, only_filler = Encoder(TINY), TINY.vocab_size - 1
     batch = random_batch(LENGTHS)
     batch.ids[batch.ids == only_filler] = 0
@@ -169,7 +169,7 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_cpu_makes_products_of_few_shapes_in_bf16() -> None:
+def test_packing_bf16_on_cpu_has_few_matmul_shapes() -> None:
     encoder, rng = Encoder(TINY), np.random.default_rng(0)
     batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(50)]
     products = {}

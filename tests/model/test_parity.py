@@ -46,7 +46,7 @@ WIDTHS: dict[str, ModelConfig] = {
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("shape", SHARED)
-def test_transformers_computes_what_we_do(shape: str, head: str, tmp_path: Path) -> None:
+def test_parity_our_checkpoint_gives_equal_outputs(shape: str, head: str, tmp_path: Path) -> None:
     h = HEADS[head]
     ours = h.make(SHARED[shape])
     shake(ours)
@@ -61,7 +61,7 @@ def test_transformers_computes_what_we_do(shape: str, head: str, tmp_path: Path)
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("shape", SHARED)
-def test_from_transformers_and_back(shape: str, head: str, tmp_path: Path) -> None:
+def test_parity_round_trip_from_transformers_is_equal(shape: str, head: str, tmp_path: Path) -> None:
     h, batch = HEADS[head], random_batch(LENGTHS, seed=1)
     theirs = new_of_theirs(h, SHARED[shape])
     shake(theirs)
@@ -83,7 +83,7 @@ def test_from_transformers_and_back(shape: str, head: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("shape", "head"), [*((shape, "pretraining") for shape in WIDTHS), ("E 128, two groups", "question answering")]
 )
-def test_real_widths_at_length_512(shape: str, head: str, tmp_path: Path) -> None:
+def test_parity_real_widths_at_512_tokens_are_equal(shape: str, head: str, tmp_path: Path) -> None:
     h, batch = HEADS[head], random_batch((512, 130), WIDTHS[shape])
     theirs = new_of_theirs(h, WIDTHS[shape])
     shake(theirs)
@@ -94,7 +94,7 @@ def test_real_widths_at_length_512(shape: str, head: str, tmp_path: Path) -> Non
     assert_same_gradients(h, ours, theirs, batch, tmp_path, 1e-4)
 
 
-def test_layers_fall_into_groups_as_in_transformers(tmp_path: Path) -> None:
+def test_parity_groups_have_the_layers_of_transformers(tmp_path: Path) -> None:
     """Where groups have no whole number of layers, its division in floating point decides."""
     head, config = HEADS["bare"], replace(TINY, num_hidden_layers=18, num_hidden_groups=14)
     ours = head.make(config)
@@ -142,7 +142,7 @@ def under_our_names(theirs: Any, directory: Path) -> dict[str, Tensor]:
     return hub.read_checkpoint(directory).tensors
 
 
-def test_old_official_configurations_are_read(tmp_path: Path) -> None:
+def test_parity_old_official_config_is_read(tmp_path: Path) -> None:
     head = HEADS["bare"]
     theirs = new_of_theirs(head, TINY)
     theirs.save_pretrained(tmp_path)
@@ -154,7 +154,7 @@ def test_old_official_configurations_are_read(tmp_path: Path) -> None:
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
 
-def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
+def test_parity_old_layer_norm_names_are_read(tmp_path: Path) -> None:
     head = HEADS["pretraining"]
     theirs = new_of_theirs(head, SHARED["BERT"])
     shake(theirs)

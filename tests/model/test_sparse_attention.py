@@ -79,9 +79,7 @@ def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLayout, Pad
 
 
 @given(FORMS, LENGTHS, st.integers(0, 99))
-def test_sparse_attention_is_full_attention_under_a_plain_mask(
-    config: ModelConfig, lengths: Sequence[int], seed: int
-) -> None:
+def test_sparse_attention_equals_full_with_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
     """All tokens and the rows that a head reads, values to 1e-6 and gradients to 1e-5 in fp32."""
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
@@ -104,7 +102,7 @@ def test_sparse_attention_is_full_attention_under_a_plain_mask(
 
 
 @given(st.lists(st.integers(4, 300), min_size=1, max_size=4), st.integers(0, 99))
-def test_in_a_window_that_covers_the_longest_sequence_all_see_all(lengths: Sequence[int], seed: int) -> None:
+def test_sparse_attention_wide_window_equals_full(lengths: Sequence[int], seed: int) -> None:
     config = replace(LONG, attention="window", attention_window=max(lengths) - 1)
     tokens = pack(random_batch(lengths, config, seed), CPU)
     torch.manual_seed(seed)
@@ -115,7 +113,7 @@ def test_in_a_window_that_covers_the_longest_sequence_all_see_all(lengths: Seque
 
 
 @BOTH
-def test_a_model_computes_as_the_full_one_where_all_see_all(config: ModelConfig) -> None:
+def test_sparse_model_wide_window_equals_full_model(config: ModelConfig) -> None:
     torch.manual_seed(0)
     model = PretrainingModel(replace(config, attention="full"))
     batch = random_batch((20, 3, 30, 8))
@@ -133,7 +131,7 @@ def test_a_model_computes_as_the_full_one_where_all_see_all(config: ModelConfig)
 
 
 @BOTH
-def test_packed_equals_one_by_one_and_rows_equal_all(config: ModelConfig) -> None:
+def test_sparse_model_packed_equals_one_by_one(config: ModelConfig) -> None:
     encoder = Encoder(config).double()
     shake(encoder)
     lengths = (40, 3, 130, 17, 40)
@@ -152,12 +150,12 @@ def test_packed_equals_one_by_one_and_rows_equal_all(config: ModelConfig) -> Non
 
 
 @BOTH
-def test_half_precision_is_close_to_full_precision(config: ModelConfig) -> None:
+def test_sparse_attention_half_precision_is_close_to_fp32(config: ModelConfig) -> None:
     assert_half_is_close(Encoder(replace(config, initializer_range=0.1)), random_batch((120, 3, 211)))
 
 
 @BOTH
-def test_attention_drops_shares(config: ModelConfig) -> None:
+def test_sparse_attention_drops_weights(config: ModelConfig) -> None:
     tokens = pack(random_batch((40, 30), config), CPU)
     layout, qkv = forced(tokens, config)[0], torch.randn(70, 3, HEADS, SIZE)
     many = torch.stack([self_attention(qkv, layout, 0.5) for _ in range(800)]).mean(0)
@@ -168,7 +166,7 @@ def test_attention_drops_shares(config: ModelConfig) -> None:
 
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_kept_for_the_backward_pass_grows_with_the_length(config: ModelConfig, dtype: torch.dtype) -> None:
+def test_sparse_attention_memory_grows_linearly_with_length(config: ModelConfig, dtype: torch.dtype) -> None:
     def kept(length: int, shape: ModelConfig) -> int:
         tokens = pack(random_batch((length,), shape), CPU)
         layout = tokens.layout if shape.attention == "full" else forced(tokens, shape)[0]
@@ -190,7 +188,7 @@ def test_what_is_kept_for_the_backward_pass_grows_with_the_length(config: ModelC
 
 
 @given(FORMS, st.lists(st.integers(2, 60), min_size=1, max_size=3), st.integers(0, 99))
-def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
+def test_flex_mask_equals_the_plain_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
     """As far as a CPU can tell: the predicate on all pairs."""
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
@@ -204,7 +202,7 @@ def test_the_mask_for_cuda_is_the_plain_one(config: ModelConfig, lengths: Sequen
     ("device", "dropout", "head_size", "expected"),
     [("cuda", 0.0, 16, True), ("cuda", 0.0, 8, False), ("cuda", 0.1, 64, False), ("cpu", 0.0, 64, False)],
 )
-def test_what_flex_attention_refuses_goes_by_chunks(
+def test_flex_attention_unsupported_case_uses_chunks(
     device: str, dropout: float, head_size: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sparse_attention, "find_spec", lambda name: object())
@@ -214,7 +212,7 @@ def test_what_flex_attention_refuses_goes_by_chunks(
 
 
 @BOTH
-def test_flex_attention_computes_the_same(config: ModelConfig) -> None:
+def test_flex_attention_equals_chunks(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
     layout = forced(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)

@@ -68,7 +68,7 @@ class _Attack:
         return os.system, ("touch attacked",)
 
 
-def test_pickled_weights_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_checkpoint_pickled_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
     save_as(theirs, tmp_path, "pickled")
@@ -92,7 +92,9 @@ def test_pickled_weights_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["notes.txt"], "no checkpoint", "name a model directory"),
     ],
 )
-def test_other_layouts_are_named_with_a_remedy(files: list[str], content: str, remedy: str, tmp_path: Path) -> None:
+def test_read_checkpoint_other_layout_raises_with_remedy(
+    files: list[str], content: str, remedy: str, tmp_path: Path
+) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps({"model_type": "albert"}))
