@@ -398,3 +398,18 @@ def test_links_and_pictures_exist(page: str) -> None:
     assert [
         target for target in targets if target.endswith(".png") and (path.parent / target).stat().st_size > 300_000
     ] == []
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    page = DOCS["development.md"].partition("## Tests")[0]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "albert_cli").rglob("*.py")))
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py")))
+    missing = []
+    for name in re.findall(r"`([\w./]+)`", page):
+        if "/" in name or name.endswith(".py"):
+            found = any((ROOT / folder / name).exists() for folder in (".", "albert_cli"))
+        else:
+            found = all(re.search(rf"\b{part}\b", code + tests) for part in name.split("."))
+        if not found:
+            missing.append(name)
+    assert missing == []

@@ -47,7 +47,7 @@ class PairSettings:
     """Rules for cutting and masking sequences; the defaults are the paper's (§4.1).
 
     max_predictions: cap on the masked positions of a sequence; 0 means no cap, the released generator's default is 20.
-    sentence_loss: "sop" predicts the order of two segments, "nsp" whether they are of the same document, "three-way"
+    sentence_loss: "sop" predicts the order of two segments, "nsp" if the second is from another document, "three-way"
     both in one question, "none" nothing.
     word_rule: where words begin, see `text.words`; "reference" reproduces the released generator.
     """

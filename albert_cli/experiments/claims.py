@@ -76,7 +76,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     """Test a condition against the measured values, comparing runs of the same seed."""
     estimates = _compute_left_side(condition, values)
     if not estimates:
-        return Finding(condition, {})
+        return Finding(condition, {}, verdict=NOISY)
     by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
@@ -84,7 +84,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
     if len(numbers) < 2 or not np.isfinite(numbers).all():
-        return Finding(condition, by_seed, mean)
+        return Finding(condition, by_seed, mean, verdict=NOISY)
     from scipy.stats import norm, sem, t
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)

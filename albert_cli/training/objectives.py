@@ -16,7 +16,7 @@ from torch import Tensor
 from albert_cli import store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch, sample_batch, sample_lengths
-from albert_cli.data.pairs import PairSettings
+from albert_cli.data.pairs import NO_LABEL, PairSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import card, hub
 from albert_cli.model.heads import PretrainingModel
@@ -32,7 +32,6 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 # Held-out examples are sampled like training examples, from a seed that no run can have.
 EVALUATION_SEED: Final = 2**62
-IGNORED_LABEL: Final = -1  # the sentence-order label of a sequence without an order
 _PAIR_RULES: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")
 
 
@@ -128,7 +127,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         if self.teacher:
             counts["distill_loss"] = len(batch.masked_index)
         if self.settings.data.sentence_loss != "none":
-            counts["order_loss"] = int(np.count_nonzero(batch.order_labels != IGNORED_LABEL))
+            counts["order_loss"] = int(np.count_nonzero(batch.order_labels != NO_LABEL))
         flops = costs.batch_flops(self.model.config, np.diff(batch.offsets), len(batch.masked_index))
         # This runs in the prefetching thread, so nothing waits for the copy to the device.
         labels, order = to_device(
@@ -226,7 +225,7 @@ def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N:
         mlm_correct = count_correct(masked_MV.detach(), labels_M)
     return {
         "mlm_loss": mlm_loss,
-        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=IGNORED_LABEL, reduction="sum"),
+        "order_loss": F.cross_entropy(order_NC.float(), labels_N, ignore_index=NO_LABEL, reduction="sum"),
         "mlm_accuracy": mlm_correct,
         "order_accuracy": count_correct(order_NC.detach(), labels_N),
     }

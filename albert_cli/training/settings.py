@@ -40,7 +40,7 @@ class OptimizerSettings:
 
     @property
     def peak(self) -> float:
-        """The learning rate at the end of the warmup, after `with_lr`."""
+        """The rate that the warmup approaches (see `ScheduleSettings.rate`), after `with_lr`."""
         assert self.lr != "auto"
         return self.lr
 

@@ -77,12 +77,12 @@ class BeamQuestionAnswering(nn.Module):
         self.encoder = Encoder(config, pooler=False)
         self.start = nn.Linear(config.hidden_size, 1)
         self.end = EndHead(config)
-        self.answerable = NullHead(config)
-        for head in (self.start, self.end, self.answerable):
+        self.null_answer = NullHead(config)
+        for head in (self.start, self.end, self.null_answer):
             head.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """Return hidden states [T, H], the input of `end` and `answerable`, and start logits [T]."""
+        """Return hidden states [T, H], the input of `end` and `null_answer`, and start logits [T]."""
         x_TH = self.encoder(tokens, all_rows=True)
         return x_TH, self.start(x_TH)[:, 0]
 
@@ -156,7 +156,7 @@ def _null_logits(
     """Return logits [N] of no answer, float32; the expected start is the mean state under the start probabilities."""
     probability_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
     expected_start_NH = torch.einsum("ns,nsh->nh", probability_NS, tokens.layout.pad(x_TH))
-    logits_N: Tensor = model.answerable(expected_start_NH, x_TH.index_select(0, roles.first))
+    logits_N: Tensor = model.null_answer(expected_start_NH, x_TH.index_select(0, roles.first))
     return logits_N.float()
 
 

@@ -228,8 +228,8 @@ def test_from_checkpoint_bad_settings_are_rejected(tuned: Callable[[str], Path])
 
 def test_load_incomplete_head_is_rejected(tuned: Callable[[str], Path]) -> None:
     result = hub.read_checkpoint(tuned("squad2"))
-    cut = replace(result, tensors={n: t for n, t in result.tensors.items() if not n.startswith("answerable.output")})
-    with pytest.raises(CheckpointError, match=r"answerable head: answerable\.output\.weight is missing"):
+    cut = replace(result, tensors={n: t for n, t in result.tensors.items() if not n.startswith("null_answer.output")})
+    with pytest.raises(CheckpointError, match=r"null_answer head: null_answer\.output\.weight is missing"):
         SQUAD["squad1"].load(cut)
 
 
@@ -307,7 +307,7 @@ def end_logit(model: Any, token: Any, start: Any) -> Any:
 
 
 def null_logit(model: Any, x: Any, start: Any, allowed: list[int]) -> Any:
-    head = model.answerable
+    head = model.null_answer
     mean = sum(float(p.exp()) * x[t] for p, t in zip(start, allowed, strict=True))
     return head.output(torch.tanh(head.dense(torch.cat([mean, x[0]]))))[0]
 
