@@ -49,7 +49,7 @@ class MaskedLanguageHead(nn.Module):
 
 
 class PretrainingLogits(NamedTuple):
-    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2 or 3] over the labels of `data.pairs.SegmentPairs`."""
+    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2 or 3] over `data.pairs.SegmentPairs` labels."""
 
     masked: Tensor
     sentence_order: Tensor
