@@ -116,7 +116,10 @@ class Lamb(Optimizer):
 
 
 def is_norm_or_bias(name: str) -> bool:
-    """Return whether a parameter is a LayerNorm or a bias, which have no weight decay and, except under nvlamb, no trust ratio."""
+    """Return whether a parameter is a LayerNorm or a bias.
+
+    These have no weight decay and, except under nvlamb, no trust ratio.
+    """
     return name.endswith("bias") or ".norm." in f".{name}"
 
 
