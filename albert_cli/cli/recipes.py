@@ -46,7 +46,9 @@ def recipes_show(
 @verb(recipes_app, name="copy")
 def recipes_copy(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: the name here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; default: the recipe's file name.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -58,11 +60,11 @@ def recipes_copy(
     from albert_cli import config, store
 
     source = config.find_recipe(name)
-    copied = out or Path(source.name)
-    if copied.exists():
-        raise BusyError(f"{copied}: already exists", "choose another --out")
-    store.write_bytes(copied, source.read_bytes())
-    console.print_result({"recipe": str(copied)}, str(copied))
+    target = out or Path(source.name)
+    if target.exists():
+        raise BusyError(f"{target}: already exists", "choose another --out")
+    store.write_bytes(target, source.read_bytes())
+    console.print_result({"recipe": str(target)}, str(target))
 
 
 @verb(recipes_app, name="validate")
@@ -78,8 +80,8 @@ def recipes_validate(
     """
     from albert_cli import config
 
-    # A recipe with `variants` is an experiment, with a `task` for fine-tuning, with `expected` scores for verification;
-    # any other recipe is for pretraining.
+    # The keys of a recipe show its kind: `variants` an experiment, `task` fine-tuning, `expected` a verification of
+    # scores. A recipe without these keys is for pretraining.
     values = config.read_recipe(file)
     if "variants" in values:
         from albert_cli.experiments import stages

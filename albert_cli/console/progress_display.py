@@ -1,4 +1,4 @@
-"""Show the progress of a task: a bar of rich on a terminal, a line now and then elsewhere."""
+"""Show the progress of an operation: a rich progress bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress(Protocol):
-    """A running task."""
+    """The progress of a running operation."""
 
     def update(self, done: float, text: str = "") -> None:
-        """Report how much is done, in the unit of the total, and a short text."""
+        """Report the amount done so far, in the unit of the total, and a short text."""
 
 
 class _SilentProgress:
-    """A task whose progress is not shown."""
+    """Progress that is not shown."""
 
     def update(self, done: float, text: str = "") -> None:
         """Do nothing."""
 
 
 class _LineProgress:
-    """A task whose progress is printed as a line every few seconds."""
+    """Progress that is printed as a line every few seconds."""
 
-    def __init__(self, label: str, total: float | None, done: float) -> None:
+    def __init__(self, label: str, total: float | None, done_before: float) -> None:
         self._label = label
         self._total = total
-        self._done_before = done
+        self._done_before = done_before
         self._start = time.monotonic()
         self._last_line = self._start
 
@@ -56,19 +56,22 @@ class _LineProgress:
 
 
 @contextmanager
-def show_progress(label: str, total: float | None = None, done: float = 0) -> Iterator[Progress]:
-    """Show a task of `total` units (None: unknown) while the block runs, `done` of them before it."""
+def show_progress(label: str, total: float | None = None, done_before: float = 0) -> Iterator[Progress]:
+    """Show the progress of an operation while the block runs.
+
+    total: the units of the whole operation, None if unknown; done_before: the units done before the block.
+    """
     if settings.quiet or not is_main():
         yield _SilentProgress()
     elif is_stderr_terminal():
-        with _rich_progress(label, total, done) as bar:
+        with _rich_progress(label, total, done_before) as bar:
             yield bar
     else:
-        yield _LineProgress(label, total, done)
+        yield _LineProgress(label, total, done_before)
 
 
 @contextmanager
-def _rich_progress(label: str, total: float | None, done: float) -> Iterator[Progress]:
+def _rich_progress(label: str, total: float | None, done_before: float) -> Iterator[Progress]:
     from rich import progress as rich_progress
     from rich.console import Console
 
@@ -80,10 +83,10 @@ def _rich_progress(label: str, total: float | None, done: float) -> Iterator[Pro
         rich_progress.TextColumn("{task.fields[text]}", markup=False),
     )
     with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(strip_control_chars(label), total=total, completed=int(done), text="")
+        task = display.add_task(strip_control_chars(label), total=total, completed=int(done_before), text="")
 
         class RichProgress:
-            """A task whose progress is a bar."""
+            """Progress that is shown as a bar."""
 
             def update(self, done: float, text: str = "") -> None:
                 """Redraw the bar."""

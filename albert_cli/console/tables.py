@@ -28,13 +28,17 @@ def format_table(headers: Sequence[object], rows: Sequence[Sequence[object]]) ->
 
 
 def format_markdown_table(headers: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Return the same table in Markdown."""
+    """Return a Markdown table: the first column left-aligned, the others right-aligned."""
     rule = ["---", *(["---:"] * (len(headers) - 1))]
-    return "\n".join(f"| {' | '.join(str(cell).strip() for cell in row)} |" for row in (headers, rule, *rows))
+    lines = []
+    for row in (headers, rule, *rows):
+        cells = " | ".join(str(cell).strip() for cell in row)
+        lines.append(f"| {cells} |")
+    return "\n".join(lines)
 
 
 def format_named_values(values: Mapping[str, object]) -> list[str]:
-    """Return aligned lines `name  value` of the values that are not None."""
+    """Return one aligned line `name  value` for each value that is not None."""
     width = max(map(len, values), default=0)
     return [f"  {name.ljust(width)}  {_format_value(value)}" for name, value in values.items() if value is not None]
 
@@ -51,12 +55,12 @@ def _format_value(value: object) -> str:
 
 
 def text_width() -> int:
-    """Return the columns to use for text: the terminal's (100 elsewhere), between 60 and 140."""
+    """Return the line width for text: the terminal's, or 100 without a terminal, clamped to 60 to 140 columns."""
     return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
 
 
 def wrap_notes(notes: Iterable[str]) -> str:
-    """Return notes to a table, each on a new line, wrapped to the terminal."""
+    """Wrap a table's notes to the width of the terminal; each note begins a new line."""
     return "\n".join(textwrap.fill(note, text_width(), subsequent_indent="  ") for note in notes)
 
 
@@ -65,7 +69,7 @@ def format_duration(seconds: float) -> str:
     total_seconds = round(seconds)
     if total_seconds < 60:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(total_seconds, 60)
+    minutes, remaining_seconds = divmod(total_seconds, 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {remaining_seconds:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"

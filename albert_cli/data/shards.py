@@ -35,7 +35,7 @@ def id_type(vocab_size: int) -> Literal["uint16", "uint32"]:
 
 
 def _map_array(path: Path, dtype: str) -> NDArray[Any]:
-    """Map a file as a read-only array. An empty file cannot be mapped and gives an empty array."""
+    """Map a file as a read-only array; an empty file, which cannot be mapped, gives an empty array."""
     little_endian = np.dtype(dtype).newbyteorder("<")
     try:
         if path.stat().st_size == 0:
@@ -113,13 +113,14 @@ class MappedShards(Sequence[Shard]):
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
         """Return one shard, or the shards of a slice."""
+        # Indexing a range resolves slices and negative numbers, and raises IndexError.
         if isinstance(index, slice):
             return [self._open(number) for number in range(len(self))[index]]
         return self._open(range(len(self))[index])
 
 
 def _max_open_files() -> int:
-    """Raise the process's limit of open files as far as the system allows, and return a third of it for one split."""
+    """Raise the process's limit of open files as far as the system allows; return one split's part, a third."""
     try:
         import resource
     except ImportError:  # not a Unix system
@@ -134,7 +135,7 @@ def _max_open_files() -> int:
 
 
 class TokenCorpus:
-    """The shards of one split on one axis of global token positions, 0 to `tokens`. No text is held in memory.
+    """The shards of one split on one axis of global token positions, 0 to `tokens`; no text is held in memory.
 
     starts: the first token position of each shard and the total, int64 [shards + 1]; document_starts: the same for
     documents.
@@ -146,7 +147,7 @@ class TokenCorpus:
         directory: Path | None = None,
         records: Sequence[ShardRecord] | None = None,
     ) -> None:
-        """Arrange the shards on one axis; `records` have their sizes, so that no file is opened before it is read."""
+        """Arrange the shards on one axis; with the sizes in `records`, no file is opened before it is read."""
         self.shards = shards
         self.directory = directory
         if records is None:
@@ -186,17 +187,22 @@ class TokenCorpus:
         probabilities = counts[counts > 0] / counts.sum()
         return float(-(probabilities * np.log(probabilities)).sum())
 
-    def read_ranges(self, start: Integers, length: Integers) -> Ids:
-        """Read the ids of R runs of global positions, each within one shard: int64 [R] and [R] to int32 [sum]."""
-        ids = np.empty(int(length.sum()), np.int32)
-        target = np.cumsum(length) - length
-        for rows, shard, first_token, _ in self.group_by_shard(np.minimum(start, self.tokens - 1), self.starts):
-            positions = concatenate_ranges(start[rows] - first_token, length[rows])
-            ids[concatenate_ranges(target[rows], length[rows])] = shard.ids[positions]
+    def read_ranges(self, starts: Integers, lengths: Integers) -> Ids:
+        """Read the ids in R ranges of global token positions, one range after the other.
+
+        starts, lengths: int64 [R]; each range lies within one shard. Returns int32 [sum of lengths].
+        """
+        ids = np.empty(int(lengths.sum()), np.int32)
+        output_starts = np.cumsum(lengths) - lengths
+        # An empty range may start at the end of the corpus, where no shard is.
+        shard_positions = np.minimum(starts, self.tokens - 1)
+        for rows, shard, first_token, _ in self.group_by_shard(shard_positions, self.starts):
+            positions = concatenate_ranges(starts[rows] - first_token, lengths[rows])
+            ids[concatenate_ranges(output_starts[rows], lengths[rows])] = shard.ids[positions]
         return ids
 
     def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
-        """Yield for each shard that occurs: the rows of `values`, the shard, its first token and its first document.
+        """Group values by shard; yield the rows of `values`, the shard, its first token and its first document.
 
         values: token positions if `starts` is `self.starts`, document numbers if it is `self.document_starts`.
         """

@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM, Ctrl-C or the end of the allowed time stop all parallel work, which saves first."""
+"""Stop requests: SIGTERM, Ctrl-C or the end of the allowed time stop all parallel work after it has saved."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _stop_requested = threading.Event()
 
 
 def is_stop_requested() -> bool:
-    """Return True if this process was told to stop its parallel work."""
+    """Return True if this process has received a request to stop its parallel work."""
     return _stop_requested.is_set()
 
 
 def request_stop() -> None:
-    """Let no other work begin."""
+    """Request that no further work starts."""
     _stop_requested.set()
 
 
@@ -38,16 +38,19 @@ def stopping_on_signals(stop_workers: Callable[[], None], max_seconds: float | N
 
 @contextmanager
 def _alarm(seconds: float | None) -> Iterator[None]:
-    """Send this process SIGTERM after some seconds, as a scheduler would."""
+    """Send this process SIGTERM after some seconds, as a scheduler would; None sends nothing."""
+    if seconds is None:
+        yield
+        return
 
     def ring() -> None:
-        request_stop()  # also if the work in this process handles the signal itself and ends normally
+        # Work in this process may handle the signal itself and end normally: then the request stops the other work.
+        request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    timer = threading.Timer(seconds or 0.0, ring)
+    timer = threading.Timer(seconds, ring)
     timer.daemon = True
-    if seconds is not None:
-        timer.start()
+    timer.start()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Plan an experiment: the stages of every variant's runs, what is measured of them, and what they cost."""
+"""Plan an experiment: the stages of every variant's runs, their measurements and their costs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_MIN_SEQUENCES = 64  # of a probe whose other scores are not used
+_MIN_SEQUENCES = 64  # for a probe that is run only for its score on minimal pairs
 _SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
 
 
@@ -94,7 +94,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
 
 
 def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
-    """Return the cost of a run after `finished_steps`, with full-length sequences and the whole model."""
+    """Return the cost of a run's steps after `finished_steps`; all sequences count with their full length."""
     length = recipe.data.max_seq_length
     steps = recipe.schedule.total_steps - finished_steps
     tokens = recipe.train.batch_size * length * steps
@@ -159,7 +159,7 @@ class _Planner:
         """Plan the pretraining of a variant after the runs that it starts from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # The link to a parent run is separate: its facts name a stage, its options a directory.
+        # The link to a parent run is separate: `facts` has the id of the parent's stage, the options its directory.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -168,19 +168,19 @@ class _Planner:
             raise ConfigError("-s train.seed: every run of a variant has its own seed", "use --seeds N instead")
         data = plan_data(self.request, self.scale, variant.text)
         facts: dict[str, Any] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
-        needs = [*data.needs]
+        needs = list(data.needs)
         links: Settings = {}
         finished_steps = 0
         extra_flops = 0.0
         if variant.after:
-            before = self.plan_pretraining(variant.after, seed)
-            assert before.pretrain is not None and before.recipe is not None
+            parent = self.plan_pretraining(variant.after, seed)
+            assert parent.pretrain is not None and parent.recipe is not None
             key = "continues" if variant.continues else "checkpoint"
-            facts["warm_start"] = {key: before.pretrain.id, **warm_start}
-            links["warm_start"] = {key: self._directory(before.pretrain), **warm_start}
-            needs.append(before.pretrain)
+            facts["warm_start"] = {key: parent.pretrain.id, **warm_start}
+            links["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
+            needs.append(parent.pretrain)
             if variant.continues:
-                finished_steps = before.recipe.schedule.total_steps
+                finished_steps = parent.recipe.schedule.total_steps
         if variant.teacher:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None
@@ -205,7 +205,7 @@ class _Planner:
         return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan the ensembles of a variant's members by task."""
+        """Plan an ensemble of a variant's members for each task."""
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
@@ -218,12 +218,12 @@ class _Planner:
         return VariantRun(name, seed, None, None, tasks=tasks)
 
     def plan_speeds(self, name: str) -> list[Stage]:
-        """Plan the measurements of seconds a step that a variant's number of steps depends on."""
+        """Plan the measurements of seconds per step that determine a variant's number of steps."""
         other = self.experiment.variants[name].match_time_of
         return [self._plan_speed(variant) for variant in (name, other) if variant is not None]
 
     def match_wall_clock(self, name: str) -> MatchedWallClock:
-        """Return in how many steps a variant takes as long as another's whole run."""
+        """Return the number of steps in which a variant takes as long as the whole run of another variant."""
         other = str(self.experiment.variants[name].match_time_of)
         other_recipe = self.plan_pretraining(other, 0).recipe
         assert other_recipe is not None
@@ -244,7 +244,7 @@ class _Planner:
     # ------------------------------------------------------------ single stages
 
     def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the intrinsic scores, with the scale's own masks and at most the model's length."""
+        """Plan the intrinsic scores, with the masking settings of the scale and at most the model's length."""
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
         pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
         if run.recipe is not None:
@@ -281,7 +281,7 @@ class _Planner:
         return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
     def _plan_speed(self, name: str) -> Stage:
-        """Plan the measurement of a variant's seconds a step with `albert bench pretrain`."""
+        """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
         variant = self.experiment.variants[name]
         base, _ = self._variant_settings(name)
         values = self._overridden_settings(name)
@@ -293,7 +293,7 @@ class _Planner:
         return create_stage(self.request, "speed", f"{variant.title}: seconds a step", facts, data.needs, argv)
 
     def _measured_seconds(self, stage: Stage) -> float:
-        """Return the measured seconds a step; 0 before they are measured."""
+        """Return the measured seconds per step; 0 before the measurement."""
         plan = ExperimentPlan(self.experiment, self.request, ())
         result = read_result(plan, stage, StageRecord[SpeedResult])
         return result.recipe_step.seconds if result else 0.0
@@ -301,7 +301,7 @@ class _Planner:
     # ------------------------------------------------------------ recipes
 
     def _variant_settings(self, name: str) -> tuple[str, Settings]:
-        """Return a variant's base recipe, and its values before the seed and the steps are set."""
+        """Return a variant's base recipe, and its values without the seed and the number of steps."""
         variant = self.experiment.variants[name]
         at_scale = dict(_changes_at(variant, self.scale.borrow or self.request.scale))
         base = str(at_scale.pop("extends", self.scale.base))
@@ -359,6 +359,7 @@ class _Planner:
 
 
 def _changes_at(variant: Variant, scale: str) -> Settings:
+    """Return the changes that a variant has for one scale only."""
     changes: Settings = getattr(variant, scale)
     return changes
 

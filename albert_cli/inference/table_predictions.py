@@ -12,15 +12,18 @@ from albert_cli.tasks.table import ChoiceTableSource, TextTableSource
 
 
 def find_test_file(task: AnyTask) -> Path | None:
-    """Return the test file of a table; None for other tasks, and without such a file on disk."""
+    """Return the test file of a table; None for other tasks and for a table without a readable test file."""
     if not isinstance(task.source, TextTableSource | ChoiceTableSource):
         return None
-    path = Path(task.source.tables.files.get("test", ""))
+    name = task.source.tables.files.get("test")
+    if name is None:
+        return None
+    path = Path(name)
     return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Raise `InputError`, before anything is trained, if the columns of a test file are not those of the task."""
+    """Read the test file before training; raises `InputError` if its columns are not those of the task."""
     if find_test_file(task) is not None and task.source is not None:
         task.read("test")
 

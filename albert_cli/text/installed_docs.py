@@ -1,7 +1,7 @@
 """Read the documentation installed on this machine as a corpus: docstrings, parsed with `ast`, never imported.
 
-This English technical prose needs no download and raises no question of licence: about 2 MB in Python's standard
-library, and ten more in the packages that this program installs. The list of packages is fixed, so machines with equal
+This English technical prose needs no download and raises no question of license: about 2 MB in Python's standard
+library, and 10 MB in the packages that this program installs. The list of packages is fixed, so machines with equal
 versions have equal text.
 """
 
@@ -28,19 +28,21 @@ _PACKAGE_NAMES = """
 """
 PACKAGES = tuple(_PACKAGE_NAMES.split())
 # Tests are not documentation; vendored copies and frozen demos repeat other modules.
-_SKIPPED = """
+_SKIPPED_NAMES = """
     test tests testing _tests _testing idle_test lib2to3 turtledemo __phello__ __pycache__ site-packages
     dist-packages _vendor _vendored vendored_packages _distutils extern externals
 """
-_SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
-_DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")  # torch and numpy document C code so
+_SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
+# With these calls torch and numpy set the docstrings of C code.
+_DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
 _CHUNK_FILES = 32
 
-_documents: dict[bool, list[InstalledDoc]] = {}  # some 15 MB: a corpus is read more than once
+# A cache by `stdlib_only`, about 15 MB, because a command reads a corpus more than once.
+_documents: dict[bool, list[InstalledDoc]] = {}
 
 
 class InstalledDoc(NamedTuple):
-    """A documented module's dotted name and its text, one paragraph a line."""
+    """A documented module: its dotted name, and its text with one paragraph per line."""
 
     module: str
     text: str
@@ -54,7 +56,7 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
     modules = list(_iter_modules(() if stdlib_only else PACKAGES))
     seen: set[str] = set()
     documents: list[InstalledDoc] = []
-    # Parsing takes half a minute on one core; the standard library alone does not justify starting processes.
+    # Parsing all packages takes half a minute on one core; the standard library alone needs no further processes.
     workers = 0 if stdlib_only else machine.available_cores()
     with closing(_iter_paragraphs([path for path, _ in modules], workers)) as paragraphs_by_file:
         for (_, module), paragraphs in zip(modules, paragraphs_by_file, strict=True):
@@ -94,7 +96,7 @@ def _read_file(path: Path) -> list[str]:
 
 
 def _iter_modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield (file, dotted module name) of the standard library and of the installed ones of `packages`."""
+    """Yield (file, dotted name) of every module in the standard library and in the installed `packages`."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     yield from _iter_modules_below(stdlib, ())
     for package in packages:
@@ -117,12 +119,13 @@ def _iter_modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tupl
 def _parse_docstrings(path: Path) -> list[str]:
     """Return a file's docstrings; none for a file that is not valid Python."""
     source = path.read_bytes()
+    # Parsing takes most of the time, so skip files without docstrings; `topics` has its strings in single quotes.
     if b'"""' not in source and b"'''" not in source and path.stem != "topics":
-        return []  # parsing takes most of the time
+        return []
     is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            warnings.simplefilter("ignore")  # strings of other projects contain invalid escapes
             docstrings = list(_iter_docstrings(ast.parse(source).body, is_topics))
     except (SyntaxError, ValueError, RecursionError):
         return []
@@ -131,7 +134,7 @@ def _parse_docstrings(path: Path) -> list[str]:
 
 
 def _iter_docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[str]:
-    """Yield the docstrings of a module or class, and of its attributes, functions and classes."""
+    """Yield the docstrings of a module's or class's body, and of its attributes, functions and classes."""
     for node in body:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):

@@ -1,7 +1,8 @@
-"""The plan of a pretraining run: memory and disk by counting, time by measuring, and the steps that fit into a time."""
+"""Plan a pretraining run: count memory and disk, measure time, and find the steps that fit into a time budget."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,11 +26,11 @@ from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-_MAX_MICRO_TOKENS: Final = 131_072  # with more, kernels gain nothing
-_MEASURED_SECONDS: Final = 2.0  # of a step that a dry run measures
-_RESERVED_FRACTION: Final = 0.03  # of a time budget, for a machine that slows down
-_CHECKPOINT_SECONDS: Final = 0.1  # of a checkpoint, whatever its size
-_CHECKPOINT_BYTES_PER_SECOND: Final = 2e8  # written, hashed and synced by a slow disk
+_MAX_MICRO_TOKENS: Final = 131_072  # kernels are not faster with larger micro-batches
+_MEASURED_SECONDS: Final = 2.0  # the target duration of a step that a dry run measures
+_RESERVED_FRACTION: Final = 0.03  # the part of a time budget kept in reserve, because a machine can slow down
+_CHECKPOINT_SECONDS: Final = 0.1  # to save a checkpoint of any size, in addition to the time for its bytes
+_CHECKPOINT_BYTES_PER_SECOND: Final = 2e8  # a slow disk, hashing and syncing included
 
 
 # ---------------------------------------------------------------- memory and disk
@@ -46,7 +47,7 @@ def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences:
 def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_size: int) -> int:
     """Return the value of `batch.micro_tokens = "auto"`: 0 on a CPU, else as many tokens as the free memory holds.
 
-    At most as many as matmuls need for their full rate, and as a rank's part of the batch has.
+    The value is at most `_MAX_MICRO_TOKENS`, and at most the tokens of a rank's part of the batch.
     """
     if device.type != "cuda":
         return 0
@@ -55,7 +56,7 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
     setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
     free = capacity.available_memory(device) or 0
     fitting = activations.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
-    sequences_per_rank = -(-train.batch_size // world_size)
+    sequences_per_rank = math.ceil(train.batch_size / world_size)
     return length * max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
 
 
@@ -77,16 +78,16 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
         )
 
 
-# ---------------------------------------------------------------- the steps that fit into a time
+# ---------------------------------------------------------------- the steps that fit into a time budget
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Measured seconds of one step of the full batch and of one evaluation, and those left of the time budget."""
+    """Seconds: of one step of the full batch and of one evaluation, both measured; and left of the time budget."""
 
     step: float
     evaluation: float
-    left: float
+    budget_left: float
 
 
 def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
@@ -94,29 +95,28 @@ def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started:
     with use_threads(job.settings.train.threads):
         step = measure_step_seconds(_without_batch_warmup(job), group, steps=8, seconds=min(10, budget / 20))
         evaluation = measure_evaluation(job, group)
-    left = group.broadcast(budget - (time.monotonic() - started))
-    return StepTimes(step, evaluation, left)
+    budget_left = group.broadcast(budget - (time.monotonic() - started))
+    return StepTimes(step, evaluation, budget_left)
 
 
 def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
-    """Measure the seconds of an evaluation by one on few sequences."""
+    """Measure an evaluation on few sequences, and scale its seconds to all sequences."""
     settings = job.settings
     sequences = settings.train.eval_sequences
     measured = min(sequences, 2 * settings.micro_batch * group.world_size)
-    small = replace(settings, train=replace(settings.train, eval_sequences=measured))
-    small_job = replace(job, settings=small)
-    started = 0.0
-    for _ in range(2):  # the first is a warmup
-        started = time.monotonic()
-        evaluate_job(small_job, group)
+    small_train = replace(settings.train, eval_sequences=measured)
+    small_job = replace(job, settings=replace(settings, train=small_train))
+    evaluate_job(small_job, group)  # a warmup
+    started = time.monotonic()
+    evaluate_job(small_job, group)
     return group.broadcast((time.monotonic() - started) * sequences / measured)
 
 
 def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRecipe:
-    """Set as many steps as fit into the time that is left: steps, evaluations, checkpoints and a reserve.
+    """Set the largest number of steps that fits into the time budget with evaluations, checkpoints and a reserve.
 
-    The schedule keeps its shape, so the learning rate reaches zero. In a continued run the warmups are over and keep
-    their length.
+    The schedule keeps its shape, so the learning rate reaches zero. In a continued run the warmups are over, so they
+    keep their length.
     """
     schedule = recipe.schedule
     total = schedule.total_steps
@@ -146,19 +146,20 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
     train = recipe.train
     planned = recipe.schedule.total_steps - recipe.first_step
     step_seconds = times.step
-    if planned > 0:  # a batch that grows keeps its mean fraction of the full one
+    if planned > 0:  # the batch warmup has smaller batches: scale to the mean batch size of the recipe
         step_seconds *= recipe.sequences / (planned * train.batch_size)
-    saving = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
+    saving_seconds = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
     save_steps, save_seconds = train.save_interval()
     seconds_per_step = step_seconds
     if train.eval_every:
         seconds_per_step += times.evaluation / train.eval_every
     if save_steps:
-        seconds_per_step += saving / save_steps
+        seconds_per_step += saving_seconds / save_steps
     elif save_seconds:
-        seconds_per_step += saving * step_seconds / save_seconds
-    left = (1 - _RESERVED_FRACTION) * times.left - times.evaluation - saving  # one of each at the end
-    return max(1, int(left / seconds_per_step))
+        seconds_per_step += saving_seconds * step_seconds / save_seconds
+    # A run ends with one evaluation and one checkpoint.
+    seconds_for_steps = (1 - _RESERVED_FRACTION) * times.budget_left - times.evaluation - saving_seconds
+    return max(1, int(seconds_for_steps / seconds_per_step))
 
 
 def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
@@ -178,7 +179,7 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
 def _without_batch_warmup(
     job: PretrainingJob, batch_size: int | None = None, micro_batch_size: int | None = None
 ) -> PretrainingJob:
-    """Return the job with steps of its full batch from the beginning, or of other sizes, to be measured."""
+    """Return the job without its batch warmup, to measure its steps; by default with its own batch sizes."""
     settings = job.settings
     train = settings.train
     train = replace(
@@ -194,7 +195,7 @@ def _without_batch_warmup(
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The shapes, tokens, memory and disk of a run; None for what does not apply or is unknown."""
+    """The shapes, tokens, memory and disk of a run; a value that is unknown or does not apply is None."""
 
     parameters: int
     steps: int
@@ -248,7 +249,7 @@ def _format_value(name: str, value: object) -> str:
 class DurationEstimate:
     """Seconds of a run, measured on some sequences of its micro-batch.
 
-    If not even one sequence fits into the memory, they are the run's FLOPs at the measured rate of matmuls.
+    If not even one sequence fits into the memory, `seconds` is the run's FLOPs divided by the measured rate of matmuls.
     """
 
     seconds: float
@@ -257,7 +258,7 @@ class DurationEstimate:
     flops_per_second: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the values by the names of a dry run's result."""
+        """Return the values by their names in the JSON of a dry run."""
         return {"estimated_seconds": self.seconds, "measured_on_sequences": self.measured_sequences}
 
     def as_text(self) -> str:
@@ -277,7 +278,7 @@ class DurationEstimate:
 def describe_run(
     recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, world_size: int
 ) -> RunPlan:
-    """Count what a run takes."""
+    """Count the tokens, the memory and the disk space of a run."""
     train = recipe.train
     memory = estimate_run_memory(recipe, device, recipe.micro_batch)
     checkpoint_bytes = costs.checkpoint_bytes(recipe.model)

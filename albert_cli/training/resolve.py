@@ -1,7 +1,7 @@
-"""Resolving a pretraining recipe: every value that its first start determines is filled in.
+"""Resolve a pretraining recipe: fill in every value that the first start of its run determines.
 
-`resolve_recipe` is a function of the recipe, the environment and the recipe that the run has saved, if it is resumed.
-Its measurements come from the environment.
+`resolve_recipe` depends only on the recipe, the environment and, for a resumed run, the recipe that the run has saved.
+The environment does the measuring.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.run import reuse_resolved_auto
 from albert_cli.training.settings import RESUME_SAFE_KEYS
 
-# Sections that a continued run does not use, so they are no changes to it.
+# A continued run does not use these sections, so a difference in them is not a change.
 _UNUSED_SECTIONS = ("warm_start", "init", "masked_bias")
 
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Device, ranks, data and parent of a run, for which its recipe is resolved.
+    """The device, ranks, data and parent of a run, for which its recipe is resolved.
 
-    `parent_fingerprint` and `continued` are of `[warm_start]`, None once the run has saved a step. `fit_steps` measures
-    a recipe and sets the steps that fit into `--max-time`; it is None without such a budget.
+    `parent_fingerprint` and `continued` describe the checkpoint in `[warm_start]`; they are None once the run has saved
+    a step. `fit_steps` measures a recipe and sets the number of steps that fit into `--max-time`; it is None without
+    `--max-time`.
     """
 
     device: torch.device
@@ -42,9 +43,9 @@ class RunEnvironment:
 
 
 def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None) -> PretrainRecipe:
-    """Return the recipe with every value that the first start determines; `saved` is that of the run to resume.
+    """Fill in every value of a recipe that the first start determines; `saved` is the recipe of the run to resume.
 
-    Raises `ConfigError` if a checkpoint that the recipe names is another one than before, or nothing is left to do.
+    Raises `ConfigError` if a checkpoint in the recipe has changed since the first start, or if no step is left.
     """
     recipe = with_warm_start(recipe, environment, saved)
     recipe = with_teacher_fingerprint(recipe)
@@ -56,9 +57,9 @@ def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: P
 def with_warm_start(
     recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
 ) -> PretrainRecipe:
-    """Fill in the parent's fingerprint and, of a continued run, its step and its finished warmup.
+    """Fill in the parent's fingerprint and, if the run continues its parent, the parent's step and finished warmup.
 
-    A run with a saved step no longer reads its parent: the values are those of its saved recipe.
+    A run with a saved step no longer reads its parent: the values come from its saved recipe.
     """
     warm_start = recipe.warm_start
     if warm_start is None:
@@ -95,7 +96,7 @@ def with_teacher_fingerprint(recipe: PretrainRecipe) -> PretrainRecipe:
 def with_auto_values(
     recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
 ) -> PretrainRecipe:
-    """Replace "auto" by the values of the first start, or else by those that rank 0 measures."""
+    """Replace each "auto" by its value at the first start or, without one, by the value that rank 0 measures."""
     device = environment.device
     train = reuse_resolved_auto(recipe.train, None if saved is None else saved.train)
     train = resolve_auto(train, recipe.model, device, sequences=recipe.micro_batch, length=recipe.data.max_seq_length)
@@ -113,7 +114,7 @@ def with_auto_values(
 def with_time_budget(
     recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
 ) -> PretrainRecipe:
-    """Set the number of steps that fit into `--max-time`; a resumed run keeps those of its first start."""
+    """Set the number of steps that fit into `--max-time`; a resumed run keeps the number of its first start."""
     if environment.fit_steps is None:
         return recipe
     if saved is None:
@@ -128,7 +129,7 @@ def with_time_budget(
 
 
 def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> PretrainRecipe:
-    """List what a continued run changes; raises `ConfigError` if no step is left to do."""
+    """Record the changes of a continued run in its recipe; raises `ConfigError` if no step is left."""
     continued = environment.continued
     if continued is None or recipe.warm_start is None:
         return recipe
@@ -143,21 +144,21 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
     return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
 
 
-def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data: str) -> tuple[str, ...]:
-    """Return a line for each key of a continued run's recipe, and for its data, if the new run changes it.
+def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
+    """Return a line for every change of the new run: to the keys of the continued run's recipe, and to its data.
 
     Sections that a continued run does not use, and keys that change no result, are left out.
     """
     before = continued.recipe
-    if before.schedule.warmup == recipe.schedule.warmup_steps:  # the same warmup, given as a ratio
+    if before.schedule.warmup == recipe.schedule.warmup_steps:  # the same warmup, written as a ratio
         before = replace(before, schedule=replace(before.schedule, warmup_steps=before.schedule.warmup))
     lines = [
         *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
-        *config.list_differences({"data": continued.data}, {"data": data}),
+        *config.list_differences({"data": continued.data}, {"data": data_fingerprint}),
     ]
     changes = []
     for line in lines:
-        key = line.split(":")[0]
+        key = line.split(":")[0]  # a line is `section.key: old -> new`
         if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _UNUSED_SECTIONS:
             changes.append(line)
     return tuple(changes)

@@ -39,11 +39,12 @@ def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSetti
 def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings:
     """Convert the recipe's `[schedule]` to steps; an epoch is one pass over the training features.
 
-    The caller checks it: the epochs may amount to fewer steps than the warmup.
+    The result is not validated: with few epochs it can have fewer steps than the warmup. The caller checks that.
     """
     recipe = prepared.recipe
-    items = 1 if recipe.schedule.epochs is None else len(inputs.train)
-    return recipe.schedule.to_steps(items, recipe.train.batch_size)
+    # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
+    num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
+    return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
 
 
 def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainSettings) -> Any:
@@ -52,7 +53,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     The encoder comes from the checkpoint, from step 0 of its run, or is random (`model.weights`); the head is new or
     the checkpoint's. `train` must not contain "auto".
     """
-    gc.collect()  # the process's first optimizer keeps its callers' frames, and so the last model, in a cycle
+    # Free the previous model: the first optimizer of a process holds its callers' frames in a reference cycle.
+    gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
         prepared.checkpoint.config,
@@ -65,7 +67,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     assert isinstance(model.encoder, Encoder)
     _load_checkpoint(model, prepared)
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
-    if prepared.intermediate is None:  # the intermediate run has initialized these heads already
+    if prepared.intermediate is None:  # otherwise the intermediate run has already initialized these heads
         vocabulary = prepared.vocabulary
         context_heads = settings.overlap_context_heads
         init_overlap_heads(
@@ -101,7 +103,8 @@ def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
 class ModelScores:
     """A model's metrics on every dev split, and its outputs on the first one.
 
-    A metric on a further split carries the split's name. `best_threshold` is SQuAD 2.0's.
+    The metrics of the later splits have the split's name as a prefix. `best_threshold` is the best threshold on the
+    null odds; only SQuAD 2.0 has one.
     """
 
     scores: dict[str, float]
@@ -112,7 +115,7 @@ class ModelScores:
 def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precision: str) -> ModelScores:
     """Compute every metric of the task on every dev split.
 
-    precision: after training, the precision of training, so that the score equals the one that selected the model.
+    precision: use the training precision after training; then the score equals the one that selected the model.
     """
     task = prepared.task
     model.eval()

@@ -1,4 +1,4 @@
-"""Everything that decides a task's score, as its results record it."""
+"""The inputs and settings that determine a task's score, in the form that its results record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from albert_cli.training.task_setup import PreparedTask
 
 
 def hash_recipe(recipe: FinetuneRecipe) -> str:
-    """Return 16 hexadecimal digits over the recipe without its seed."""
+    """Return a hash of the recipe without its seed: 16 hexadecimal digits."""
     text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str]:
-    """Return the fingerprints of everything that a run reads; only a run with the same ones is resumed."""
+    """Return the fingerprints of the checkpoints and data that a run reads; a run resumes only if they are equal."""
     parents = {"checkpoint": store.fingerprint(prepared.checkpoint.directory)}
     if prepared.intermediate is not None:
         parents["intermediate"] = store.fingerprint(prepared.intermediate.directory)
@@ -33,7 +33,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
     epochs = schedule.total_steps * recipe.train.batch_size / len(inputs.train)
     return Protocol(
         steps=schedule.total_steps,
-        epochs=float(f"{epochs:.3g}"),
+        epochs=float(f"{epochs:.3g}"),  # three significant digits
         batch_size=recipe.train.batch_size,
         lr=recipe.optimizer.peak,
         warmup_steps=schedule.warmup,
@@ -52,9 +52,11 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
 
 
 def _intermediate_task(prepared: PreparedTask) -> str | None:
-    """Return the task that the encoder was fine-tuned on before, by this command or by an earlier one."""
+    """Return the task that this command or an earlier one fine-tuned the encoder on before this task."""
     recipe = prepared.recipe
     if recipe.intermediate_task != PRETRAINED:
         return recipe.intermediate_task
-    earlier = prepared.checkpoint.finetuned_task
-    return earlier.task if earlier is not None and recipe.model.weights == "pretrained" else None
+    finetuned = prepared.checkpoint.finetuned_task
+    if finetuned is None or recipe.model.weights != "pretrained":
+        return None
+    return finetuned.task

@@ -26,7 +26,7 @@ from albert_cli.training.task_recipe import PAPER_RECIPES, FinetuneRecipe, load_
 class TaskRequest:
     """The options of a command that trains or scores a task.
 
-    runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of this very task
+    runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of the same task
     instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the
     folder of recipes; baselines: also train linear models; array_job: fine-tune only the runs of this array job.
     """
@@ -74,10 +74,10 @@ class PreparedTask:
     intermediate_note: str | None = None
 
     def input_settings(self, seed: int | None = None) -> InputSettings:
-        """Return what decides the inputs of a seed (default: the recipe's first)."""
+        """Return the settings that determine a seed's inputs; the default seed is the recipe's."""
         data = self.recipe.data
         if self.for_scoring:
-            return InputSettings(None, self.task.dev_splits, data.max_seq_length)
+            return InputSettings(train_split=None, dev_splits=self.task.dev_splits, max_seq_length=data.max_seq_length)
         settings = InputSettings(
             train_split=require_training_data(self.task),
             dev_splits=self.task.dev_splits,
@@ -99,13 +99,14 @@ class PreparedTask:
 def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
     """Resolve the recipe, verify the checkpoint and find the task's files; nothing is trained or written.
 
-    opened: the checkpoints that this command has read already; a new one is added.
+    opened: the checkpoints that this command has already read; this function adds the ones that it reads.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
-    if name in config.shipped_recipes():  # its intermediate task's recipe is in the same folder
+    if name in config.shipped_recipes():
+        # The recipe of its intermediate task is in the same folder.
         request = dataclasses.replace(request, recipes=name.partition("/")[0])
-    find = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
-    source = open_checkpoint(find(request.checkpoint), opened)
+    find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
+    source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
         task: AnyTask = open_table(recipe.table, request.data, source.checkpoint.labels)
     elif recipe.task == NER:
@@ -120,7 +121,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
 def prepare_with_recipe(
     recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, for_scoring: bool = False
 ) -> PreparedTask:
-    """Apply a resolved recipe to a task and a checkpoint; inputs are never longer than the model has positions."""
+    """Apply a resolved recipe to a task and a checkpoint; clamp the input length to the model's positions."""
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if for_scoring:
@@ -138,7 +139,7 @@ def prepare_with_recipe(
 
 
 def open_checkpoint(directory: Path, opened: OpenCheckpoints | None = None) -> OpenCheckpoint:
-    """Read a checkpoint and its vocabulary, unless this command has `opened` it before."""
+    """Return a checkpoint and its vocabulary from `opened`, or read them and add them to it."""
     opened = {} if opened is None else opened
     if directory not in opened:
         checkpoint = hub.read_checkpoint(directory)

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 as tasks: questions that are answered by a span of a text (§4.2)."""
+"""SQuAD 1.1 and 2.0 as tasks: a span of a text answers a question (§4.2)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
         settings = _recorded_span_settings(finetuned.settings)
-        return [*super().overrides_from_checkpoint(finetuned), *(f"span.{key}={v}" for key, v in settings.items())]
+        overrides = [f"span.{name}={value}" for name, value in settings.items()]
+        return [*super().overrides_from_checkpoint(finetuned), *overrides]
 
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
@@ -79,7 +80,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- model
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
-        """Return an encoder with a new head: the one of the settings, or the paper's for the version."""
+        """Return an encoder with a new head: the settings' head or, for "auto", the paper's head for the version."""
         is_beam = self.settings.head == "beam" or (self.settings.head == "auto" and self.version == "2.0")
         return BeamQuestionAnswering(config) if is_beam else QuestionAnswering(config)
 
@@ -95,13 +96,13 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def compute_metrics(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Compute F1 and exact match as published; in 2.0 at the recipe's threshold and at the best one."""
+        """Compute F1 and exact match by the published rules; in 2.0 at the recipe's and at the best null threshold."""
         texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
         null_odds = outputs.null.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
 
     def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
-        """Return F1 of empty answers."""
+        """Compute F1 of empty answers to all questions."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
@@ -117,28 +118,30 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def with_null_threshold(self, threshold: float) -> Self:
         """Return the task that leaves questions unanswered, as `run_qa.py` does with models of SQuAD 2.0.
 
-        The null odds are the sum of the logits of [CLS] minus those of the best span.
+        The null odds are the start and end logits of [CLS] minus those of the best span.
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
 
     def is_unanswered(self, null: float) -> bool:
-        """Return True if null odds mean no answer, which only version 2.0 has."""
+        """Return True if these null odds mean no answer; in version 1.1 every question has an answer."""
         return self.version == "2.0" and null > self.settings.threshold
 
     def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
         """Average the probabilities of spans and the null odds (§4.9).
 
-        A span that a model does not have counts there as 0. This is close to the truth, because a model retains the
-        likeliest 25 to 40 spans of every window; a mean over the models that have the span would prefer what one model
-        is sure of to what all find likely. Spans are characters, so that vocabularies may differ.
+        A span that a model has not retained counts as 0 for this model. The error is small, because a model retains the
+        25 to 40 most probable spans of every window. A mean over only the models that retained a span would rank a span
+        of one confident model above a span that all models find probable. Spans are character offsets, so the models
+        may have different vocabularies.
         """
         question = np.concatenate([output.question for output in outputs])
         start = np.concatenate([output.start for output in outputs])
         end = np.concatenate([output.end for output in outputs])
         weights = np.concatenate([output.probability for output in outputs]) / len(outputs)
-        spans, slot = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
-        mean = np.bincount(slot.ravel(), weights, minlength=len(spans)).astype(np.float64)
+        spans, span_index = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
+        mean = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
         null = np.mean([output.null for output in outputs], axis=0)
+        # By question, then the most probable span first, then by position.
         order = np.lexsort((spans[:, 2], spans[:, 1], -mean, spans[:, 0]))
         spans = spans[order]
         return AnswerSpans(spans[:, 0], spans[:, 1], spans[:, 2], mean[order], null)
@@ -146,7 +149,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- predictions
 
     def format_predictions(self, examples: Sequence[Question], outputs: AnswerSpans, *, scored: bool) -> list[str]:
-        """Return lines with id, title, question, prediction, its span and probability, and null odds in 2.0.
+        """Return a JSON line per question: the prediction with its span and probability, in 2.0 also the null odds.
 
         `scored` adds the gold answers, and exact match and F1 against them.
         """
@@ -175,10 +178,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
         """Write `predictions.dev.jsonl` and the files of SQuAD's tools.
 
-        `predictions.json` answers every question, as ALBERT's reference does: with `null_odds.json` the published
-        evaluation finds the best threshold itself, for which it needs all answers. In 2.0
-        `predictions_at_threshold.json` leaves questions above the threshold unanswered (""). The probabilities of
-        `nbest_predictions.json` add up to 1.
+        `predictions.json` answers every question, as ALBERT's reference does. The published evaluation needs all
+        answers, because it finds the best threshold itself, from `null_odds.json`. In 2.0
+        `predictions_at_threshold.json` has an empty answer for each question with null odds above the threshold. The
+        probabilities of a question in `nbest_predictions.json` add up to 1.
         """
         super().write_predictions(directory, examples, outputs)
         predictions: dict[str, str] = {}
@@ -201,7 +204,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- checkpoints
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write the linear head under Hugging Face's class, and the beam head under one of our own."""
+        """Write a checkpoint; the linear head has Hugging Face's architecture name, the beam head our own."""
         architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
         hub.write_checkpoint(model, directory, architecture, (), replace(finetuned, settings=asdict(self.settings)))
 
@@ -210,7 +213,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return is_span_head and self.accepts_checkpoint(checkpoint)
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Return the checkpoint; raises `CheckpointError` for one without a head that finds spans."""
+        """Return the checkpoint unchanged; raises `CheckpointError` if it has no head that finds spans."""
         if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
             message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
             hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
@@ -231,7 +234,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
             return None
         finetuned = checkpoint.finetuned_task
-        # The reference's limit, or a quarter of a model with few positions.
+        # Without recorded settings: the reference's limit, or a quarter of the positions of a short model.
         recorded: Mapping[str, Any] = {"max_query_length": min(64, checkpoint.config.max_position_embeddings // 4)}
         if finetuned is not None:
             recorded = finetuned.settings
@@ -245,8 +248,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
 
 def _write_by_id(path: Path, values: Mapping[str, object]) -> None:
-    """Write a JSON object with a question a line."""
-    lines = [f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
+    """Write a JSON object with one question per line."""
+    lines = []
+    for name, value in values.items():
+        lines.append(f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -274,7 +279,7 @@ SQUAD: dict[str, SpanAnswering] = {
         name="squad2",
         title="SQuAD 2.0",
         metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
-        # At the threshold that is best on dev itself, as in its evaluation and in the reference.
+        # Published scores use the best threshold on dev, as the published evaluation and the reference do.
         published=("best_f1", "best_em"),
         source=SquadFiles("hf:rajpurkar/squad_v2", "2.0"),
         test_splits=(),
