@@ -25,7 +25,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # torchrun would set one thread a rank and warn about it; share the cores instead.
+    # torchrun would set one thread per rank and warn about it; share the cores instead.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // nproc)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print their errors
     config = LaunchConfig(

@@ -17,7 +17,7 @@ InputFile = Annotated[
     typer.Option(
         "--input",
         help="A table with named columns (.csv, .tsv, .parquet), JSON lines (.jsonl), or any other file with a text a "
-        "line, two texts separated by a tab; - is stdin, with JSON lines or a text a line.",
+        "line, two texts separated by a tab; - is stdin, with JSON lines or one text per line.",
     ),
 ]
 PrecisionName = Annotated[
@@ -150,7 +150,7 @@ def export(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],
     input_file: Annotated[
-        Path | None, typer.Option("--input", help="Texts to compare outputs on, one a line; pairs with a tab.")
+        Path | None, typer.Option("--input", help="Texts to compare outputs on, one per line; pairs with a tab.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -60,7 +60,7 @@ def vocab(
         bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C) instead of a space.")
     ] = False,
     symbols: Annotated[
-        Path | None, typer.Option(help="File with a text a line that is one token wherever it occurs.")
+        Path | None, typer.Option(help="File with one text per line; each is one token wherever it occurs.")
     ] = None,
     byte_fallback: Annotated[
         bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")

@@ -86,7 +86,7 @@ def without_sharing(config: ModelConfig) -> ModelConfig:
 
 
 def gradient_bytes(config: ModelConfig, devices: int) -> int:
-    """Return the bytes that each device sends a step: 2 (n - 1) / n of its fp32 gradient, around a ring of n."""
+    """Return the bytes that each device sends per step: 2 (n - 1) / n of its fp32 gradient, around a ring of n."""
     return 8 * count_parameters(config).total * (devices - 1) // devices
 
 

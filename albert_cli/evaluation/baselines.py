@@ -119,7 +119,7 @@ def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]
 
 
 def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
-    """Return what pairs have in common [N, 11] for both splits, standardized to mean 0 and variance 1 on train."""
+    """Return features of each pair's overlap [N, 11] for both splits, standardized to mean 0, variance 1 on train."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.preprocessing import StandardScaler
 

@@ -1,4 +1,4 @@
-"""Run work items that depend on each other, each with its own GPUs and cores; all save when told to stop."""
+"""Run work items that depend on each other, each with its own GPUs and cores; all save at a stop request."""
 
 from __future__ import annotations
 

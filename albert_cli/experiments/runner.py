@@ -71,7 +71,7 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
-    """Return what an experiment would run and cost, and the sources on the Hub that cannot be read, with a warning."""
+    """Return the plan and cost of an experiment, and the unreadable sources on the Hub, with a warning."""
     plan = make_plan(recipe.load_experiment(name), request)
     unreadable = _find_unreadable_text(plan)
     for reason in unreadable.values():
@@ -178,7 +178,7 @@ def run_stages(
     """Run all unfinished stages and those they need; return how many there were.
 
     A single job without ranks runs in this process, others in processes of their own. Raises `Interrupted` if the run
-    was told to stop or its time is up, and `AlbertError` with the exit code of a stage's command that failed.
+    received a stop request or its time is up, and `AlbertError` with the exit code of a stage's command that failed.
     """
     import torch
 

@@ -35,7 +35,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, finetuned: F
         roles = _find_roles(task, header, settings)
     except InputError as error:
         raise InputError(
-            error.message, "name the columns as in training, or write one text a line into a .txt file"
+            error.message, "name the columns as in training, or write one text per line into a .txt file"
         ) from None
     id_column = find_id_column(header, TableSettings())
     if id_column is not None:

@@ -126,7 +126,7 @@ def _load_model(source: hub.Checkpoint) -> nn.Module:
 def _read_lines(path: Path) -> list[str]:
     lines = [line for line in store.read_bytes(path).decode("utf-8", "replace").splitlines() if line]
     if not lines:
-        raise ConfigError(f"{path}: has no lines", "name a file with a text a line")
+        raise ConfigError(f"{path}: has no lines", "name a file with one text per line")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Read the inputs of `predict` and `encode`: tables with named columns, JSON lines, or one text a line."""
+"""Read the inputs of `predict` and `encode`: tables with named columns, JSON lines, or one text per line."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Attention(nn.Module):
     """The weights of one attention sub-layer, its LayerNorm included.
 
     Query, key and value are separate parameters, because LAMB adapts each matrix on its own. The forward pass
-    multiplies with the three stacked, which are built once a pass however many layers share them.
+    multiplies with the three stacked, which are built once per pass however many layers share them.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -41,7 +41,7 @@ def is_tensorflow(directory: Path) -> bool:
 
 
 def describe_layout(directory: Path) -> tuple[str, str]:
-    """Return what a directory without readable weights contains, and the remedy."""
+    """Describe the content of a directory without readable weights, and the remedy."""
     if is_tensorflow(directory):
         return "a TensorFlow checkpoint", f"convert it: albert convert {directory} --out NEW"
     for pattern, content, hint in _OTHER_LAYOUTS:

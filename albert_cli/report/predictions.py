@@ -36,7 +36,7 @@ class PredictionLine(TypedDict, total=False):
 
 
 def prediction_kind(line: PredictionLine) -> PredictionKind:
-    """Return what the line predicts: an answer span, a class, a number, or something else such as tags."""
+    """Return the kind of the line's prediction: an answer span, a class, a number, or something else such as tags."""
     if "answers" in line and "f1" in line:
         return "span"
     if "probabilities" in line and isinstance(line["prediction"], str):

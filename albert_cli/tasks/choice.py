@@ -1,4 +1,4 @@
-"""Multiple choice: select the option that answers a question about a passage, by one logit an option (RACE, §4.2).
+"""Multiple choice: select the option that answers a question about a passage, by one logit per option (RACE, §4.2).
 
 Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
 """

@@ -25,7 +25,7 @@ _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 @dataclass(frozen=True)
 class Document:
-    """A document: `text` has one paragraph or one sentence a line; `name` is empty for most sources."""
+    """A document: `text` has one paragraph or one sentence per line; `name` is empty for most sources."""
 
     text: str
     name: str = ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED_HINT = "convert it to a tokenizer.json with `transformers`, and remove spiece.model"
 _TIE = 1e-3  # nats; SentencePiece adds scores in single precision, `tokenizers` in double
-_OFFSET_BATCH = 256  # texts; an encoding takes some 100 bytes a token
+_OFFSET_BATCH = 256  # texts; an encoding takes about 100 bytes per token
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

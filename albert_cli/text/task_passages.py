@@ -22,7 +22,7 @@ _JSON_LINES_HINT = "JSON lines need the ending .jsonl"
 def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a SQuAD (1.1 and 2.0) or RACE file.
 
-    `squad`: the contexts of an article, one a line, are one text, for the paper's intrinsic dev set (Section 4.1).
+    `squad`: the contexts of an article, one per line, are one text, for the paper's intrinsic dev set (Section 4.1).
     `race`: the `article` of a file is one text. `squad-answers`: each question and, on the next line, the sentence of
     its context with the answer is one text, so that pretraining sees question and answer together.
     """

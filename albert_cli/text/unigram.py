@@ -175,7 +175,7 @@ def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, 
 
 
 def _round_scores(proto: Any) -> None:
-    """Round the scores to multiples of 1/1024, whose sums are exact up to 16,384, some 1,500 pieces.
+    """Round the scores to multiples of 1/1024, whose sums are exact up to 16,384, about 1,500 pieces.
 
     SentencePiece adds scores in single precision, `tokenizers` in double. If two segmentations have the same pieces in
     another order ("0 00", "00 0"), rounding would decide between them, differently in each program and after each
