@@ -1,4 +1,4 @@
-"""Measure a vocabulary on text: coverage, tokens a word, and the same for vocabularies pruned to fewer tokens."""
+"""Measure a vocabulary on text: coverage and tokens per word; also of the vocabulary pruned to fewer tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from albert_cli import console
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 
-_MEASURED_SENTENCES = 20_000  # gives tokens a word to about 0.2 %
-_SIZE_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size
-_LISTED = 10
+_MEASURED_SENTENCES = 20_000  # enough for tokens per word with an error of about 0.2 %
+_PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size
+_MAX_LISTED = 10
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
     characters = Counter("".join(normalized).replace(" ", ""))
-    missing = Counter({character: count for character, count in characters.items() if character not in pieces})
+    uncovered = Counter({character: count for character, count in characters.items() if character not in pieces})
     token_ids = vocabulary.encode_batch(measured)
     piece_counts = Counter(index for row in token_ids for index in row)
     ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     return TokenStatistics(
         **vars(_measure_rates(normalized, token_ids, vocabulary.unk_id)),
         measured_on=len(measured),
-        character_coverage=1 - missing.total() / max(characters.total(), 1),
+        character_coverage=1 - uncovered.total() / max(characters.total(), 1),
         distinct_characters=len(characters),
-        characters_without_piece=len(missing),
-        most_frequent_without_piece=[character for character, _ in missing.most_common(_LISTED)],
-        longest_pieces=sorted(ordinary, key=lambda piece: (-len(piece), piece))[:_LISTED],
-        most_frequent_pieces=[vocabulary.pieces[index] for index, _ in piece_counts.most_common(_LISTED)],
+        characters_without_piece=len(uncovered),
+        most_frequent_without_piece=[character for character, _ in uncovered.most_common(_MAX_LISTED)],
+        longest_pieces=sorted(ordinary, key=lambda piece: (-len(piece), piece))[:_MAX_LISTED],
+        most_frequent_pieces=[vocabulary.pieces[index] for index, _ in piece_counts.most_common(_MAX_LISTED)],
         pruned=_measure_pruned(vocabulary, measured, normalized),
     )
 
@@ -79,7 +79,7 @@ def _measure_pruned(
     vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
     pruned_by_size: dict[int, SentencePieceVocabulary] = {}
-    for fraction in _SIZE_FRACTIONS:
+    for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
         pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
         pruned_by_size[pruned.size] = pruned
@@ -102,7 +102,7 @@ def _measure_rates(normalized: Sequence[str], token_ids: Sequence[Sequence[int]]
 
 
 def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
-    """Return the statistics as lines for a person; text_name: the text they were measured on, such as "held-out"."""
+    """Return the statistics as lines of text; text_name: the text that was measured, such as "held-out"."""
     coverage = f"{statistics.character_coverage:.4%} of the characters covered"
     if statistics.most_frequent_without_piece:
         coverage += f" (not: {replace_unprintable(' '.join(statistics.most_frequent_without_piece))})"
