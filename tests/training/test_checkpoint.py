@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from albert_cli.errors import CheckpointError
-from albert_cli.model import hub
+from albert_cli.model import weight_files
 from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_checkpoint, save_checkpoint
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
@@ -74,6 +74,6 @@ def test_restore_checkpoint_memory_error_is_raised(
             raise error
 
         with monkeypatch.context() as short:
-            short.setattr(hub, "load_file", fail)
+            short.setattr(weight_files, "load_file", fail)
             with pytest.raises(type(error)):
                 restore_checkpoint(directory, optimizer)
