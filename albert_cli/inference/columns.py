@@ -14,8 +14,10 @@ from albert_cli.tasks.choice_columns import find_choice_columns
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import find_id_column, find_text_columns
 from albert_cli.tasks.data_files import cell_text
+from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
+from albert_cli.tasks.token_classification import TokenClassification
 
 Values = Mapping[str, object]  # a row of a table, or an object of JSON lines: value by column
 RecordMapper = Callable[[Values], dict[str, object]]
@@ -56,8 +58,10 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, finetuned: F
 
 def has_task_keys(task: AnyTask, values: Values) -> bool:
     """Return whether an object of JSON lines has the keys that the task reads without a mapping."""
-    if isinstance(task, Classification):
+    if isinstance(task, Classification | MultiLabelClassification):
         return "text" in values or "text_a" in values
+    if isinstance(task, TokenClassification):
+        return "text" in values or "tokens" in values
     if isinstance(task, Choice):
         return any(key in values for key in _CHOICE_KEYS)
     return "question" in values
@@ -75,7 +79,7 @@ def _trained_columns(finetuned: FinetunedTask | None, columns: Sequence[str]) ->
 
 def _find_roles(task: AnyTask, header: TextTable, settings: TableSettings) -> dict[str, Any]:
     columns = header.columns
-    if isinstance(task, Classification):
+    if isinstance(task, Classification | MultiLabelClassification | TokenClassification):
         texts = find_text_columns(header, settings)
         if task.inputs and len(texts) != task.inputs:
             names = " and ".join(repr(columns[index]) for index in texts)

@@ -8,12 +8,12 @@ from albert_cli import console
 from albert_cli.inference.outputs import SUFFIXES
 from albert_cli.inference.predict import predict_file
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.table import ChoiceTableSource, TextTableSource
+from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 
 
 def find_test_file(task: AnyTask) -> Path | None:
     """Return the test file of a table; None for other tasks and for a table without a readable test file."""
-    if not isinstance(task.source, TextTableSource | ChoiceTableSource):
+    if not isinstance(task.source, TextTableSource | ChoiceTableSource | MultiLabelTableSource):
         return None
     name = task.source.tables.files.get("test")
     if name is None:

@@ -23,6 +23,11 @@ class InputLine:
         """File and line, for messages."""
         return f"{self.file}:{self.number}"
 
+    @property
+    def is_record(self) -> bool:
+        """True if the line has named values: a row of a table or a JSON object."""
+        return self.record is not None or self.file.lower().endswith(".jsonl")
+
     def values(self) -> dict[str, object]:
         """Parse the line as a JSON object; raises `InputError` for anything else."""
         if self.record is not None:
@@ -34,7 +39,7 @@ class InputLine:
 
         `first` and `second` are alternative names; the first that occurs is taken. A field that is absent is None.
         """
-        if self.record is not None or self.file.lower().endswith(".jsonl"):
+        if self.is_record:
             values = self.values()
             return first_of(values, first), first_of(values, second), str(values.get("id", self.number))
         text, tab, rest = self.text.partition("\t")

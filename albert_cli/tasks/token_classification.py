@@ -89,7 +89,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     def example(self, line: InputLine) -> TokenExample:
         """Parse a text, or in JSON `text`, or `tokens` that are joined by blanks."""
-        if line.file.endswith(".jsonl"):
+        if line.is_record:
             return parse_token_object(line.values(), str(line.number), line.where, labeled=False)
         return TokenExample(line.text, split_words(line.text), None, str(line.number))
 

@@ -20,7 +20,7 @@ from albert_cli.model import card, hub
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.tasks.table import ChoiceTableSource, TextTableSource
+from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
@@ -178,7 +178,7 @@ def finetune(
 
 def _input_columns(task: AnyTask, table: TableSettings) -> dict[str, object]:
     """Return the settings that a task checkpoint needs to find the columns of other tables: the names of training."""
-    if isinstance(task.source, TextTableSource):
+    if isinstance(task.source, TextTableSource | MultiLabelTableSource):
         return {"columns": dict(zip(("text", "text_pair"), task.source.names, strict=False))}
     if isinstance(task.source, ChoiceTableSource):
         names = {"text": table.text, "question": table.question, "choices": list(table.choices)}

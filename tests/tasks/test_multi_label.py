@@ -127,6 +127,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Pa
     folder = tmp_path_factory.mktemp("multi")
     write_jsonl(folder / "train.jsonl")
     write_jsonl(folder / "dev.jsonl")
+    (folder / "test.csv").write_text("text\n" + "\n".join(map(sentence, range(3))) + "\n", encoding="utf-8")
     encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
     call = ["finetune", "table", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
     albert(*call, *QUICK, "-s", "optimizer.lr=1e-2", "-s", "schedule.total_steps=12", "-s", "train.eval_every=12")
@@ -146,6 +147,20 @@ def test_predict_multi_label_equals_the_pipeline(model: Path, tmp_path: Path) ->
         assert line["probabilities"] == pytest.approx(expected, abs=2e-5)
         assert line["prediction"] == [name for name in LABELS if expected[name] > 0.5]
     assert len({tuple(line["probabilities"].values()) for line in lines}) > 1
+
+
+def test_finetune_multi_label_predicts_the_test_file(model: Path) -> None:
+    lines = (model / "predictions.test.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("text,prediction") and len(lines) == 4
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_predict_multi_label_table_reads_its_text(model: Path, tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / ("in.csv" if delimiter == "," else "in.tsv")
+    path.write_text(delimiter.join(["number", "text"]) + "\n" + delimiter.join(["1", sentence(1)]) + "\n")
+    albert("predict", model, "--input", path, "--out", tmp_path / "out.jsonl", "--device", "cpu")
+    (line,) = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["number"] == "1" and "probabilities" in json.loads(line)
 
 
 def test_eval_multi_label_scores_the_model(model: Path, tmp_path: Path) -> None:

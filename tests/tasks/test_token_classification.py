@@ -185,6 +185,13 @@ def test_finetune_ner_learns_the_entities(model: Path) -> None:
             assert line["text"][entity["start"] : entity["end"]] == entity["text"]
 
 
+def test_predict_ner_table_reads_its_text(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("number,text\n1,bade wi figo\n")
+    albert("predict", model, "--input", tmp_path / "in.csv", "--out", tmp_path / "out.jsonl", "--device", "cpu")
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert json.loads(line)["number"] == "1"
+
+
 def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
     texts = ["bade wi figo luma ne", "figo  luma kra, bade", "ne", "wi bade-bade ne"]
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
