@@ -19,6 +19,12 @@ from tests.command import albert
 from tests.counting.test_params import MAIN
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two models fit next to each other, whatever terminal runs the tests."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def rows(text: str) -> dict[str, list[str]]:
     """Return the values of each row of a table by its label; columns are at least two spaces apart."""
     found: dict[str, list[str]] = {}

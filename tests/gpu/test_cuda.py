@@ -33,6 +33,7 @@ from tests.helpers.benchmarks import run_benchmark
 from tests.helpers.jobs import MakeJob, make_loop
 from tests.model.shapes import random_batch
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SHAPE = ModelConfig(
     vocab_size=500,
