@@ -88,7 +88,7 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # errors of the decompressors have no number
             raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
-        raise InputError(f"{path}: compressed file is damaged or incomplete ({error})", "copy it again") from error
+        raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
 
 
 def free_bytes(path: Path) -> int:

@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.model import Precision, open_for_inference
-from albert_cli.inference.predict import print_lengths
+from albert_cli.inference.predict import InferenceSummary, print_lengths
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
@@ -38,22 +38,11 @@ _TEXTS = Classification(name="", title="", metrics=(), inputs=0)  # reads one te
 
 
 @dataclass(frozen=True)
-class EncodingSummary:
+class EncodingSummary(InferenceSummary):
     """The result of encoding a file; `dimensions` is the width of a vector."""
 
-    out: str | None
-    lines: int
-    seconds: float
-    lines_per_second: float
-    truncated: int
-    longest: int
-    precision: str
     dimensions: int
     pooling: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON values."""
-        return asdict(self)
 
 
 def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:

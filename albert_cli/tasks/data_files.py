@@ -12,10 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.lines import check_characters, reject_utf16
 from albert_cli.text.records import iter_csv_rows, iter_json_objects, iter_parquet_rows, parse_json
-from albert_cli.text.source_parts import SourcePart, translate_read_errors
+from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
 
 _SAVE_AS_CSV = "save it as CSV (UTF-8) from the spreadsheet program"

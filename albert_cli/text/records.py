@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.remote_files import open_remote
-from albert_cli.text.source_parts import SourcePart, ensure_unmodified, translate_read_errors
+from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
 JsonObject: TypeAlias = dict[str, Any]  # of the user: its fields are checked where they are read
 

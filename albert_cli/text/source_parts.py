@@ -8,7 +8,6 @@ import hashlib
 import io
 import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from albert_cli.errors import InputError
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.remote_files import open_remote, read_signature
 from albert_cli.text.sources import TextSource
@@ -98,21 +98,6 @@ def file_signature(path: Path) -> FileSignature:
     with translate_read_errors(path):
         status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-@contextmanager
-def translate_read_errors(path: Path | str) -> Iterator[None]:
-    """Turn errors of the operating system and of the decompressors into an `InputError` that names the file."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file or folder", "check its name") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path}: is a folder", "name a file") from error
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the decompressors' errors have no number
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
-        raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
 
 
 @contextmanager
