@@ -18,6 +18,9 @@ PACKAGE = "albert-cli"
 # Descriptions of the extras, shown if one is not installed.
 EXTRAS = {
     "tensorboard": "TensorBoard: curves of a run while it trains",
+    "wandb": "Weights & Biases: curves of a run (train.track)",
+    "mlflow": "MLflow: curves of a run (train.track)",
+    "trackio": "trackio: curves of a run (train.track)",
     "onnx": "ONNX: export of a model (albert export)",
     "tf": "TensorFlow: conversion of TensorFlow checkpoints (albert convert)",
     "remote": "fsspec's file systems: sources on s3://, gs:// and https://",

@@ -17,7 +17,7 @@ import pytest
 
 from albert_cli import __version__, config, errors
 from albert_cli.cli import EPILOGUE, app
-from albert_cli.cli.app import report_error
+from albert_cli.cli.app import STAGES, report_error
 from tests.command import QUICK, TINY, albert, pretrained, write_table
 
 VERBS = (
@@ -44,6 +44,15 @@ def test_help_of_every_verb(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     assert f"Example: albert {' '.join(verb)}" in said.out
     assert all(option in said.out for option in ("--json", "--quiet", "--debug"))
     assert said.err == ""
+
+
+def test_help_groups_commands_by_stage() -> None:
+    lines = albert("--help").out.splitlines()
+    headings = [line.strip("╭─╮ ") for line in lines if line.startswith("╭─")]
+    assert headings == ["Options", *STAGES]
+    commands = [line.split()[1] for line in lines if re.match(r"│ [a-z]", line)]
+    assert commands[:5] == ["quickstart", "doctor", "vocab", "data", "pretrain"]
+    assert set(commands) == {*VERBS, "bench", "recipes"}
 
 
 def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

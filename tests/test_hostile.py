@@ -29,6 +29,7 @@ from albert_cli.text.corpus import read_documents
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.log import RunLog
+from albert_cli.training.trackers import open_trackers
 from tests.command import albert
 
 # What a terminal would obey: a title, a deletion, an eight-bit control code, a text turned around.
@@ -230,7 +231,7 @@ def test_a_file_whose_name_speaks_to_terminals_and_lies_about_memory(nasty_file:
 
 def test_names_in_curves_hold_nothing_that_is_obeyed(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    log = RunLog(tmp_path, 0, None)
+    log = RunLog(tmp_path, 0, None, open_trackers(tmp_path, 0, (), {}))
     log.write_evaluation(TrainState(step=1), {f"{NASTY}/mlm_loss": 1.0})
     log.close()
     (tag,) = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ParamSpec
 
 import typer
+import typer.core
 
 from albert_cli import __version__, console, ranks
 from albert_cli.errors import AlbertError, InputError, Interrupted
@@ -29,11 +30,35 @@ EPILOGUE = (
     "130 interrupted with nothing to save."
 )
 _MAX_MESSAGE_LENGTH = 800  # characters
-app = typer.Typer(name="albert", epilog=EPILOGUE, no_args_is_help=True, pretty_exceptions_enable=False)
+
+# The headings of `albert --help`, in their order.
+STAGES = (
+    "Start here",
+    "Prepare text",
+    "Pretrain",
+    "Fine-tune and score",
+    "Use a model",
+    "Look inside",
+    "The paper",
+    "This machine and recipes",
+)
+
+
+class _ByStage(typer.core.TyperGroup):
+    """The commands in the order of their stages, and within a stage in the order of their registration."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        def stage(name: str) -> int:
+            return STAGES.index(getattr(self.commands[name], "rich_help_panel", STAGES[-1]))
+
+        return sorted(self.commands, key=stage)
+
+
+app = typer.Typer(name="albert", cls=_ByStage, epilog=EPILOGUE, no_args_is_help=True, pretty_exceptions_enable=False)
 recipes_app = typer.Typer(help="List, show, copy and validate recipes.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
-app.add_typer(recipes_app, name="recipes")
+app.add_typer(bench_app, name="bench", rich_help_panel=STAGES[-1])
+app.add_typer(recipes_app, name="recipes", rich_help_panel=STAGES[-1])
 
 # The beginning of torch's messages about failed allocations; later words may come from a file's name.
 _OUT_OF_MEMORY = re.compile(
@@ -57,8 +82,13 @@ def _root(
     """From raw text to a scored, shareable ALBERT encoder."""
 
 
-def verb(target: typer.Typer, name: str | None = None) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Register a function as a command whose errors become one line, a hint and an exit code."""
+def verb(
+    target: typer.Typer, name: str | None = None, *, stage: str | None = None
+) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a function as a command whose errors become one line, a hint and an exit code.
+
+    `stage` is the heading of the command in `albert --help`.
+    """
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
@@ -70,7 +100,7 @@ def verb(target: typer.Typer, name: str | None = None) -> Callable[[Callable[P, 
             except BaseException as error:
                 raise typer.Exit(report_error(error)) from None
 
-        target.command(name)(run)
+        target.command(name, rich_help_panel=stage)(run)
         return run
 
     return register

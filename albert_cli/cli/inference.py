@@ -34,7 +34,7 @@ def _check_destination(out: Path | None, input_file: str, results: str) -> Path 
     return check_output_file(out)
 
 
-@verb(app)
+@verb(app, stage="Use a model")
 def predict(
     checkpoint: Annotated[str, typer.Argument(help="A task checkpoint.")],
     input_file: InputFile,
@@ -68,7 +68,7 @@ def predict(
         console.print_result(result.to_json(), f"{out}: {result.lines:,} lines, {speed}")
 
 
-@verb(app)
+@verb(app, stage="Use a model")
 def encode(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     input_file: InputFile,
@@ -102,7 +102,7 @@ def encode(
         )
 
 
-@verb(app, name="fill-mask")
+@verb(app, name="fill-mask", stage="Use a model")
 def fill_mask(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts with one or more [MASK].")],
@@ -123,7 +123,7 @@ def fill_mask(
     console.print_result(result.to_json(), verb_module.format_guesses(result))
 
 
-@verb(app)
+@verb(app, stage="Use a model")
 def convert(
     checkpoint: Annotated[
         str, typer.Argument(help="Safetensors, pytorch_model.bin or a TensorFlow checkpoint: a directory or a Hub id.")
@@ -145,7 +145,7 @@ def convert(
     console.print_result(asdict(result), verb_module.format_conversion(result))
 
 
-@verb(app)
+@verb(app, stage="Use a model")
 def export(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],

@@ -16,7 +16,7 @@ from albert_cli.errors import ConfigError
 _SECONDS_BETWEEN_STATUS = 10
 
 
-@verb(app)
+@verb(app, stage="Look inside")
 def params(
     names: Annotated[
         list[str] | None,
@@ -57,7 +57,7 @@ def params(
     console.print_result(*tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown))
 
 
-@verb(app)
+@verb(app, stage="Look inside")
 def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, results and data, at any depth.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
@@ -84,7 +84,7 @@ def report(
     console.print_result(vars(summary), f"{files}: {counts}")
 
 
-@verb(app)
+@verb(app, stage="Start here")
 def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
     smoke: Annotated[bool, typer.Option("--smoke", help="Run a smaller version in under a minute.")] = False,
@@ -103,7 +103,7 @@ def quickstart(
     console.print_result(result, format_summary(result))
 
 
-@verb(app)
+@verb(app, stage="Start here")
 def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Show versions, devices, memory, and what each missing extra would install.
 
@@ -114,7 +114,7 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) 
     console.print_result(*describe_environment())
 
 
-@verb(app)
+@verb(app, stage="Look inside")
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="An output directory of data, pretrain, eval, …")],
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until everything is done.")] = False,

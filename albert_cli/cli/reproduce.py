@@ -14,7 +14,7 @@ from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Ov
 from albert_cli.errors import ConfigError
 
 
-@verb(app)
+@verb(app, stage="The paper")
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="Name or TOML file of an experiment; see --list.")] = None,
     scale: Annotated[
@@ -113,7 +113,7 @@ def reproduce(
     console.print_result(*result)
 
 
-@verb(app)
+@verb(app, stage="Look inside")
 def probe(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     data: Annotated[Path, typer.Option(help="Data directory whose held-out text is scored.")],

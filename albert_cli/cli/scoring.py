@@ -62,7 +62,7 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
     console.print_result(result.to_json(), tables.format_result(result))
 
 
-@verb(app, name="eval")
+@verb(app, name="eval", stage="Fine-tune and score")
 def evaluate(
     task: Annotated[
         str,
@@ -144,7 +144,7 @@ def evaluate(
     _print_scores(run, request, cluster)
 
 
-@verb(app)
+@verb(app, stage="Fine-tune and score")
 def search(
     task: TaskName,
     lists: Annotated[
@@ -185,7 +185,7 @@ def search(
     _print_scores(lambda: verb_module.search_grid(task, request, lists, out), request, cluster)
 
 
-@verb(app)
+@verb(app, stage="Fine-tune and score")
 def ensemble(
     task: TaskName,
     directories: Annotated[

@@ -39,7 +39,7 @@ JoinLines = Annotated[
 ]
 
 
-@verb(app)
+@verb(app, stage="Prepare text")
 def vocab(
     sources: Sources,
     out: Out,
@@ -108,7 +108,7 @@ def vocab(
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 
-@verb(app)
+@verb(app, stage="Prepare text")
 def data(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
@@ -148,7 +148,7 @@ def data(
     console.print_result(report.to_json(), report.format())
 
 
-@verb(app, name="inspect")
+@verb(app, name="inspect", stage="Look inside")
 def inspect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,

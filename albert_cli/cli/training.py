@@ -25,7 +25,7 @@ from albert_cli.cli.options import (
 )
 
 
-@verb(app)
+@verb(app, stage="Pretrain")
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; see `albert recipes list`.")],
     data: Annotated[Path, typer.Option(help="Data directory.")],
@@ -79,7 +79,7 @@ def pretrain(
         console.print_result(result.as_json(), result.as_text())
 
 
-@verb(app)
+@verb(app, stage="Fine-tune and score")
 def finetune(
     task: Annotated[
         str, typer.Argument(help="A task of GLUE (cola … wnli), squad1, squad2, race, table, or a recipe.")

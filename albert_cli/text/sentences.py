@@ -10,12 +10,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 from unicodedata import category, combining
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
+_STOPS = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
 _CLAUSE_ENDS = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")
@@ -48,16 +50,18 @@ def split_paragraphs(text: str) -> list[str]:
 
 def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[str]:
     """Split paragraphs with single spaces, as `split_paragraphs` returns them, into sentences."""
+    segment = _load_segmenter()
     sentences: list[str] = []
     for paragraph in paragraphs:
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
-            for sentence in _segment(part, language):
-                if len(sentence) <= _SHORTEST_LIMIT and sentence.isascii():
-                    stripped = sentence.strip()
-                    sentences += [stripped] if stripped else []
-                else:
+            has_stops = not part.isascii() and _STOPS.search(part) is not None
+            limit = _USUAL_LENGTHS.longest if part.isascii() else _SHORTEST_LIMIT
+            for sentence in segment(language, part):
+                if has_stops or len(sentence) > limit:
                     sentences += _split_further(sentence)
+                elif stripped := sentence.strip():
+                    sentences.append(stripped)
     return sentences
 
 
@@ -69,12 +73,12 @@ class _Lengths(NamedTuple):
 
 
 _SHORTEST_LIMIT = 200
+_USUAL_LENGTHS = _Lengths(1000, 200)
 
 
 def _split_further(sentence: str) -> Iterator[str]:
     """Yield a sentence of `sentencex`, or its parts, without white space at their ends; nothing for blank ones."""
-    parts = [sentence] if sentence.isascii() else _AFTER_STOPS.split(sentence)
-    for part in parts:
+    for part in _AFTER_STOPS.split(sentence) if _STOPS.search(sentence) else [sentence]:
         stripped = part.strip()
         if len(stripped) > _SHORTEST_LIMIT:
             yield from _split_clauses(stripped, _choose_lengths(stripped))
@@ -83,11 +87,13 @@ def _split_further(sentence: str) -> Iterator[str]:
 
 
 def _choose_lengths(sentence: str) -> _Lengths:
+    if sentence.isascii():
+        return _USUAL_LENGTHS
     if len(_SCRIPTS_WITHOUT_STOPS.findall(sentence)) > len(sentence) // 2:
         return _Lengths(_SHORTEST_LIMIT, 60)
     if len(_CHINESE_AND_JAPANESE.findall(sentence)) > len(sentence) // 2:
         return _Lengths(300, 60)
-    return _Lengths(1000, 200)
+    return _USUAL_LENGTHS
 
 
 def _split_clauses(sentence: str, lengths: _Lengths) -> Iterator[str]:
@@ -121,16 +127,20 @@ def _character_boundary(text: str, limit: int) -> int:
     return limit
 
 
-def _segment(paragraph: str, language: str) -> list[str]:
-    """Split with sentencex or, if it panics, at sentence-ending marks; it panics in a no-break space, for example."""
+@cache
+def _load_segmenter() -> Callable[[str, str], list[str]]:
+    """Return sentencex's function; where it panics, in a no-break space for example, stops end the sentences."""
     from sentencex import segment
 
-    try:
-        return list(segment(language, paragraph))
-    except BaseException as error:  # a Rust panic is not an `Exception`
-        if type(error).__name__ != "PanicException":
-            raise
-        return split_at_stops(paragraph)
+    def segment_safely(language: str, paragraph: str) -> list[str]:
+        try:
+            return list(segment(language, paragraph))
+        except BaseException as error:  # a Rust panic is not an `Exception`
+            if type(error).__name__ != "PanicException":
+                raise
+            return split_at_stops(paragraph)
+
+    return segment_safely
 
 
 def split_long_text(text: str, max_characters: int) -> Iterator[str]:

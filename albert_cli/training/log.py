@@ -1,21 +1,18 @@
-"""The log of a run: means of its steps, speed, evaluations and hints, as JSON lines and for TensorBoard."""
+"""The log of a run: means of its steps, speed, evaluations and hints, as JSON lines and for trackers."""
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from albert_cli import console, journal, store
+from albert_cli import console, journal
 from albert_cli.training.checkpoint import TrainState
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from albert_cli.training.trackers import Trackers
 
 # Every hint of a run, with the fields that its rule fills in.
 _HINTS: Final = {
@@ -164,20 +161,13 @@ class LossHints:
 
 
 class RunLog:
-    """Rank 0's `metrics.jsonl`, the same curves for TensorBoard, and hints; opening it drops records after `step`."""
+    """Rank 0's `metrics.jsonl`, the same curves for trackers, and hints; opening it drops records after `step`."""
 
-    def __init__(self, out: Path, step: int, hints: LossHints | None) -> None:
+    def __init__(self, out: Path, step: int, hints: LossHints | None, trackers: Trackers) -> None:
         self._journal = journal.Journal(out / journal.JOURNAL)
         self._hints = hints
-        self._curves = out / "tensorboard"
-        self._board: SummaryWriter | None = None
+        self._trackers = trackers
         self._journal.truncate_after(step)
-        if importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # TensorBoard hides what an interrupted run wrote after the resumed step.
-            with store.translate_os_errors(self._curves):
-                self._board = SummaryWriter(str(self._curves), purge_step=step + 1)
         if hints is not None and self._journal.path.exists():
             for record in journal.read_journal(self._journal.path):
                 hints.observe(record)
@@ -199,12 +189,7 @@ class RunLog:
 
     def _write(self, curves: str, record: Mapping[str, object], state: TrainState, values: Mapping[str, float]) -> None:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
-        if self._board is None:
-            return
-        with store.translate_os_errors(self._curves):
-            for name, value in values.items():
-                tag = console.strip_control_chars(f"{curves}/{name}")
-                self._board.add_scalar(tag, value, state.step)
+        self._trackers.write({f"{curves}/{name}": value for name, value in values.items()}, state.step)
 
     def sync(self) -> None:
         """Flush the journal to the disk."""
@@ -213,9 +198,7 @@ class RunLog:
     def close(self) -> None:
         """Flush and close the files."""
         self._journal.close()
-        if self._board is not None:
-            with store.translate_os_errors(self._curves):
-                self._board.close()
+        self._trackers.close()
 
 
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:

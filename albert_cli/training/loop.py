@@ -35,6 +35,7 @@ from albert_cli.training.log import LossHints, RunLog, StepWindow, progress_suff
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.reduction import reduce_during_backward, reduce_gradients
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.trackers import open_trackers
 
 DIVERGED_FILE: Final = "diverged.json"
 _STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warmup; the last checkpoint is intact"
@@ -188,7 +189,9 @@ class Loop(Generic[BatchT]):
         if self.group.rank != 0:
             yield None
             return
-        with contextlib.closing(RunLog(self.out, self.state.step, self.hints)) as log:
+        settings = self.job.settings
+        trackers = open_trackers(self.out, self.state.step, settings.train.track, config.to_toml_values(settings))
+        with contextlib.closing(RunLog(self.out, self.state.step, self.hints, trackers)) as log:
             yield log
 
     def steps(self, log: RunLog | None, shown: int | None) -> Generator[StepResult]:

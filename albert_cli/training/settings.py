@@ -116,7 +116,8 @@ class TrainSettings:
     in the run's recipe. `checkpoint_activations` saves only the input of each block and computes the block again in the
     backward pass: a third slower, the same numbers. `deterministic` uses only GPU kernels whose bits are reproducible,
     so a resumed run ends in the bytes of an uninterrupted one; on a CPU that is always so. `communication` is the
-    precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds.
+    precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds. `track` names the
+    services that show the curves, besides TensorBoard (`training/trackers.py`).
     """
 
     seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones sample the held-out examples
@@ -134,6 +135,7 @@ class TrainSettings:
     checkpoint_activations: bool = False
     deterministic: bool = False
     communication: Literal["fp32", "bf16"] = "fp32"
+    track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
 
     def __post_init__(self) -> None:
         self.save_interval()
@@ -151,7 +153,7 @@ AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 # Keys that may differ in a resumed run because they change nothing but rounding.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
-    "train.threads", "evaluation",
+    "train.threads", "train.track", "evaluation",
 )  # fmt: skip
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

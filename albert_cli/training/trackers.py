@@ -1,0 +1,225 @@
+"""Trackers show the curves of a run elsewhere: TensorBoard, Weights & Biases, MLflow, trackio.
+
+TensorBoard is used wherever it is installed; `train.track` names the others. Projects and servers are chosen by the
+environment variables of each tool (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, `TRACKIO_DIR`, …). `metrics.jsonl` has every
+value, so a tracker that fails is reported once and closed, and training continues.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from albert_cli import console, store
+from albert_cli.errors import AlbertError, ConfigError
+
+PROJECT: Final = "albert"  # unless an environment variable of the tool names another one
+IDS: Final = "trackers.json"  # each tracker's identifier of this run, so that a resumed run continues its curves
+
+
+class Tracker(Protocol):
+    """A place that shows curves; `run_id` is its identifier of the run."""
+
+    name: str
+    run_id: str
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+
+    def close(self) -> None:
+        """Write what is buffered."""
+
+
+class TensorBoard:
+    """Event files in `RUN/tensorboard`; an error of the disk ends the run, as everywhere else in its directory."""
+
+    name = "tensorboard"
+    run_id = ""
+
+    def __init__(self, out: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._directory = out / "tensorboard"
+        # TensorBoard hides what an interrupted run wrote after the resumed step.
+        with store.translate_os_errors(self._directory):
+            self._writer = SummaryWriter(str(self._directory), purge_step=step + 1)
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        with store.translate_os_errors(self._directory):
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        with store.translate_os_errors(self._directory):
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases; with `WANDB_MODE=offline` it is written to `RUN/wandb`, for `wandb sync`."""
+
+    name = "wandb"
+
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+        import wandb
+
+        self.run_id = run_id or uuid.uuid4().hex
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        settings = wandb.Settings(silent=True, console="off")  # the terminal shows our own progress
+        self._run = wandb.init(
+            project=project,
+            id=self.run_id,
+            name=str(out),
+            dir=out,
+            resume="allow",
+            config=dict(recipe),
+            settings=settings,
+        )
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve; Weights & Biases ignores steps before the last one that it has."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self._run.finish()
+
+
+class MLflow:
+    """A run of MLflow, on the server or in the store that `MLFLOW_TRACKING_URI` names."""
+
+    name = "mlflow"
+
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        if run_id is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            experiment = self._client.get_experiment_by_name(name)
+            experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+            run_id = self._client.create_run(experiment_id, run_name=str(out)).info.run_id
+            values = [Param(key, str(value)) for key, value in _flatten(recipe).items()]
+            self._client.log_batch(run_id, params=values)
+        else:
+            self._client.update_run(run_id, status="RUNNING")
+        self.run_id = run_id
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        for name, value in values.items():
+            self._client.log_metric(self.run_id, name, value, step=step)
+
+    def close(self) -> None:
+        """Mark the run as ended."""
+        self._client.set_terminated(self.run_id)
+
+
+class Trackio:
+    """A run of trackio, in the folder that `TRACKIO_DIR` names."""
+
+    name = "trackio"
+
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+        import trackio
+
+        self.run_id = run_id or f"{out.name}-{uuid.uuid4().hex[:8]}"
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        with redirect_stdout(sys.stderr):  # stdout has our own result, and `--json` allows nothing else
+            self._finish: Callable[[], None] = trackio.finish  # `Run.finish` would run again when Python exits
+            self._run = trackio.init(project=project, name=self.run_id, resume="allow", config=dict(recipe))
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        with redirect_stdout(sys.stderr):
+            self._finish()
+
+
+_CLASSES: Final[Mapping[str, Callable[[Path, str | None, Mapping[str, Any]], Tracker]]] = {
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+    "trackio": Trackio,
+}
+_HINTS: Final = {
+    "wandb": "run `wandb login`, or set WANDB_MODE=offline and run `wandb sync` later",
+    "mlflow": "set MLFLOW_TRACKING_URI to a server or a database that this machine reaches",
+    "trackio": "set TRACKIO_DIR to a folder that can be written",
+}
+
+
+class Trackers:
+    """All trackers of a run; one that fails is reported and left out, because the journal has every value."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve; control characters in its name are replaced."""
+        clean = {console.strip_control_chars(name): value for name, value in values.items()}
+        for tracker in tuple(self._trackers):
+            try:
+                tracker.write(clean, step)
+            except AlbertError:
+                raise
+            except Exception as error:  # any error of a server or a library
+                self._trackers.remove(tracker)
+                console.warn(f"{tracker.name}: {_first_line(error)}; its curves end at step {step}, training continues")
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        for tracker in self._trackers:
+            try:
+                tracker.close()
+            except AlbertError:
+                raise
+            except Exception as error:  # any error of a server or a library
+                console.warn(f"{tracker.name}: {_first_line(error)}; its last points may be missing")
+
+
+def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, Any]) -> Trackers:
+    """Open TensorBoard if it is installed, and the named trackers; a resumed run continues its curves.
+
+    Raises `ConfigError` if a tracker is not installed or cannot start, for example without a login.
+    """
+    trackers: list[Tracker] = []
+    if importlib.util.find_spec("tensorboard") is not None:
+        trackers.append(TensorBoard(out, step))
+    if not names:
+        return Trackers(trackers)
+    ids = {key: str(value) for key, value in store.read_json(out / IDS).items()} if (out / IDS).exists() else {}
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"train.track: {name} is not installed", f"pip install 'albert-cli[{name}]'")
+        try:
+            trackers.append(_CLASSES[name](out, ids.get(name), recipe))
+        except Exception as error:
+            raise ConfigError(f"train.track: {name} does not start: {_first_line(error)}", _HINTS[name]) from error
+    store.write_json(out / IDS, ids | {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id})
+    return Trackers(trackers)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Return `{"train.seed": 1, …}` for nested sections."""
+    flat: dict[str, object] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

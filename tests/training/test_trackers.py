@@ -1,0 +1,159 @@
+"""Trackers: what is logged is what the journal has, in the files that each tool reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli import journal
+from albert_cli.errors import ConfigError
+from albert_cli.training.pretrain import pretrain
+from albert_cli.training.trackers import IDS, Trackers, open_trackers
+
+
+def train_losses(run: Path) -> list[tuple[int, float]]:
+    """The steps and losses of a run's journal."""
+    return [(r["step"], r["loss"]) for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
+
+
+def assert_curve_of_journal(curve: list[tuple[int, float]], run: Path) -> None:
+    """The points of a tracker are those of the journal, which rounds to six digits."""
+    steps, losses = zip(*train_losses(run), strict=True)
+    assert [step for step, _ in curve] == list(steps)
+    assert [loss for _, loss in curve] == pytest.approx(losses, rel=1e-5)
+
+
+def leveldb_log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a file in LevelDB's log format, after wandb's header of seven bytes."""
+    position, parts = 7, b""
+    while position + 7 <= len(data):
+        room = 32768 - position % 32768  # a record's header is not split across blocks of this size
+        if room < 7:
+            position += room
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield parts
+            parts = b""
+
+
+def test_run_writes_tensorboard_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = tmp_path / "run"
+    pretrain(str(recipe), tiny_data, run, device="cpu")
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert {"train/loss", "train/mlm_accuracy", "train/mfu", "heldout/mlm_loss"} <= set(events.Tags()["scalars"])
+    curve = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert_curve_of_journal(curve, run)
+
+
+def test_run_writes_mlflow_curves(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    run = tmp_path / "run"
+    pretrain(str(recipe), tiny_data, run, ['train.track=["mlflow"]'], device="cpu")
+    client = mlflow.tracking.MlflowClient()
+    run_id = json.loads((run / IDS).read_text())["mlflow"]
+    curve = [(m.step, m.value) for m in client.get_metric_history(run_id, "train/loss")]
+    assert_curve_of_journal(curve, run)
+    logged = client.get_run(run_id)
+    assert logged.info.status == "FINISHED" and logged.data.params["train.batch_size"]
+
+
+def test_run_writes_trackio_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    run = tmp_path / "run"
+    arguments = [
+        "pretrain",
+        recipe,
+        "--data",
+        tiny_data,
+        "--out",
+        run,
+        "-s",
+        'train.track=["trackio"]',
+        "--device",
+        "cpu",
+    ]
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}  # read when trackio is imported
+    command = [sys.executable, "-m", "albert_cli", *map(str, arguments), "--json"]
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert json.loads(printed)["steps"] == train_losses(run)[-1][0]
+    with sqlite3.connect(tmp_path / "trackio" / "albert.db") as database:
+        rows = [(step, json.loads(text)) for step, text in database.execute("SELECT step, metrics FROM metrics")]
+    curve = [(step, values["train/loss"]) for step, values in rows if "train/loss" in values]
+    assert_curve_of_journal(sorted(curve), run)
+
+
+def test_run_writes_wandb_curves(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: Any = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    pretrain(str(recipe), tiny_data, run, ['train.track=["wandb"]'], device="cpu")
+    (file,) = run.glob("wandb/offline-run-*/*.wandb")
+    points: dict[int, dict[str, Any]] = {}
+    for data in leveldb_log_records(file.read_bytes()):
+        record = messages.Record.FromString(data)
+        values = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
+        if values:
+            points[values["_step"]] = values
+    curve = [(step, v["train/loss"]) for step, v in points.items() if "train/loss" in v]
+    assert_curve_of_journal(curve, run)
+
+
+def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    for step in (0, 1):
+        trackers = open_trackers(tmp_path, step, ["mlflow"], {"train": {"seed": 1}})
+        trackers.write({"train/loss": 2.0 - step}, step)
+        trackers.close()
+    run_id = json.loads((tmp_path / IDS).read_text())["mlflow"]
+    history = mlflow.tracking.MlflowClient().get_metric_history(run_id, "train/loss")
+    assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
+
+
+def test_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"train\.track: wandb is not installed") as error:
+        open_trackers(tmp_path, 0, ["wandb"], {})
+    assert error.value.hint == "pip install 'albert-cli[wandb]'"
+
+
+def test_failing_tracker_is_reported_once_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken:
+        name = "broken"
+        run_id = ""
+        calls = 0
+
+        def write(self, values: object, step: int) -> None:
+            self.calls += 1
+            raise ConnectionError("no server\nat all")
+
+        def close(self) -> None:
+            raise AssertionError
+
+    broken = Broken()
+    trackers = Trackers([broken])
+    trackers.write({"train/loss": 1.0}, 7)
+    trackers.write({"train/loss": 1.0}, 8)
+    trackers.close()
+    assert broken.calls == 1
+    assert capsys.readouterr().err == ("warning: broken: no server; its curves end at step 7, training continues\n")
