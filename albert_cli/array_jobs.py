@@ -1,6 +1,6 @@
 """Divide work among the jobs of a Slurm or Kubernetes array (`--task`).
 
-A job's share is counted from the whole array, also if only some of its jobs run again: the first jobs record the
+A job's part is computed from the whole array, also if only some of its jobs run again: the first jobs record the
 array's size in the output directory.
 """
 

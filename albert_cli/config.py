@@ -68,7 +68,7 @@ def find_recipe(name: str) -> Path:
     raise ConfigError(f"no recipe is called {name!r}", hint)
 
 
-def suggest(word: str, names: Sequence[str] | Mapping[str, Any]) -> str | None:
+def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
     """Return a "did you mean" hint, or None if no name is similar; of a path, its last part is compared too."""
     by_short_name = {full.rsplit("/", 1)[-1]: full for full in names} | {full: full for full in names}
     similar = difflib.get_close_matches(word, list(by_short_name), n=1, cutoff=0.6)
@@ -93,7 +93,7 @@ def read_recipe(name: str, *children: Path) -> dict[str, Any]:
     return merge_values(read_recipe(str(parent_path), *children, path.resolve()), values)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, object]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -105,7 +105,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _is_empty(values: Mapping[str, Any]) -> bool:
+def _is_empty(values: Mapping[str, object]) -> bool:
     return all(isinstance(value, Mapping) and _is_empty(value) for value in values.values())
 
 
@@ -120,7 +120,7 @@ def _find_parent(path: Path, parent: str) -> Path:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
 
 
-def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, Any]:
     """Return `base` with the values of `over`, section by section."""
     excluded = {EXCLUSIVE_KEYS[key] for key in over if key in EXCLUSIVE_KEYS}
     merged = {key: value for key, value in base.items() if key not in excluded}
@@ -133,24 +133,25 @@ def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def parse_override(text: str) -> dict[str, Any]:
+def parse_override(text: str) -> dict[str, object]:
     """Parse one `-s section.key=value` into a nested dictionary; the value is TOML, or a bare string."""
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
         raise ConfigError(f"-s {text}: expected section.key=value", "for example -s optimizer.lr=1e-3")
     try:
-        leaf: Any = tomllib.loads(f"value = {value}")["value"]
+        leaf: object = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         leaf = value.strip()
-    for part in reversed(parts):
-        leaf = {part: leaf}
-    return dict(leaf)
+    nested = {parts[-1]: leaf}
+    for part in reversed(parts[:-1]):
+        nested = {part: nested}
+    return nested
 
 
-def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a recipe's values with every `-s section.key=value` applied; the last one of a key counts."""
-    over: dict[str, Any] = {}
+    over: dict[str, object] = {}
     for text in overrides:
         over = merge_values(over, parse_override(text))
     return merge_values(values, over)
@@ -166,14 +167,14 @@ def read_description(path: Path) -> str:
 # ---------------------------------------------------------------- validation
 
 
-def load_recipe(schema: type[T], recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> T:
+def load_recipe(schema: type[T], recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> T:
     """Read a recipe (a name, a path, or values) with overrides into a frozen dataclass; raise `ConfigError`."""
     values = read_recipe(recipe) if isinstance(recipe, str) else recipe
     origin = recipe if isinstance(recipe, str) else "recipe"
     return validate_recipe(schema, apply_overrides(values, overrides), origin)
 
 
-def validate_recipe(schema: type[T], values: Mapping[str, Any], origin: str, section: str = "") -> T:
+def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, section: str = "") -> T:
     """Check nested dictionaries against a dataclass: strict types, no unknown keys; raise `ConfigError`.
 
     origin: the recipe's name, which begins the message. section: the name of the section that the values are from.
@@ -196,10 +197,10 @@ def _recipe_model(schema: Hashable) -> type[BaseModel]:
     from pydantic import ConfigDict, create_model
 
     settings = ConfigDict(strict=True, extra="forbid")
-    return create_model("Recipe", __config__=settings, recipe=(cast(type[Any], schema), ...))
+    return create_model("Recipe", __config__=settings, recipe=(cast(type[object], schema), ...))
 
 
-def _translate_validation_error(schema: type[Any], error: ValidationError, section: str) -> ConfigError:
+def _translate_validation_error(schema: type[object], error: ValidationError, section: str) -> ConfigError:
     """Translate pydantic's first finding, unknown keys before others, into a message with the key's full name."""
     findings = error.errors()
     unknown = [finding for finding in findings if finding["type"] == "unexpected_keyword_argument"]
@@ -214,7 +215,7 @@ def _translate_validation_error(schema: type[Any], error: ValidationError, secti
     return ConfigError(f"{key} is {first['input']!r}: {reason}")
 
 
-def _unknown_key_error(schema: type[Any], finding: ErrorDetails, section: str) -> ConfigError:
+def _unknown_key_error(schema: type[object], finding: ErrorDetails, section: str) -> ConfigError:
     *sections, key = (part for part in finding["loc"][1:] if isinstance(part, str))
     siblings = _keys_at(schema, sections)
     nested = [f"{name}.{key}" for name in siblings if key in _keys_at(schema, [*sections, name])]
@@ -239,7 +240,7 @@ def _keys_at(schema: object, path: Sequence[str]) -> list[str]:
     return _keys_at(hints[name], rest)
 
 
-def _find_dataclass(hint: object) -> type[Any] | None:
+def _find_dataclass(hint: object) -> type[object] | None:
     """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`."""
     candidates = (hint, *typing.get_args(hint))
     return next((t for t in candidates if isinstance(t, type) and dataclasses.is_dataclass(t)), None)
@@ -259,10 +260,10 @@ def prefix_errors(origin: str) -> Iterator[None]:
 
 def to_toml_values(settings: object) -> dict[str, Any]:
     """Return a dataclass, or a mapping, as nested dictionaries and lists of TOML's types, without None."""
-    return dict(_to_toml_value(settings))
+    return dict(cast(Mapping[str, object], _to_toml_value(settings)))
 
 
-def _to_toml_value(value: Any) -> Any:
+def _to_toml_value(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
@@ -270,17 +271,6 @@ def _to_toml_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_to_toml_value(inner) for inner in value]
     return value
-
-
-def default_values(schema: type[Any]) -> dict[str, Any]:
-    """Return all defaults of a dataclass that are not None, as `to_toml_values` writes them."""
-    defaults = {}
-    for field in dataclasses.fields(schema):
-        if field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory()
-        elif field.default is not dataclasses.MISSING:
-            defaults[field.name] = field.default
-    return to_toml_values(defaults)
 
 
 def dump_toml(settings: object) -> str:
@@ -295,7 +285,7 @@ def format_toml_value(value: object) -> str:
     return tomli_w.dumps({"value": value}).strip().removeprefix("value = ")
 
 
-def list_differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def list_differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     """Yield lines `section.key: old -> new` for all differences between two recipes."""
     for key in sorted({*old, *new}):
         old_value = old.get(key)

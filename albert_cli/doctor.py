@@ -10,7 +10,6 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from albert_cli import __version__, console, machine
 
@@ -33,20 +32,20 @@ EXTRAS = {
 
 @dataclass
 class _Requirements:
-    """Installed versions, and missing packages: those that albert needs, and those of extras by name."""
+    """Installed versions, and missing packages: of albert itself, and of each extra by its name."""
 
     versions: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     missing_by_extra: dict[str, list[str]] = field(default_factory=dict)
 
 
-def describe_environment() -> tuple[dict[str, Any], str]:
+def describe_environment() -> tuple[dict[str, object], str]:
     """Return all facts, as data and as text; imports torch, and nothing else that is heavy."""
     requirements = _read_requirements()
     memory = machine.memory_info()
     compiler = machine.find_compiler()
     free_disk = shutil.disk_usage(Path.cwd()).free
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "albert": __version__,
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -98,13 +97,13 @@ def _read_requirements() -> _Requirements:
     return requirements
 
 
-def _describe_torch() -> dict[str, Any]:
+def _describe_torch() -> dict[str, object]:
     """Return torch's version and devices, or the error of importing it."""
     try:
         import torch
     except (ImportError, OSError) as error:
         return {"error": f"cannot be imported ({type(error).__name__}: {error}); reinstall {PACKAGE}"}
-    devices: list[dict[str, Any]] = []
+    devices: list[dict[str, object]] = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         card = torch.cuda.get_device_properties(index)
         devices.append(

@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Required
+from typing import IO, Required, TypeVar
 
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from albert_cli import store
 
+T = TypeVar("T")
 JOURNAL = "metrics.jsonl"  # in the directory of a run
 
 
@@ -23,7 +24,13 @@ class JournalRecord(TypedDict, total=False):
     step: Required[int]
     loss: float
     mlm_loss: float
+    distill_loss: float
+    mlm_accuracy: float
+    order_accuracy: float
+    mfu: float
     grad_norm: float
+    lr: float
+    tokens: int
     seconds: float
     tokens_per_second: float
     eval: dict[str, float]
@@ -66,11 +73,16 @@ class Journal:
             self._stream = None
 
 
-def read_journal(path: Path, kind: Any = JournalRecord) -> list[dict[str, Any]]:
-    """Return the records of a journal; skip lines that are no records, such as an incomplete last line."""
+def read_journal(path: Path) -> list[JournalRecord]:
+    """Return the records of a journal."""
+    return read_json_lines(path, JournalRecord)
+
+
+def read_json_lines(path: Path, kind: type[T]) -> list[T]:
+    """Return the records of a file of JSON lines; skip lines that are no records, such as an incomplete last line."""
     from pydantic import ValidationError
 
-    records: list[dict[str, Any]] = []
+    records: list[T] = []
     for line in store.read_bytes(path).split(b"\n"):
         with suppress(ValidationError):
             records.append(store.type_adapter(kind).validate_json(line, strict=True))

@@ -68,7 +68,7 @@ class QuickstartScale:
     recipe: str
     max_time: str
     packages: int  # classes of the task
-    heldout: float  # fraction of those packages' modules that is excluded from pretraining
+    heldout: float  # fraction of these packages' modules that is excluded from pretraining
     test_sentences: int
     epochs: dict[str, int]  # of fine-tuning, by the number of labeled sentences: smaller sets are repeated more often
     runs: int = 3
@@ -209,7 +209,7 @@ def _write_corpus(out: Path, scale: QuickstartScale) -> JsonObject:
 
 
 def _choose_packages(documents: Sequence[Document], count: int) -> list[str]:
-    """Return the names of the packages with the most text, among those with enough modules."""
+    """Return the names of the packages with the most text, among packages with enough modules."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for document in documents:
         sizes[_package(document)].append(len(document.text))

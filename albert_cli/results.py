@@ -115,6 +115,23 @@ class TaskResult(Record):
         return None
 
 
+class SingleScoreResult(TaskResult):
+    """One value of every metric; `score` is the value of the main one."""
+
+    score: float
+    scores: dict[str, float]
+
+    @property
+    def scores_by_seed(self) -> dict[str, float]:
+        """The main metric; a result without a seed counts as seed 0."""
+        return {"0": self.score}
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Every metric."""
+        return self.scores
+
+
 class CheckpointResult(TaskResult):
     """Facts of every result that comes from one checkpoint.
 
@@ -135,12 +152,10 @@ class CheckpointResult(TaskResult):
         return {name: fingerprint for name, fingerprint in parents.items() if fingerprint is not None}
 
 
-class RunResult(CheckpointResult):
-    """One fine-tuning run with one seed; `collapsed` says why the run counts as collapsed, if it does."""
+class RunResult(SingleScoreResult, CheckpointResult):
+    """One fine-tuning run with one seed; `collapsed` is the reason if the run counts as collapsed."""
 
     kind: Literal["run"] = "run"
-    score: float
-    scores: dict[str, float]
     best_threshold: float | None = None
     seed: int
     best_step: int
@@ -158,34 +173,17 @@ class RunResult(CheckpointResult):
         return self.protocol
 
     @property
-    def medians(self) -> dict[str, float]:
-        """Every metric."""
-        return self.scores
-
-    @property
     def collapse_reasons(self) -> dict[str, str]:
         """The reason of the seed, if it collapsed."""
         return {} if self.collapsed is None else {str(self.seed): self.collapsed}
 
 
-class ScoredResult(CheckpointResult):
+class ScoredResult(SingleScoreResult, CheckpointResult):
     """A task checkpoint scored without training."""
 
     kind: Literal["scored"] = "scored"
-    score: float
-    scores: dict[str, float]
     best_threshold: float | None = None
     max_seq_length: int
-
-    @property
-    def scores_by_seed(self) -> dict[str, float]:
-        """The main metric; a checkpoint without a known seed counts as seed 0."""
-        return {"0": self.score}
-
-    @property
-    def medians(self) -> dict[str, float]:
-        """Every metric."""
-        return self.scores
 
 
 class SeedSummary(Record):
@@ -256,7 +254,7 @@ class EvaluationResult(CheckpointResult):
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The name and the score of the linear model that cross-validation on the training examples chooses."""
+        """The linear model that cross-validation on the training examples chooses: its name and its score."""
         return best_baseline(self.baselines, self.metric)
 
 
@@ -275,29 +273,17 @@ class EnsembleGain(Record):
     chosen_over_best: float
 
 
-class EnsembleResult(TaskResult):
+class EnsembleResult(SingleScoreResult):
     """Several task checkpoints that answer together.
 
-    `scores` are those of the members in `chosen`, which the dev set selected; `scores_of_all` those of all members.
+    `scores` belong to the members in `chosen`, which the dev set selected, `scores_of_all` to all members.
     """
 
     kind: Literal["ensemble"] = "ensemble"
-    score: float
-    scores: dict[str, float]
     scores_of_all: dict[str, float]
     members: list[EnsembleMember]
     chosen: list[str]
     gain: EnsembleGain
-
-    @property
-    def scores_by_seed(self) -> dict[str, float]:
-        """The main metric; an ensemble counts as seed 0."""
-        return {"0": self.score}
-
-    @property
-    def medians(self) -> dict[str, float]:
-        """Every metric."""
-        return self.scores
 
 
 class SearchPoint(SeedSummary):

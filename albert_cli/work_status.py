@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from typing_extensions import TypedDict
 
@@ -61,7 +61,7 @@ class DirectoryStatus:
         """True if no unit is left to do."""
         return set(self.counts) <= {"done"}
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the status as `--json` prints it."""
         return {"directory": self.directory, "counts": self.counts, "units": [asdict(unit) for unit in self.units]}
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.helpers.tiny_recipe import RECIPE
+
 if TYPE_CHECKING:
     from albert_cli.training.objectives import PretrainingJob
 
@@ -38,29 +40,6 @@ def _holds_tests(folder: Path) -> bool:
 if _holds_tests(Path("/dev/shm")):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
-RECIPE = """
-[model]
-embedding_size = 8
-hidden_size = 16
-num_hidden_layers = 2
-num_attention_heads = 2
-intermediate_size = 32
-max_position_embeddings = 48
-[data]
-max_seq_length = 32
-[optimizer]
-lr = 1e-2
-[schedule]
-total_steps = 30
-[train]
-batch_size = 8
-micro_batch_size = 4
-log_every = 5
-eval_every = 15
-eval_sequences = 32
-save_every = 5
-precision = "fp32"  # which one is faster is measured anew in every run
-"""
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 

@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from tests.command import QUICK, TINY, Ended, albert, pretrained, snapshot, write_table
+from tests.helpers.command import QUICK, TINY, albert, pretrained, snapshot, write_table
+from tests.helpers.rejection import BUSY, CHECKPOINT, INPUT, USAGE, refused, work
 
-USAGE, INPUT, CHECKPOINT, BUSY = 2, 3, 4, 6
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, so that what a command leaves anywhere near is seen."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+__all__ = ["work"]  # a fixture for every test of this module
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +24,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
 @pytest.fixture
 def table(work: Path) -> Path:
     return write_table(work / "table")
-
-
-def refused(code: int, *arguments: object) -> Ended:
-    """The command must end with the code, an `error:` line and a `hint:` line, and leave every file as it was."""
-    before = snapshot(Path())
-    said = albert(*arguments, expect=code)
-    assert snapshot(Path()) == before
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    lines = said.err.splitlines()
-    assert [line.split()[0] for line in lines[-2:]] == ["error:", "hint:"], said.err
-    assert sum(line.startswith("error:") for line in lines) == 1
-    return said
 
 
 # ---------------------------------------------------------------- text
@@ -83,7 +62,7 @@ def bad_text() -> Path:
 
 
 @pytest.mark.parametrize("verb", ["vocab", "data"])
-def test_invalid_utf8_names_file_line_and_byte_and_replace_goes_on(verb: str, tiny_vocabulary: Path) -> None:
+def test_invalid_utf8_is_located_and_may_be_replaced(verb: str, tiny_vocabulary: Path) -> None:
     path = bad_text()
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else ["--size", 36]
     said = refused(INPUT, verb, path, *extra, "--out", "out")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import albert
-from tests.test_bad_input import INPUT, USAGE, refused, work
+from tests.helpers.command import albert
+from tests.helpers.rejection import INPUT, USAGE, refused, work
 
 __all__ = ["work"]  # a fixture for every test here
 

@@ -28,7 +28,7 @@ def test_failing_calls(tmp_path: Path) -> None:
 
 
 def test_kills(tmp_path: Path) -> None:
-    found = kills.campaign(tmp_path, ["pretrain", "pretrain, 2 ranks"], 10, 1)
-    for name, tally in found.items():
+    tallies = kills.campaign(tmp_path, ["pretrain", "pretrain, 2 ranks"], 10, 1)
+    for name, tally in tallies.items():
         assert not tally.faults, name
         assert tally.kills == 5, name

@@ -18,13 +18,8 @@ import pytest
 from albert_cli import __version__, config, errors
 from albert_cli.cli import EPILOGUE, app
 from albert_cli.cli.app import STAGES, report_error
-from tests.command import QUICK, TINY, albert, pretrained, write_table
+from tests.helpers.command import QUICK, TINY, VERBS, albert, pretrained, write_table
 
-VERBS = (
-    "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
-    "convert", "export",
-    "report", "inspect", "status", "quickstart", "doctor", "reproduce", "probe",
-)  # fmt: skip
 RECIPE_VERBS = ("list", "show", "copy", "validate")
 ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
 
@@ -264,8 +259,8 @@ def test_a_recipe_whose_sections_do_not_go_together_is_not_valid(sections: str, 
     ],
 )
 def test_a_name_that_is_nearly_right_gets_a_suggestion(arguments: tuple[str, ...], hint: str, road: Road) -> None:
-    given = [str(road.run) if argument == "x" else argument for argument in arguments]
-    assert f"hint: {hint}\n" in albert(*given, expect=2).err
+    words = [str(road.run) if argument == "x" else argument for argument in arguments]
+    assert f"hint: {hint}\n" in albert(*words, expect=2).err
 
 
 # ---------------------------------------------------------------- params

@@ -19,9 +19,9 @@ from albert_cli.data.build import build_data
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
-from tests.conftest import RECIPE
 from tests.helpers.data_directories import contents
-from tests.processes import free_port
+from tests.helpers.processes import free_port
+from tests.helpers.tiny_recipe import RECIPE
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "recipes" / "cluster"
@@ -147,8 +147,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     with subprocess.Popen(SLURM_JOB, env=env, stderr=subprocess.PIPE, text=True) as job:
         while not (folder / "run" / "metrics.jsonl").exists() and job.poll() is None:
             time.sleep(0.05)
-        found = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
-        os.kill(int(found.stdout.split()[-1]), signal.SIGUSR1)  # to the step alone, as --signal without B: does
+        children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
+        os.kill(int(children.stdout.split()[-1]), signal.SIGUSR1)  # to the step alone, as --signal without B: does
         _, said = job.communicate()
     assert job.returncode == 75, said
     return folder
@@ -168,11 +168,11 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
 
 
 def test_slurm_saves_before_the_time_limit_and_is_queued_again(stopped: Path, tiny_data: Path) -> None:
-    asked = (CLUSTER / "pretrain.slurm").read_text()
-    assert re.search(r"^#SBATCH --signal=USR1@\d+$", asked, re.MULTILINE)
-    found = status(stopped / "run")
-    assert (found["state"], found["exit_code"]) == ("interrupted", 75)
-    assert (stopped / "run" / f"step-{found['step']:08d}" / "manifest.json").is_file()
+    script = (CLUSTER / "pretrain.slurm").read_text()
+    assert re.search(r"^#SBATCH --signal=USR1@\d+$", script, re.MULTILINE)
+    state = status(stopped / "run")
+    assert (state["state"], state["exit_code"]) == ("interrupted", 75)
+    assert (stopped / "run" / f"step-{state['step']:08d}" / "manifest.json").is_file()
     assert (stopped / "calls").read_text() == "requeue 7\n"
     # A start that fails before it begins leaves that status behind, and must not be sent again for it.
     env = slurm_environment(stopped, tiny_data)
@@ -199,9 +199,9 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
         "/corpus/data": str(tiny_data),
         "/corpus/run": str(stopped / "run"),
     }
-    for there, replaced in here.items():
-        assert there in line
-        line = line.replace(there, replaced)
+    for path, replaced in here.items():
+        assert path in line
+        line = line.replace(path, replaced)
     before = status(stopped / "run")["step"]
     env = environment(stopped, OMP_NUM_THREADS="1")
     env["JOB_COMPLETION_INDEX"] = "0"

@@ -328,10 +328,3 @@ def test_differences_name_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}
     assert list(config.list_differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]
-
-
-def test_defaults_are_what_a_recipe_need_not_say() -> None:
-    made = config.to_toml_values(PretrainRecipe())
-    assert config.default_values(PretrainRecipe) == made
-    needed = config.to_toml_values(FinetuneRecipe(task="rte"))
-    assert {"task": "rte", **config.default_values(FinetuneRecipe)} == needed

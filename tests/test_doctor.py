@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,13 @@ from albert_cli import __version__
 from albert_cli.doctor import EXTRAS, describe_environment
 
 
+def described() -> tuple[Any, str]:
+    """Return the facts as untyped JSON, and the text."""
+    return describe_environment()
+
+
 def test_describes_this_machine() -> None:
-    data, text = describe_environment()
+    data, text = described()
     assert json.loads(json.dumps(data)) == data
     assert data["albert"] == __version__
     assert data["cpu"]["cores"] >= 1
@@ -31,13 +37,13 @@ def test_describes_this_machine() -> None:
 def test_says_when_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    data, text = describe_environment()
+    data, text = described()
     assert data["compiler"] is None
     assert "install g++" in text
     compiler = tmp_path / "clang++"
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
-    data, text = describe_environment()
+    data, text = described()
     assert data["compiler"] == str(compiler)
     assert str(compiler) in text
 
@@ -45,7 +51,7 @@ def test_says_when_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_lists_the_versions_of_the_requirements_when_installed() -> None:
     if not any(d.metadata["Name"] == "albert-cli" for d in importlib.metadata.distributions()):
         pytest.skip("albert-cli is run from a checkout that is not installed")
-    data, _ = describe_environment()
+    data, _ = described()
     assert {"torch", "numpy", "safetensors"} <= set(data["versions"])
     assert data["missing_requirements"] == []
 
@@ -84,7 +90,7 @@ def test_a_torch_that_cannot_be_imported_is_said(tmp_path: Path) -> None:
 def test_free_space_is_that_of_the_current_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     free = shutil.disk_usage(tmp_path).free
-    assert abs(describe_environment()[0]["disk_free_bytes"] - free) < 2**30
+    assert abs(described()[0]["disk_free_bytes"] - free) < 2**30
 
 
 def test_limits_of_memory_count_as_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,5 +105,5 @@ def test_limits_of_memory_count_as_what_is_free(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "memory.max").write_text("1000000000\n")
     (tmp_path / "memory.current").write_text("300000000\n")
     monkeypatch.setattr(machine, "_control_groups", lambda: [tmp_path])
-    found = machine.memory_info()
-    assert found["total"] == 10**9 and found["available"] <= 7 * 10**8
+    memory = machine.memory_info()
+    assert memory["total"] == 10**9 and memory["available"] <= 7 * 10**8

@@ -30,7 +30,7 @@ from albert_cli.text.read_settings import ReadSettings
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.log import RunLog
 from albert_cli.training.trackers import open_trackers
-from tests.command import albert
+from tests.helpers.command import albert
 
 # What a terminal would obey: a title, a deletion, an eight-bit control code, a text turned around.
 NASTY = "a\x1b]0;mine\x07b\x1b[2Jc\x9b31md\u202egnp.exe\x00\x7f\u2028"
@@ -57,8 +57,8 @@ def stranger(finished: Path, tmp_path: Path) -> Path:
 
 
 def change_config(directory: Path, **values: object) -> None:
-    found = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(found | values))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | values))
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -94,7 +94,7 @@ def test_code_beside_a_checkpoint_is_never_run(stranger: Path, tmp_path: Path) -
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_a_shape_that_its_file_cannot_hold_is_refused_before_it_is_made(stranger: Path, values: dict[str, int]) -> None:
+def test_shape_larger_than_its_file_is_rejected_early(stranger: Path, values: dict[str, int]) -> None:
     change_config(stranger, **values)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=r"cannot hold the .* parameters that|model\.\w+ is 10{12,15}$"):
@@ -203,7 +203,7 @@ def test_nothing_that_a_terminal_would_obey_is_printed(capsys: pytest.CaptureFix
     console.info(NASTY)
     console.warn(NASTY)
     console.print_result({"label": NASTY}, NASTY)
-    console.print_result({}, f"\x1b[32mgreen\x1b[0m {NASTY}", coloured=True)
+    console.print_result({}, f"\x1b[32mgreen\x1b[0m {NASTY}", colored=True)
     console.print_partial_result(NASTY)
     console.configure(json=True)
     console.print_result({"label": NASTY, NASTY: 1}, NASTY)
@@ -223,7 +223,7 @@ def nasty_file(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_a_file_whose_name_speaks_to_terminals_and_lies_about_memory(nasty_file: Path, tmp_path: Path) -> None:
+def test_file_with_control_characters_in_its_name(nasty_file: Path, tmp_path: Path) -> None:
     said = albert("vocab", nasty_file, "--out", tmp_path / "v", expect=3)
     assert "error: " in said.err and "out of memory" in said.err
     assert not OBEYED & set(said.err + said.out)
@@ -274,9 +274,11 @@ def test_a_model_card_holds_no_markup_of_others() -> None:
 
 def started(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`albert ARGUMENTS` as a process of its own in a folder, with no more of the environment than it needs."""
-    kept = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    minimal = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     call = [sys.executable, "-P", "-m", "albert_cli", *map(str, arguments)]
-    done = subprocess.run(call, cwd=folder, env=kept | environment, capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        call, cwd=folder, env=minimal | environment, capture_output=True, encoding="utf-8", check=False
+    )
     assert "Traceback" not in done.stderr
     return done
 

@@ -116,9 +116,9 @@ def bare_application() -> set[str]:
     ids=" ".join,
 )
 def test_what_answers_at_once_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    found = imported_by("from albert_cli.cli import app", *arguments)
-    assert "albert_cli" in found
-    assert (found - bare_application()) & HEAVY == set()
+    modules = imported_by("from albert_cli.cli import app", *arguments)
+    assert "albert_cli" in modules
+    assert (modules - bare_application()) & HEAVY == set()
 
 
 def test_the_command_line_imports_only_what_is_light() -> None:
@@ -190,8 +190,8 @@ def writes(path: Path) -> Iterator[tuple[str, int]]:
         if name.startswith("store."):
             continue
         if last == "open":
-            given = [*call.args, *(k.value for k in call.keywords if k.arg == "mode")]
-            modes = [str(a.value) for a in given if isinstance(a, ast.Constant)]
+            arguments = [*call.args, *(k.value for k in call.keywords if k.arg == "mode")]
+            modes = [str(a.value) for a in arguments if isinstance(a, ast.Constant)]
             if any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes):
                 yield "open", call.lineno
         elif last in WRITERS:
@@ -199,12 +199,12 @@ def writes(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_only_the_store_writes() -> None:
-    found = {
+    writers = {
         (relative(path), name): line for path in FILES for name, line in writes(path) if path.parent.name != "store"
     }
-    new = {f"{file}:{line} {name}" for (file, name), line in found.items() if (file, name) not in WRITES}
+    new = {f"{file}:{line} {name}" for (file, name), line in writers.items() if (file, name) not in WRITES}
     assert not new, f"write through albert_cli/store: {', '.join(sorted(new))}"
-    assert WRITES.keys() <= found.keys(), "these exceptions are no longer needed"
+    assert WRITES.keys() <= writers.keys(), "these exceptions are no longer needed"
 
 
 def test_the_writing_rule_sees_what_it_must(tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_the_writing_rule_sees_what_it_must(tmp_path: Path) -> None:
 
 def test_nothing_asks_a_clock_that_may_be_set() -> None:
     """Durations are measured by clocks that only go forward; times of files are compared for equality alone."""
-    asked = {"time.time", "time.time_ns", "time.localtime", "time.strftime", "datetime.now", "datetime.today"}
+    clocks = {"time.time", "time.time_ns", "time.localtime", "time.strftime", "datetime.now", "datetime.today"}
     for path in FILES:
-        assert not {name for name in imports(path) if name in asked}, relative(path)
+        assert not {name for name in imports(path) if name in clocks}, relative(path)
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute):
                 named = ".".join(ast.unparse(node).split(".")[-2:])
-                assert named not in asked, f"{relative(path)}:{node.lineno}: {named}"
+                assert named not in clocks, f"{relative(path)}:{node.lineno}: {named}"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from albert_cli import store
-from tests.command import albert
+from tests.helpers.command import albert
 
 
 def test_inspect_shows_the_examples_that_a_step_trains_on(tiny_data: Path, tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_inspect_follows_a_batch_that_grows(tiny_data: Path, tmp_path: Path) -> 
 def test_how_often_to_save_and_how_much_to_keep(tiny_data: Path, tmp_path: Path) -> None:
     call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--show-config", "--json"]
     for every, expected in (("500", 500), ("10m", "10m")):
-        found = json.loads(albert(*call, "-s", "train.keep=9", "--keep", 3, "--save-every", every).out)
-        assert (found["train"]["save_every"], found["train"]["keep"]) == (expected, 3)
+        recipe = json.loads(albert(*call, "-s", "train.keep=9", "--keep", 3, "--save-every", every).out)
+        assert (recipe["train"]["save_every"], recipe["train"]["keep"]) == (expected, 3)
     assert "train.save_every" in albert(*call, "--save-every", "soon", expect=2).err
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 
 from albert_cli import quickstart
-from tests.command import albert, write_table
+from tests.helpers.command import VERBS, albert, write_table
 from tests.helpers.languages import sentences
 
 ROOT = Path(__file__).parents[1]
@@ -95,11 +95,11 @@ class Block:
 def blocks(text: str) -> list[Block]:
     """The blocks of commands in a Markdown text."""
     pattern = r"(?:<!-- in tests: (only parsed|prepare [\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
-    found = []
+    shell_blocks = []
     for note, language, lines in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
         prepare = tuple(note.split()[1:]) if note.startswith("prepare") else ()
-        found.append(Block(language, tuple(lines.rstrip("\n").split("\n")), prepare, note != "only parsed"))
-    return found
+        shell_blocks.append(Block(language, tuple(lines.rstrip("\n").split("\n")), prepare, note != "only parsed"))
+    return shell_blocks
 
 
 def all_commands(text: str) -> list[str]:
@@ -304,7 +304,7 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     return call
 
 
-def test_every_command_of_the_readme_works_and_prints_what_is_shown(run: Callable[[str], str]) -> None:
+def test_readme_commands_print_what_the_page_shows(run: Callable[[str], str]) -> None:
     walk(README, run)
 
 
@@ -322,9 +322,9 @@ def check_benchmark(module: str, arguments: list[str]) -> None:
 
     from benchmarks import gpu
 
-    given = get_command(importlib.import_module(module).app).make_context(module, list(arguments)).params
+    parameters = get_command(importlib.import_module(module).app).make_context(module, list(arguments)).params
     if module == "benchmarks.gpu":
-        assert set(given["part"] or ()) <= set(gpu.PARTS)
+        assert set(parameters["part"] or ()) <= set(gpu.PARTS)
 
 
 def test_commands_that_take_hours_name_what_exists() -> None:
@@ -348,10 +348,10 @@ def test_commands_that_take_hours_name_what_exists() -> None:
         called = called.commands[verb]
         if verb == "bench":
             called = called.commands[verb := words.pop(0)]
-        given = called.make_context(verb, list(words)).params
-        if verb == "reproduce" and given["experiment"]:
-            find_recipe(f"experiments/{given['experiment']}")
-            assert given["out"], f"{command}: lacks --out"
+        parameters = called.make_context(verb, list(words)).params
+        if verb == "reproduce" and parameters["experiment"]:
+            find_recipe(f"experiments/{parameters['experiment']}")
+            assert parameters["out"], f"{command}: lacks --out"
         for word in words:
             if re.fullmatch(r"(mini|pretrain|finetune|verify)/[\w-]+", word):
                 find_recipe(word)
@@ -372,8 +372,6 @@ def test_every_substitute_is_needed() -> None:
 
 
 def test_the_pages_show_every_verb() -> None:
-    from tests.test_cli import VERBS
-
     commands = [command for page in (README, *DOCS.values()) for command in all_commands(page)]
     assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
 
@@ -407,9 +405,9 @@ def test_the_map_of_the_code_names_what_exists() -> None:
     missing = []
     for name in re.findall(r"`([\w./]+)`", page):
         if "/" in name or name.endswith(".py"):
-            found = any((ROOT / folder / name).exists() for folder in (".", "albert_cli"))
+            exists = any((ROOT / folder / name).exists() for folder in (".", "albert_cli"))
         else:
-            found = all(re.search(rf"\b{part}\b", code + tests) for part in name.split("."))
-        if not found:
+            exists = all(re.search(rf"\b{part}\b", code + tests) for part in name.split("."))
+        if not exists:
             missing.append(name)
     assert missing == []

@@ -15,7 +15,7 @@ import torch
 from albert_cli import ranks
 from albert_cli.launch import launch
 from albert_cli.ranks import RankGroup, process_group
-from tests.processes import PATIENCE, Run, albert, end, start, start_ranks
+from tests.helpers.processes import PATIENCE, Run, albert, end, start, start_ranks
 
 RECIPE = """
 extends = "mini/docs"

@@ -22,6 +22,7 @@ from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.journal import Journal, read_journal
 from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
+from tests.helpers.namespaces import has_namespaces
 
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
 
@@ -98,14 +99,14 @@ def sweep(
 ) -> None:
     """Fail at the first call, the second, … until the action succeeds; `check` the state after each."""
     for number in range(1, 200):
-        place = tmp_path / str(number)
-        place.mkdir()
-        prepare(place)
-        done = survives(lambda place=place: action(place), number, crash=crash)  # type: ignore[misc]
-        check(place)
-        store.remove_leftovers(place)
-        store.remove_leftovers(place / "it")
-        assert not list(place.rglob(".*"))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        prepare(folder)
+        done = survives(lambda folder=folder: action(folder), number, crash=crash)  # type: ignore[misc]
+        check(folder)
+        store.remove_leftovers(folder)
+        store.remove_leftovers(folder / "it")
+        assert not list(folder.rglob(".*"))
         if done:
             assert number > 2
             return
@@ -121,8 +122,8 @@ def content(directory: Path) -> str:
     """The common content of the files of a directory that verifies."""
     manifest = store.verify(directory, "checkpoint")
     assert set(manifest.files) == {"a", "b", "c"}
-    (found,) = {(directory / name).read_text()[:-1] for name in manifest.files}
-    return found
+    (text,) = {(directory / name).read_text()[:-1] for name in manifest.files}
+    return text
 
 
 crashing = pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
@@ -131,49 +132,49 @@ crashing = pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"
 @crashing
 @pytest.mark.parametrize("write", ["write_text", "text_writer"])
 def test_a_file_is_the_old_one_or_the_new_one(write: str, crash: bool, tmp_path: Path) -> None:
-    def action(place: Path) -> None:
+    def action(folder: Path) -> None:
         if write == "write_text":
-            store.write_text(place / "it", "new" * 10_000)
+            store.write_text(folder / "it", "new" * 10_000)
         else:
-            with store.open_text_writer(place / "it") as stream:
+            with store.open_text_writer(folder / "it") as stream:
                 stream.write("new" * 10_000)
 
-    def check(place: Path) -> None:
-        assert (place / "it").read_text() in ("old", "new" * 10_000)
-        assert crash or [p.name for p in place.iterdir()] == ["it"]
+    def check(folder: Path) -> None:
+        assert (folder / "it").read_text() in ("old", "new" * 10_000)
+        assert crash or [p.name for p in folder.iterdir()] == ["it"]
 
-    sweep(tmp_path, lambda place: store.write_text(place / "it", "old"), action, check, crash=crash)
+    sweep(tmp_path, lambda folder: store.write_text(folder / "it", "old"), action, check, crash=crash)
 
 
 @crashing
 def test_a_directory_is_there_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
-    def action(place: Path) -> None:
-        with store.commit_directory(place / "it", "checkpoint", {"data": "abc"}) as staging:
+    def action(folder: Path) -> None:
+        with store.commit_directory(folder / "it", "checkpoint", {"data": "abc"}) as staging:
             fill(staging, "new")
 
-    def check(place: Path) -> None:
-        if (place / "it").exists() and any((place / "it").iterdir()):
-            assert content(place / "it") == "new"
-        assert crash or all(p.name == "it" for p in place.iterdir())
+    def check(folder: Path) -> None:
+        if (folder / "it").exists() and any((folder / "it").iterdir()):
+            assert content(folder / "it") == "new"
+        assert crash or all(p.name == "it" for p in folder.iterdir())
 
     sweep(tmp_path, lambda _: None, action, check, crash=crash)
     (tmp_path / "onto an empty one").mkdir()
-    sweep(tmp_path / "onto an empty one", lambda place: (place / "it").mkdir(), action, check, crash=crash)
+    sweep(tmp_path / "onto an empty one", lambda folder: (folder / "it").mkdir(), action, check, crash=crash)
 
 
 @crashing
 def test_what_is_published_is_never_a_mixture_that_verifies(crash: bool, tmp_path: Path) -> None:
-    def prepare(place: Path) -> None:
-        with store.publish(place / "it", "checkpoint") as staging:
+    def prepare(folder: Path) -> None:
+        with store.publish(folder / "it", "checkpoint") as staging:
             fill(staging, "old")
 
-    def action(place: Path) -> None:
-        with store.publish(place / "it", "checkpoint") as staging:
+    def action(folder: Path) -> None:
+        with store.publish(folder / "it", "checkpoint") as staging:
             fill(staging, "new")
 
-    def check(place: Path) -> None:
+    def check(folder: Path) -> None:
         try:
-            assert content(place / "it") in ("old", "new")
+            assert content(folder / "it") in ("old", "new")
         except CheckpointError as error:
             assert "SHA-256" in error.message
 
@@ -182,28 +183,28 @@ def test_what_is_published_is_never_a_mixture_that_verifies(crash: bool, tmp_pat
 
 @crashing
 def test_a_directory_that_is_being_deleted_is_whole_or_gone(crash: bool, tmp_path: Path) -> None:
-    def prepare(place: Path) -> None:
-        with store.commit_directory(place / "it", "checkpoint") as staging:
+    def prepare(folder: Path) -> None:
+        with store.commit_directory(folder / "it", "checkpoint") as staging:
             fill(staging, "old")
 
-    def check(place: Path) -> None:
-        if (place / "it").exists():
-            assert content(place / "it") == "old"
+    def check(folder: Path) -> None:
+        if (folder / "it").exists():
+            assert content(folder / "it") == "old"
 
-    sweep(tmp_path, prepare, lambda place: store.remove_directory(place / "it"), check, crash=crash)
+    sweep(tmp_path, prepare, lambda folder: store.remove_directory(folder / "it"), check, crash=crash)
 
 
 @crashing
 def test_a_journal_is_cut_back_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
     lines = [json.dumps({"step": n}) + "\n" for n in range(50)]
 
-    def check(place: Path) -> None:
-        assert len(read_journal(place / "it")) in (11, 50)
+    def check(folder: Path) -> None:
+        assert len(read_journal(folder / "it")) in (11, 50)
 
-    def action(place: Path) -> None:
-        Journal(place / "it").truncate_after(10)
+    def action(folder: Path) -> None:
+        Journal(folder / "it").truncate_after(10)
 
-    sweep(tmp_path, lambda place: store.write_text(place / "it", "".join(lines)), action, check, crash=crash)
+    sweep(tmp_path, lambda folder: store.write_text(folder / "it", "".join(lines)), action, check, crash=crash)
 
 
 def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
@@ -427,10 +428,6 @@ def test_one_run_a_directory(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- a full disk
 
 
-def has_namespaces() -> bool:
-    return sys.platform == "linux" and not subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
-
-
 _FULL_DISK = """
 import json, sys
 from pathlib import Path
@@ -507,10 +504,10 @@ def test_a_file_system_that_renames_no_folder_is_named_at_once(
 ) -> None:
     rename = os.rename
 
-    def files_only(source: Path, target: Path, **places: int) -> None:
+    def files_only(source: Path, target: Path, **descriptors: int) -> None:
         if Path(source).is_dir():
             raise OSError(number, os.strerror(number))
-        rename(source, target, **places)
+        rename(source, target, **descriptors)
 
     monkeypatch.setattr("os.rename", files_only)
     with pytest.raises(BusyError, match="out: its file system cannot rename directories"), store.lock(tmp_path / "out"):

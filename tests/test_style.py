@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "albert_cli").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SOURCES = [*PACKAGE, *TESTS, *sorted((ROOT / "benchmarks").rglob("*.py"))]
 PROSE = [*PACKAGE, *sorted((ROOT / "recipes").rglob("*.toml")), *sorted((ROOT / "docs").rglob("*.md"))]
 PROSE = [path for path in [*PROSE, ROOT / "README.md", ROOT / "CHANGELOG.md"] if path.name != "style.md"]
 
@@ -51,7 +53,7 @@ def assigned_names(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_names_say_what_a_thing_is() -> None:
-    bad = [f"{at(path, line)} {name}" for path in PACKAGE for name, line in assigned_names(path) if name in NO_NAMES]
+    bad = [f"{at(path, line)} {name}" for path in SOURCES for name, line in assigned_names(path) if name in NO_NAMES]
     assert bad == []
 
 
@@ -61,7 +63,7 @@ def test_class_names_occur_once() -> None:
         for node, _ in nodes(path):
             if isinstance(node, ast.ClassDef):
                 where[node.name].append(at(path, node.lineno))
-    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+    assert {name: locations for name, locations in where.items() if len(locations) > 1} == {}
 
 
 def test_docstrings_begin_with_no_question_word() -> None:
@@ -114,3 +116,30 @@ def test_walrus_occurs_in_conditions_only() -> None:
 def test_prose_uses_the_words_of_the_field(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [f"{at(path, i)} {line.strip()}" for i, line in enumerate(lines, 1) if NO_PHRASE.search(line)] == []
+
+
+def test_test_names_have_at_most_sixty_characters() -> None:
+    bad = [
+        f"{at(path, node.lineno)} {node.name}"
+        for path in TESTS
+        for node, _ in nodes(path)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > 60
+    ]
+    assert bad == []
+
+
+def test_test_modules_do_not_import_each_other() -> None:
+    bad = [
+        at(path, node.lineno)
+        for path in TESTS
+        for node, _ in nodes(path)
+        if isinstance(node, ast.ImportFrom) and re.search(r"\btest_|\bconftest$", node.module or "")
+    ]
+    assert bad == []
+
+
+def test_helpers_of_tests_have_their_folders() -> None:
+    folders = ("helpers", "campaigns")
+    names = [path.relative_to(ROOT / "tests") for path in TESTS]
+    modules = [name for name in names if not name.name.startswith("test_") and name.parts[0] not in folders]
+    assert [name for name in modules if name.name not in ("__init__.py", "conftest.py")] == []

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from albert_cli import store
-from tests.command import albert, pretrained
+from tests.helpers.command import albert, pretrained
 
 
 def write_status(run: Path, **values: object) -> None:

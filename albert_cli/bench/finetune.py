@@ -62,7 +62,7 @@ class FinetuneBenchResult:
     max_length: int
     comparison: Comparison
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the result as `--json` prints it."""
         return asdict(self)
 
@@ -179,7 +179,7 @@ def format_result(result: FinetuneBenchResult) -> str:
     """Return the result as a table with notes."""
     notes = [
         f"An example has {result.tokens_per_example:,.1f} tokens on average, and is cut at {result.max_length}. The "
-        "tokens are those of the examples, for everyone; padding is not counted.",
+        "tokens are counted in the examples, for everyone; padding is not counted.",
         "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some 7 % "
         "fewer FLOPs with 12 layers. The MFU counts the full model's FLOPs, for everyone alike.",
     ]

@@ -46,7 +46,7 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCor
 
 
 def _random_text(vocab_size: int) -> PretrainingCorpora:
-    """Sample sentences and documents whose lengths resemble those of text, so that the work is the same."""
+    """Sample sentences and documents with lengths like those in text, so that the work is the same."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
     is_never = np.zeros(vocab_size, bool)

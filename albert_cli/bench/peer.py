@@ -11,8 +11,9 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
-from albert_cli.model import hf_names, hub
+from albert_cli.model import hf_names
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.hf_config import config_to_json, model_type
 
 Called = Callable[..., Any]  # a model of `transformers`, or its compiled form
 
@@ -29,19 +30,19 @@ def make_transformers_model(model: PretrainingModel | SequenceClassifier) -> tor
         raise ConfigError(message, "pip install transformers, or use --alone") from None
     transformers.logging.set_verbosity_error()
     config = model.config
-    model_type = hub.model_type(config)
-    if model_type not in ("albert", "bert"):
+    kind = model_type(config)
+    if kind not in ("albert", "bert"):
         message = "transformers cannot express this shape, so there is nothing to compare with"
         raise ConfigError(message, "choose another shape, or use --alone")
     num_labels = getattr(model, "num_labels", 0)
     architecture = "ForSequenceClassification" if num_labels else "ForPreTraining"
     labels = tuple(f"LABEL_{i}" for i in range(num_labels))
-    values: dict[str, Any] = hub.config_to_json(config, architecture, labels)
+    values = config_to_json(config, architecture, labels)
     values.pop("architectures")
-    prefix = model_type.capitalize()
+    prefix = kind.capitalize()
     hf_config = getattr(transformers, f"{prefix}Config")(**values)
     hf_model: torch.nn.Module = getattr(transformers, prefix + architecture)(hf_config)
-    weights = hf_names.to_hf_names(model.state_dict(), config, model_type)
+    weights = hf_names.to_hf_names(model.state_dict(), config, kind)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return hf_model.to(next(model.parameters()).device).train()
@@ -72,7 +73,7 @@ def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torc
     labels = np.full(tuple(inputs["input_ids"].shape), -100, np.int64)
     labels[row, batch.position_ids[batch.masked_index]] = batch.masked_labels
     order_labels = np.where(batch.order_labels < 0, -100, batch.order_labels).astype(np.int64)
-    name = "sentence_order_label" if hub.model_type(model.config) == "albert" else "next_sentence_label"
+    name = "sentence_order_label" if model_type(model.config) == "albert" else "next_sentence_label"
     return inputs | {
         "labels": torch.from_numpy(labels).to(device),
         name: torch.from_numpy(order_labels).to(device),

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from albert_cli.training.device import (
     resolve_auto,
     use_threads,
 )
-from albert_cli.training.loop import MicroBatch
+from albert_cli.training.job import MicroBatch
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
@@ -108,7 +108,7 @@ class PretrainBenchResult:
     recipe_step: RecipeStep
     memory: dict[str, MemoryUse]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the result as `--json` prints it."""
         return asdict(self)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class StepBenchResult:
     matmul_peak_flops: int
     works: dict[str, Comparison]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the result as `--json` prints it."""
         return asdict(self)
 
@@ -117,7 +117,7 @@ def _prepare_work(work: str, config: ModelConfig, options: StepBenchOptions, dev
 
 
 def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCall]:
-    """Return albert's call and those of `transformers`; compiled forms use the last way to pad."""
+    """Return albert's call and the calls of `transformers`; compiled forms use the last way to pad."""
     variants = {"albert": work.call}
     if options.compiled and isinstance(work.model, PretrainingModel):
         variants["albert, compiled"] = harness.with_compiled_block(work.model, work.call)

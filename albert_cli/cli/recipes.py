@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -91,7 +91,7 @@ def recipes_validate(
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
 
-    schema: type[Any] = PretrainRecipe
+    schema: type[object] = PretrainRecipe
     if "task" in values:
         schema = FinetuneRecipe
     elif "expected" in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,48 +13,58 @@ from albert_cli.cli.app import app, invoke, verb
 from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, when_unlocked
 from albert_cli.errors import ConfigError
 
+if TYPE_CHECKING:
+    from albert_cli.experiments.plan import ExperimentRequest
+
+
+Scale = Annotated[
+    Literal["smoke", "mini", "h200", "paper"],
+    typer.Option(
+        help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: as published."
+    ),
+]
+SharedOut = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Output directory; experiments in one directory share runs.")
+]
+Text = Annotated[
+    list[str] | None, typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:].")
+]
+ExtraText = Annotated[
+    list[str] | None, typer.Option(metavar="SOURCE", help="Additional text of extra-data and curves.")
+]
+Speeds = Annotated[
+    list[str] | None,
+    typer.Option("--tflops", metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
+]
+TasksFolder = Annotated[
+    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); default: no tasks.")
+]
+MaxTime = Annotated[
+    str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
+]
+MinimalPairs = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also score minimal pairs: JSON Lines in BLiMP's layout.")
+]
+
 
 @verb(app, stage="The paper")
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="Name or TOML file of an experiment; see --list.")] = None,
-    scale: Annotated[
-        Literal["smoke", "mini", "h200", "paper"],
-        typer.Option(
-            help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: as published."
-        ),
-    ] = "mini",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Output directory; experiments in one directory share runs."),
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:]."),
-    ] = None,
-    extra_text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SOURCE", help="Additional text of extra-data and curves."),
-    ] = None,
+    scale: Scale = "mini",
+    out: SharedOut = None,
+    text: Text = None,
+    extra_text: ExtraText = None,
     data: Annotated[Path | None, typer.Option(help="Data directory to use instead of text.")] = None,
-    tasks: Annotated[
-        Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); default: no tasks.")
-    ] = None,
-    minimal_pairs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also score minimal pairs: JSON Lines in BLiMP's layout.")
-    ] = None,
+    tasks: TasksFolder = None,
+    minimal_pairs: MinimalPairs = None,
     seeds: Annotated[int | None, typer.Option(help="Pretraining seeds per variant; default: the scale's.")] = None,
     overrides: Overrides = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Parallel stages; default: one per GPU, else one.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes per pretraining run.")] = 1,
     array_task: ArrayTask = None,
     cluster: Cluster = None,
-    max_time: Annotated[
-        str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
-    ] = None,
-    tflops: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
-    ] = None,
+    max_time: MaxTime = None,
+    speeds: Speeds = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print runs, tokens, FLOPs, hours, disk.")] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Only print every command.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments; with --out, their verdicts.")] = False,
@@ -68,17 +78,12 @@ def reproduce(
     Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
     """
     if list_:
-        from albert_cli.experiments import pages, recipe
-
-        data_, text_ = pages.list_verdicts(out) if out is not None else recipe.list_experiments()
-        console.print_result(data_, text_)
+        _print_list(out)
         return
     if experiment is None:
         raise ConfigError("no experiment is named", "use `albert reproduce --list` to list them")
-    from albert_cli.array_jobs import parse_array_job
-    from albert_cli.executor import use_cluster
-    from albert_cli.experiments import runner
     from albert_cli.experiments.plan import ExperimentRequest
+    from albert_cli.experiments.runner import parse_speeds
 
     request = ExperimentRequest(
         scale=scale,
@@ -93,23 +98,53 @@ def reproduce(
         device=device,
         nproc=nproc,
         dry_run=dry_run or commands,
-        tflops=runner.parse_speeds(tflops or []),
+        tflops=parse_speeds(speeds or []),
     )
     if dry_run or commands:
-        description, unreadable = runner.preview_experiment(experiment, request)
-        shown = "\n".join(description.commands) if commands else description.to_text()
-        console.print_result({**description.to_json(), "unreadable": unreadable}, shown)
-        return
-    if out is None:
+        _print_preview(experiment, request, commands=commands)
+    elif out is None:
         raise ConfigError("--out is required", "use --out DIR; experiments in one directory share their runs")
-    array_job = parse_array_job(array_task, os.environ, out)
-    if array_job is not None:
+    else:
+        _run_stages(experiment, request, array_task, jobs, max_time, cluster)
+
+
+def _print_list(out: Path | None) -> None:
+    """Print the experiments, or the verdicts in an output directory."""
+    from albert_cli.experiments import pages, recipe
+
+    console.print_result(*(recipe.list_experiments() if out is None else pages.list_verdicts(out)))
+
+
+def _print_preview(experiment: str, request: ExperimentRequest, *, commands: bool) -> None:
+    """Print the costs of an experiment, or its commands."""
+    from albert_cli.experiments.runner import preview_experiment
+
+    description, unreadable = preview_experiment(experiment, request)
+    shown = "\n".join(description.commands) if commands else description.to_text()
+    console.print_result({**description.to_json(), "unreadable": unreadable}, shown)
+
+
+def _run_stages(
+    experiment: str,
+    request: ExperimentRequest,
+    array_task: str | None,
+    jobs: int | None,
+    max_time: str | None,
+    cluster: str | None,
+) -> None:
+    """Run the remaining stages of an experiment, or one job's part of them, and print its result."""
+    from albert_cli.array_jobs import parse_array_job
+    from albert_cli.executor import use_cluster
+    from albert_cli.experiments import runner
+
+    array_job = parse_array_job(array_task, os.environ, request.out)
+    if array_job is None:
+        with use_cluster(cluster):
+            result = runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)
+    else:
         if max_time or cluster or jobs:
             raise ConfigError("--task takes no --jobs, --cluster or --max-time", "remove them")
         result = when_unlocked(lambda: runner.run_array_job(experiment, request, invoke, array_job), array_job)
-    else:
-        with use_cluster(cluster):
-            result = runner.reproduce_experiment(experiment, request, invoke, jobs=jobs, max_time=max_time)
     console.print_result(*result)
 
 
@@ -122,9 +157,7 @@ def probe(
         int,
         typer.Option(min=0, help="Also score every depth up to this one (early exit or repeated layers)."),
     ] = 0,
-    minimal_pairs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also score minimal pairs: JSON Lines in BLiMP's layout.")
-    ] = None,
+    minimal_pairs: MinimalPairs = None,
     overrides: Overrides = None,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -50,46 +50,48 @@ ParallelRuns = Annotated[
 def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
     """Run an evaluation and print its result; after a single job of an array, print the state of the array."""
     from albert_cli.evaluation import tables
-    from albert_cli.evaluation.parallel import ArrayShareDone
+    from albert_cli.evaluation.parallel import ArrayJobDone
     from albert_cli.executor import use_cluster
 
     with use_cluster(cluster):
         try:
             result = when_unlocked(run, request.array_job)
-        except ArrayShareDone as done:
+        except ArrayJobDone as done:
             console.print_result(done.facts, str(done))
             return
     console.print_result(result.to_json(), tables.format_result(result))
 
 
+EvaluatedTask = Annotated[
+    str, typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores.")
+]
+AnyCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
+]
+Retrain = Annotated[
+    bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task once more, instead of scoring it.")
+]
+Controls = Annotated[
+    str | None,
+    typer.Option(metavar="init,random", help="Also fine-tune from step-0 (init) or random weights, for comparison."),
+]
+Baselines = Annotated[
+    bool, typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks.")
+]
+
+
 @verb(app, name="eval", stage="Fine-tune and score")
 def evaluate(
-    task: Annotated[
-        str,
-        typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores."),
-    ],
+    task: EvaluatedTask,
     out: Out,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="A checkpoint directory, a run (its newest step), or a Hub id.")
-    ] = None,
+    checkpoint: AnyCheckpoint = None,
     data: TaskData = None,
     runs: Runs = None,
     nproc: ParallelRuns = 1,
-    retrain: Annotated[
-        bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task once more, instead of scoring it.")
-    ] = False,
-    controls: Annotated[
-        str | None,
-        typer.Option(
-            metavar="init,random",
-            help="Also fine-tune from step-0 (init) or random weights, for comparison.",
-        ),
-    ] = None,
+    retrain: Retrain = False,
+    controls: Controls = None,
     recipes: Recipes = PAPER_RECIPES,
-    baselines: Annotated[
-        bool,
-        typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks."),
-    ] = True,
+    baselines: Baselines = True,
     submission: Submission = None,
     array_task: ArrayTask = None,
     cluster: Cluster = None,
@@ -104,7 +106,7 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.array_jobs import parse_array_job
-    from albert_cli.evaluation import suite, tables, verify
+    from albert_cli.evaluation import suite, verify
     from albert_cli.training.task_setup import TaskRequest
 
     settings = tuple(overrides or ())
@@ -115,10 +117,7 @@ def evaluate(
                 "the recipe decides what to compare",
             )
         # With an empty checkpoint or zero runs, the recipe's values apply.
-        request = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
-        verified = verify.verify_checkpoint(task, request, out)
-        console.print_result(verified.to_json(), tables.format_result(verified))
-        verify.require_reached(verified)
+        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -142,6 +141,15 @@ def evaluate(
         return suite.evaluate(task, request, out, submission)
 
     _print_scores(run, request, cluster)
+
+
+def _verify_scores(recipe: str, request: TaskRequest, out: Path) -> None:
+    """Compare a checkpoint's scores with the published ones; raise `ScoreNotReachedError` if one is not reached."""
+    from albert_cli.evaluation import tables, verify
+
+    verified = verify.verify_checkpoint(recipe, request, out)
+    console.print_result(verified.to_json(), tables.format_result(verified))
+    verify.require_reached(verified)
 
 
 @verb(app, stage="Fine-tune and score")

@@ -34,6 +34,16 @@ FileFormatOption = Annotated[
 DocumentOption = Annotated[
     Literal["blank-line", "line", "file"], typer.Option("--document", help="Where a document of plain text ends.")
 ]
+SampleSize = Annotated[
+    int, typer.Option(help="Sentences to train on, sampled uniformly from all text; the paper: 10 million.")
+]
+CharacterCoverage = Annotated[
+    float, typer.Option(help="Fraction of the text's characters that get a token; the rarest become unknown.")
+]
+NormalForm = Annotated[
+    Literal["NFKD", "NFKC", "NFC", "none"],
+    typer.Option(help="Unicode normal form; text that keeps its accents is composed in any case."),
+]
 JoinLines = Annotated[
     bool, typer.Option("--join-lines", help="Join wrapped lines: the lines up to a blank one are a paragraph.")
 ]
@@ -44,18 +54,11 @@ def vocab(
     sources: Sources,
     out: Out,
     size: Annotated[int, typer.Option(help="Number of tokens.")] = 30_000,
-    sample_size: Annotated[
-        int, typer.Option(help="Sentences to train on, sampled uniformly from all text; the paper: 10 million.")
-    ] = 2_000_000,
-    character_coverage: Annotated[
-        float, typer.Option(help="Fraction of the text's characters that get a token; the rarest become unknown.")
-    ] = 0.99995,
+    sample_size: SampleSize = 2_000_000,
+    character_coverage: CharacterCoverage = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
-    normal_form: Annotated[
-        Literal["NFKD", "NFKC", "NFC", "none"],
-        typer.Option(help="Unicode normal form; text that keeps its accents is composed in any case."),
-    ] = "NFKD",
+    normal_form: NormalForm = "NFKD",
     keep_zwnj: Annotated[
         bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C) instead of a space.")
     ] = False,
@@ -89,11 +92,10 @@ def vocab(
     from albert_cli.text.clean import Cleaning
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
-    cleaning = Cleaning(lowercase, strip_accents, normal_form)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = build_vocabulary.VocabularySettings(
         size=size,
-        cleaning=cleaning,
+        cleaning=Cleaning(lowercase, strip_accents, normal_form),
         sample_size=sample_size,
         character_coverage=character_coverage,
         seed=seed,
@@ -169,4 +171,4 @@ def inspect(
     from albert_cli.inspection import inspect_directory
 
     inspection = inspect_directory(directory, verify=verify, examples=examples, seed=seed, step=step, recipe=recipe)
-    console.print_result(inspection.to_json(), inspection.format(), coloured=examples > 0)
+    console.print_result(inspection.to_json(), inspection.format(), colored=examples > 0)

@@ -63,16 +63,16 @@ def warn(text: str) -> None:
         print_err(f"warning: {text}")
 
 
-def print_result(data: Mapping[str, object], text: str, *, coloured: bool = False) -> None:
+def print_result(data: Mapping[str, object], text: str, *, colored: bool = False) -> None:
     """Print a command's result on stdout: one JSON object under `--json`, the text otherwise.
 
-    coloured: keep color codes in the text; every other control character is replaced.
+    colored: keep color codes in the text; every other control character is replaced.
     """
     if not is_main():
         return
     if settings.json:
         print(escape_control_chars(json_module.dumps(data, ensure_ascii=False)), flush=True)
-    elif coloured:
+    elif colored:
         parts = _COLOR_CODE.split(text)  # every second part is a color code
         parts[::2] = [strip_control_chars(part) for part in parts[::2]]
         print("".join(parts), flush=True)

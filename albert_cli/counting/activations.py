@@ -1,6 +1,6 @@
 """Bytes of activations, from a table of terms, and the largest batch that fits into a memory.
 
-The activations are those that `encoder.py` and `heads.py` save for the backward pass. Sharing does not make them
+Counted are the activations that `encoder.py` and `heads.py` save for the backward pass. Sharing does not make them
 smaller: a shared block saves them as often as it is used. The tests compare the estimates with what autograd saves.
 """
 
@@ -209,7 +209,7 @@ def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU) -
 def inference_bytes(config: ModelConfig, tokens: int) -> int:
     """Return the bytes of inference on `tokens` at a time in fp32: the weights and the widest layer's buffers.
 
-    The buffers were measured on a CPU at widths of 512: the widest layer of the block, and those of attention.
+    The buffers were measured on a CPU at widths of 512: the widest layer of the block, and attention.
     """
     buffers = 4 * (1.2 * config.intermediate_size + 7 * config.hidden_size)
     return 4 * count_parameters(config).total + round(tokens * buffers)

@@ -73,7 +73,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
 
 
 def applied_parameters(config: ModelConfig) -> int:
-    """Count parameters as a forward pass multiplies with them: those of a shared block as often as it is used."""
+    """Count parameters as a forward pass multiplies with them: a shared block counts as often as it is used."""
     return count_parameters(without_sharing(config)).total
 
 

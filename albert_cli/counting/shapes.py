@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from albert_cli import config as recipes
 from albert_cli import hub_access, store
@@ -81,12 +81,12 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     )
 
 
-def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
+def _split_changes(name: str) -> tuple[str, dict[str, object]]:
     """Split `NAME:KEY=VALUE,…` into the name and its changes."""
     match = _CHANGED.fullmatch(name)
     if match is None or Path(name).exists():
         return name, {}
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for part in re.split(r",(?![^\[]*\])", match["changes"]):  # but not at commas within a list
         key, equals, _ = part.partition("=")
         if not equals:
@@ -96,7 +96,7 @@ def _split_changes(name: str) -> tuple[str, dict[str, Any]]:
     return match["name"], changes
 
 
-def _model_section(overrides: Sequence[str]) -> dict[str, Any]:
+def _model_section(overrides: Sequence[str]) -> dict[str, object]:
     """Return the [model] values of `-s` overrides; raise `ConfigError` for other sections."""
     values = recipes.apply_overrides({}, overrides)
     section = values.pop("model", {})

@@ -41,7 +41,7 @@ from albert_cli.text.work_units import split_sources
 _PLAN: Final = "plan.json"
 _LOCKS: Final = ".tasks"
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
-_OTHER_OUT: Final = "choose another --out, or remove it"
+_OTHER_OUT: Final = "choose another --out, or delete this directory"
 
 
 def build_data(
@@ -103,7 +103,7 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """On failure keep finished tasks and other processes' work; remove `out` if there is neither."""
+    """Remove `out` if the block fails, unless it has finished tasks or the work of other processes."""
     was_begun = (out / _PLAN).is_file()
     try:
         yield
@@ -179,7 +179,7 @@ def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
     if path.is_file() and not plan.contains(store.read_record(path, BuildPlan)):
         raise BusyError(
             f"{out}: holds an unfinished build of other text, another vocabulary or other settings",
-            "repeat its sources and settings to continue it, or remove it",
+            "use the same sources and settings to continue it, or delete this directory",
         )
     store.write_json(path, asdict(plan))
 
@@ -191,10 +191,10 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
     """Divide the sources into tasks, in their order; the result is the same on every machine."""
     identity = store.fingerprint(vocabulary_dir)
     tasks = []
-    for portion in split_sources(sources, settings.read, settings.split_bytes):
-        name = _task_name(portion.number, portion.parts)
+    for unit in split_sources(sources, settings.read, settings.split_bytes):
+        name = _task_name(unit.number, unit.parts)
         directory = out / "shards" / name
-        tasks.append(ShardTask(portion.parts, portion.number, name, directory, vocabulary_dir, identity, settings))
+        tasks.append(ShardTask(unit.parts, unit.number, name, directory, vocabulary_dir, identity, settings))
     return tasks
 
 
@@ -246,7 +246,8 @@ def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = N
 def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
     """Run the unfinished tasks, in this process or in several, and return all results in the order of the tasks.
 
-    Tasks that other processes run come last: this process waits for them, or takes them over if they are given up.
+    Tasks that other processes run come last: this process waits for them, and runs a task itself if the other process
+    stops.
     """
     begin = time.monotonic()
     disk_bytes = sum(task.size for task in tasks if task.is_finished)
@@ -293,7 +294,7 @@ def _iter_results(
 
 
 def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
-    """Return the tasks for this process (stdin, or all of them without workers) and those for the pool.
+    """Return the tasks for this process (stdin, or all of them without workers) and the tasks for the pool.
 
     Large tasks come first, so that the last worker to finish has little left.
     """

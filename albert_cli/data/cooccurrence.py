@@ -78,6 +78,6 @@ def _positive_pmi(counts_VC: Tensor) -> Tensor:
     """Convert counts to PPMI, max(0, log (p(context | token) / p(context))), [V, C]; overwrite the counts."""
     total_V1 = counts_VC.sum(1, keepdim=True).clamp(min=1e-9)
     rates_VC = counts_VC[:, :-1]
-    # Co-occurrence is symmetric, so the row sums are the totals of all contexts, also of those in the last column.
+    # Co-occurrence is symmetric, so the row sums are the totals of all contexts, including the last column.
     context_C = rates_VC.sum(0).pow(_SMOOTHING) / total_V1.pow(_SMOOTHING).sum()
     return rates_VC.div_(total_V1).div_(context_C.clamp(min=1e-12)).log_().clamp_(min=0)

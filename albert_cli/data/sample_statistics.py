@@ -31,7 +31,7 @@ class LengthStatistics:
 
 @dataclass(frozen=True)
 class SampleStatistics:
-    """Statistics of the first sequences of a run; fractions lie between 0 and 1, None means over nothing.
+    """Statistics of the first sequences of a run; fractions lie between 0 and 1; None if nothing can be counted.
 
     fill: mean length over the maximum length; short_documents: fraction of documents shorter than a sequence;
     short_document_samples: how often a pass samples one of them on average; full_fraction: sequences of maximum length;
@@ -93,7 +93,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
 
 
 def _mean(values: NDArray[np.generic], digits: int = 4) -> float | None:
-    """Return the rounded mean, or None of no values."""
+    """Return the rounded mean; None without values."""
     if values.size == 0:
         return None
     return round(float(values.astype(np.float64).mean()), digits)

@@ -27,5 +27,5 @@ def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> 
         f"{fraction:.0%} of the text is in documents of one sentence, from which no sentence order can be learned. "
         "Give every document several sentences: --document selects where a document of plain text ends, "
         "hf:NAME?rows=N joins rows, --language selects the rules that split sentences. "
-        "Or pretrain without: -s data.sentence_loss=none"
+        "Or pretrain without this loss: -s data.sentence_loss=none"
     )

@@ -83,7 +83,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
     """Tokenize the task's parts into `task.directory`; calls `on_progress` as the text is read."""
     settings = task.settings
     vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary)
-    tally = ReadCounter()
+    counter = ReadCounter()
     text_bytes = 0
     tokens = 0
     with (
@@ -91,22 +91,22 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
         closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
     ):
         reported_bytes = 0
-        for chunk in _iter_chunks(task.documents(settings.read, tally)):
+        for chunk in _iter_chunks(task.documents(settings.read, counter)):
             documents = tokenize_documents(chunk, vocabulary, settings.language)
             writer.add(assign_groups(documents.hashes, task.weight, settings.holdout), documents)
             chunk_bytes = sum(len(document.text.encode("utf-8", "replace")) for document in chunk)
             text_bytes += chunk_bytes
             tokens += documents.ids.size
             if on_progress is not None:
-                on_progress(tally.size - reported_bytes, chunk_bytes)
-            reported_bytes = tally.size
+                on_progress(counter.size - reported_bytes, chunk_bytes)
+            reported_bytes = counter.size
         totals, shards = writer.finish()
         facts = ShardFacts(
             identity=task.identity,
-            sha256=tally.sha256.hexdigest(),
+            sha256=counter.sha256.hexdigest(),
             bytes=text_bytes,
             tokens=tokens,
-            lines=tally.counts,
+            lines=counter.counts,
             shards=shards,
             totals=totals,
         )

@@ -106,7 +106,7 @@ def _split_texts(examples: Sequence[TextExample], inputs: int) -> Texts:
 def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]:
     """Return sparse TF-IDF weights of n-grams for both splits; the weights of two texts are concatenated.
 
-    options: those of scikit-learn's vectorizer that say what an n-gram is.
+    options: arguments of scikit-learn's vectorizer that define an n-gram.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer

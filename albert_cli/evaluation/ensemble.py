@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
@@ -17,6 +17,7 @@ from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_exa
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
+from albert_cli.tasks.base import Array, Example
 from albert_cli.training import run
 from albert_cli.training.task_inputs import Inputs, encode_examples
 from albert_cli.training.task_model import score_majority
@@ -29,10 +30,10 @@ class _ScoredMembers:
 
     prepared: PreparedTask
     inputs: Inputs
-    outputs: Sequence[Any]
+    outputs: Sequence[object]
     scores: Sequence[float]
 
-    def average_outputs(self, indices: Sequence[int]) -> Any:
+    def average_outputs(self, indices: Sequence[int]) -> object:
         """Return the average outputs of some members."""
         return self.prepared.task.average([self.outputs[i] for i in indices])
 
@@ -101,9 +102,10 @@ def evaluate_ensemble(
 def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submission.PredictTestSet:
     """Return a function that predicts test sets with the average outputs of several checkpoints."""
 
-    def predict(name: str, examples: Sequence[Any]) -> Any:
+    def predict(name: str, examples: Sequence[Example]) -> Array:
         prepared = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
-        return prepared[0].task.average([predict_examples(member, examples) for member in prepared])
+        outputs = [predict_examples(member, examples) for member in prepared]
+        return cast(Array, prepared[0].task.average(outputs))
 
     return predict
 
@@ -144,17 +146,17 @@ def _prepare_member(name: str, request: TaskRequest, directory: Path) -> Prepare
     return prepared
 
 
-def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: Any) -> dict[str, float]:
+def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: object) -> dict[str, float]:
     metrics = prepared.task.compute_metrics(outputs, inputs.dev, inputs.dev_examples)
     return {name: metrics[name] for name in prepared.task.metrics}
 
 
-def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> Any:
+def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> object:
     """Return a checkpoint's outputs for the first member's dev examples, in the order of the first member's classes."""
     task = first.task
     if not task.has_head(prepared.checkpoint):
         raise CheckpointError(
-            f"{prepared.checkpoint.directory}: its classes ({', '.join(prepared.checkpoint.labels)}) are not those of "
+            f"{prepared.checkpoint.directory}: its classes ({', '.join(prepared.checkpoint.labels)}) differ from "
             f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
             "an ensemble needs models of the same task",
         )

@@ -23,7 +23,7 @@ from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
-class ArrayShareDone(Exception):  # noqa: N818  (a normal end)
+class ArrayJobDone(Exception):  # noqa: N818  (a normal end)
     """The end of an array job whose share is finished, while runs of other jobs are not."""
 
     def __init__(self, array_job: ArrayJob, finished: int, total: int) -> None:
@@ -57,14 +57,14 @@ def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
 
     A failed run does not stop the others; at the end the first error is raised. A diverged run is no failure. On a
     signal every process saves its run, and the same command resumes. An array job fine-tunes only its share, and raises
-    `ArrayShareDone` if other runs are unfinished then.
+    `ArrayJobDone` if other runs are unfinished then.
     """
     items = [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
     if request.array_job is not None:
         _run_items(request.array_job.select(items), request.nproc)
         unfinished = [item for item in items if not _is_finished(item)]
         if unfinished:
-            raise ArrayShareDone(request.array_job, finished=len(items) - len(unfinished), total=len(items))
+            raise ArrayJobDone(request.array_job, finished=len(items) - len(unfinished), total=len(items))
     elif items and (request.nproc > 1 or executor.has_cluster()):
         _run_items(items, request.nproc)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -14,7 +13,7 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
-from albert_cli.tasks.base import PREDICTIONS
+from albert_cli.tasks.base import PREDICTIONS, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.training import capacity, run
 from albert_cli.training.task_inputs import Inputs, encode_examples
@@ -49,7 +48,7 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
     if model.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(
             f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
-            f"those of {task.title}",
+            f"the classes of {task.title}",
             f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)} in this order, "
             "-s 'model.labels=[…]' to name them in theirs, "
             "or -s model.head=new to train a new head",
@@ -122,7 +121,7 @@ def load_model(prepared: PreparedTask) -> nn.Module:
     return prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
 
 
-def predict_examples(prepared: PreparedTask, examples: Sequence[Any]) -> Any:
+def predict_examples(prepared: PreparedTask, examples: Sequence[Example]) -> object:
     """Return the outputs of the checkpoint's own head for some examples."""
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
     return prepared.task.predict(load_model(prepared), features, prepared.device)

@@ -7,10 +7,9 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError, MissingDataError
@@ -23,13 +22,14 @@ from albert_cli.evaluation.scoring import (
 from albert_cli.results import EvaluationResult, ScoredResult
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.metrics import Array
 from albert_cli.training.task_setup import TaskRequest
 
 HEADER: Final = "index\tprediction\n"
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest possible date, so that equal predictions make an equal file
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
 
-PredictTestSet = Callable[[str, Sequence[TextExample]], Any]  # (task, examples) -> outputs
+PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, examples) -> logits
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
 def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
     """Return a function that predicts test sets with a checkpoint that `request` trained or scored."""
 
-    def predict(task: str, examples: Sequence[TextExample]) -> Any:
-        return predict_examples(prepare_evaluation(task, scoring_request(request, checkpoint)), examples)
+    def predict(task: str, examples: Sequence[TextExample]) -> Array:
+        prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
+        return cast(Array, predict_examples(prepared, examples))
 
     return predict
 
@@ -120,8 +121,8 @@ def write_submission(
 ) -> None:
     """Predict every test set with the task's best seed on dev, and write the zip.
 
-    `results` are those of the suite in `out`. A task without a model or a test set gets placeholder rows, because the
-    server only takes all eleven files; a warning lists them.
+    `results` are the results of the suite in `out`. A task without a model or a test set gets placeholder rows, because
+    the server only takes all eleven files; a warning lists them.
     """
     contents: dict[str, str] = {}
     placeholders: list[str] = []
@@ -173,15 +174,15 @@ def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
     return examples
 
 
-def _format_file(file: ServerFile, examples: Sequence[TextExample], outputs: Any) -> str:
-    return _format_rows([example.id for example in examples], format_labels(GLUE[file.task], outputs))
+def _format_file(file: ServerFile, examples: Sequence[TextExample], logits: Array) -> str:
+    return _format_rows([example.id for example in examples], format_labels(GLUE[file.task], logits))
 
 
 def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
     return HEADER + "".join(f"{name}\t{label}\n" for name, label in zip(ids, labels, strict=True))
 
 
-def format_labels(task: Classification, logits: NDArray[Any]) -> list[str]:
+def format_labels(task: Classification, logits: Array) -> list[str]:
     """Return the names of the predicted classes, or values clipped to the task's range."""
     predictions = task.predictions_from_logits(logits)
     if task.is_regression:

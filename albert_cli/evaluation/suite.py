@@ -1,7 +1,7 @@
 """`albert eval`: evaluate one task, or every GLUE task and their mean, with controls if requested.
 
-A control fine-tunes the same seeds from other initial weights: those at step 0 of pretraining, or random ones. The
-score minus the score of the control at step 0 is the gain from pretraining.
+A control fine-tunes the same seeds from other initial weights: the weights at step 0 of pretraining, or random ones.
+The score minus the score of the control at step 0 is the gain from pretraining.
 """
 
 from __future__ import annotations

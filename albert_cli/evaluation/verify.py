@@ -61,7 +61,7 @@ class VerifyRecipe:
 
 
 def is_verify_recipe(name: str) -> bool:
-    """Return whether the argument of `eval` names a recipe of this kind."""
+    """Return True if the argument of `eval` names a recipe for verification."""
     return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
@@ -145,7 +145,7 @@ def find_task_data(task: str, data: str | None) -> str | None:
 
 
 def require_reached(result: VerifyResult) -> None:
-    """Raise `NotReached` if a task diverged or a score is below the published one by more than the tolerance."""
+    """Raise `ScoreNotReachedError` if a task diverged, or a score is below the published one minus the tolerance."""
     failed = [task for task, verdict in result.tasks.items() if verdict.verdict in ("not reached", "diverged")]
     if failed:
         raise ScoreNotReachedError(

@@ -62,7 +62,7 @@ class _Workers(Protocol[T]):
 def run_items(
     items: Sequence[WorkItem[T]], limits: WorkerLimits, record: Record[T], max_seconds: float | None = None
 ) -> None:
-    """Run every item once those that it needs have ended, and pass its result, or its error, to `record`.
+    """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
     What `record` raises stops all items; `in_process`, an item's error does, too. An item whose worker is lost is
     repeated once. Raises `Interrupted` if a signal, an item or the end of `max_seconds` stopped them.

@@ -164,7 +164,7 @@ def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str
 
 
 def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
-    """Return the variants and, recursively, those that they depend on."""
+    """Return the variants and, recursively, the variants that they depend on."""
     names = set(variants)
     for name in variants:
         names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))

@@ -30,7 +30,7 @@ class DataInput:
 
 
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[list[str], dict[str, str]]:
-    """Return the scale's tasks whose files can be read, and the reasons for those that cannot.
+    """Return the scale's tasks whose files can be read, and for each other task the reason.
 
     A dry run without a folder includes all tasks.
     """

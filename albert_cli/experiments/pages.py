@@ -123,7 +123,7 @@ def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
 
 
 def list_columns(outcome: Outcome) -> dict[str, str]:
-    """Return the measured metrics that the experiment shows, and those of every task, with their headers."""
+    """Return the measured metrics that the experiment shows, and the metrics of every task, with their headers."""
     headers = {metric: METRICS[metric] for metric in outcome.plan.experiment.metrics}
     headers |= {f"task_{name}": title for name, title in outcome.task_titles.items()}
     if len(outcome.task_titles) > 1:

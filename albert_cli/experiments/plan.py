@@ -54,7 +54,7 @@ class ExperimentRequest:
 
     @property
     def stage_folder(self) -> Path:
-        """The folder of all stages, including those of other experiments."""
+        """The folder of all stages, including the stages of other experiments."""
         return self.out / "stages"
 
 
@@ -118,8 +118,8 @@ class VariantRun:
 class MatchedWallClock:
     """A number of steps that takes as long as another variant's run.
 
-    `seconds` are those a step, the variant's own and the other's: measured, or from the FLOP/s of `--tflops`. Without
-    either, FLOPs decide.
+    `seconds` per step, of the variant and of the other: measured, or from the FLOP/s of `--tflops`. Without either,
+    FLOPs decide.
     """
 
     other: str
@@ -155,7 +155,7 @@ class ExperimentPlan:
 
     @cached_property
     def stages(self) -> Mapping[str, Stage]:
-        """All stages by id, each after those it needs."""
+        """All stages by id, each after the stages it needs."""
         roots = [*self.speeds, *(stage for run in (*self.prefixes, *self.runs) for stage in run.stages)]
         return {stage.id: stage for root in roots for stage in _in_order(root)}
 
@@ -166,7 +166,7 @@ class ExperimentPlan:
 
     @property
     def claims(self) -> list[PaperClaim]:
-        """All claims for this scale; those about tasks only if it has any."""
+        """All claims for this scale; claims about tasks only if it has tasks."""
         claims = [claim for claim in self.experiment.claims if not claim.scales or self.request.scale in claim.scales]
         return [claim for claim in claims if self.scale.tasks or not claim.compares_tasks]
 
@@ -198,7 +198,7 @@ class ExperimentPlan:
         return self.result_path(stage).is_file()
 
     def unfinished(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Return the unfinished ones of some stages and of all that they need, each after those it needs."""
+        """Return the unfinished ones of some stages and of all that they need, each after the stages it needs."""
         in_order = {stage.id: stage for root in stages for stage in _in_order(root)}
         return [stage for stage in in_order.values() if not self.is_finished(stage)]
 
@@ -213,7 +213,7 @@ def create_stage(
     request: ExperimentRequest,
     kind: StageKind,
     title: str,
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     needs: Sequence[Stage],
     argv: Sequence[str],
     cost: Cost | None = None,

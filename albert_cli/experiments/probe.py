@@ -1,9 +1,9 @@
 """`albert probe`: score a pretrained checkpoint without any task, on text that it was not trained on.
 
-It measures MLM, next-sentence and sentence-order accuracy as in Table 5, as far as the model was trained for
-them, and the distances between layers of Figure 1: how far each layer moves its input. The paper concludes from these
-distances that sharing weights smooths the steps from layer to layer, and that the layers do not converge to a fixed
-point (§4.5). Every model is scored on the same examples.
+It measures the accuracy of MLM, NSP and SOP as in Table 5, as far as the model was trained for them, and the distances
+between layers of Figure 1: how far each layer moves its input. The paper concludes from these distances that sharing
+weights smooths the steps from layer to layer, and that the layers do not converge to a fixed point (§4.5). Every model
+is scored on the same examples.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ _RETURN_FRACTION: Final = 0.5  # of a step; a state that comes closer than this 
 def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
     """Run the stack to every depth up to `layers`: the distance that each block moves, and the scores of an early exit.
 
-    `mlm_accuracy` and `speed` (of the forward pass, relative to the trained depth) are those of an early exit: the same
+    `mlm_accuracy` and `speed` (of the forward pass, relative to the trained depth) describe an early exit: the same
     head on each depth's states.
     """
     model = job.model
@@ -313,8 +313,8 @@ _SCORE_ROWS: Final = (
     ("mlm_accuracy", "MLM accuracy", "{:.1%}"),
     ("mlm_loss", "MLM loss", "{:.3f} nats"),
     ("below_unigram_entropy", "below the unigram entropy", "{:+.3f} nats"),
-    ("nsp_accuracy", "next-sentence accuracy", "{:.1%}"),
-    ("sop_accuracy", "sentence-order accuracy", "{:.1%}"),
+    ("nsp_accuracy", "NSP accuracy", "{:.1%}"),
+    ("sop_accuracy", "SOP accuracy", "{:.1%}"),
     ("parameters", "parameters", "{:,}"),
 )
 

@@ -46,7 +46,7 @@ def write_recall_table(source: str, directory: Path) -> dict[str, int]:
 
 
 def _read_sentences(source: str) -> dict[str, list[str]]:
-    """Return the sentences of each split without those that contain a key word; a document belongs to one split."""
+    """Return the sentences of each split that contain no key word; a document belongs to one split."""
     sentences: dict[str, list[str]] = {"train": [], "dev": []}
     words = dict.fromkeys(sentences, 0)
     for document in read_documents([source]):

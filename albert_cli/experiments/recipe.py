@@ -108,7 +108,7 @@ class PaperTable:
     compare_with: str | None = None
     """The variant that rows of other models are compared with."""
     metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The metrics of columns that are not those of `COLUMN_METRICS`, such as F1 of MRPC."""
+    """The metrics of columns that differ from `COLUMN_METRICS`, such as F1 of MRPC."""
 
     def column_metrics(self, column: str) -> tuple[str, ...]:
         """Return the metrics behind a column; empty if it is not measured."""
@@ -176,7 +176,7 @@ class PaperClaim:
 
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
-        """The conditions on learning and those of the statement."""
+        """The conditions on learning and the conditions of the statement."""
         guards = (Condition(name, "above", LEARNED_ABOVE[name.partition(".")[2]]) for name in self.learned)
         return (*guards, *self.conditions)
 
@@ -208,7 +208,7 @@ class Experiment:
     tables: tuple[PaperTable, ...] = ()
     claims: tuple[PaperClaim, ...] = ()
     plots: tuple[Literal["layers"], ...] = ()
-    """Figures in addition to those of every report: Figure 1 of the paper."""
+    """Figures that not every report has: Figure 1 of the paper."""
     metrics: tuple[str, ...] = ()
     speed_against: str | None = None
     """The variant that the others' speedup is relative to."""

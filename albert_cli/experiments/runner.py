@@ -132,7 +132,7 @@ def run_array_job(
 ) -> tuple[dict[str, object], str]:
     """Run stages that no other job runs, until all are finished; return what `--json` prints, and the text.
 
-    Every job begins at another stage. A job whose next stages need those of other jobs waits for them.
+    Every job begins at another stage. A job whose next stages need stages of other jobs waits for them.
     """
     started = time.monotonic()
     num_finished = 0
@@ -175,7 +175,7 @@ def run_stages(
     gpus: int = 0,
     max_time: float | None = None,
 ) -> int:
-    """Run all unfinished stages and those they need; return how many there were.
+    """Run all unfinished stages and the stages they need; return their number.
 
     A single job without ranks runs in this process, others in processes of their own. Raises `Interrupted` if the run
     received a stop request or its time is up, and `AlbertError` with the exit code of a stage's command that failed.

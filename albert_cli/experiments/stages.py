@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from albert_cli import config, store
 from albert_cli.counting import costs
@@ -43,7 +42,7 @@ _MIN_SEQUENCES = 64  # for a probe that is run only for its score on minimal pai
 _SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
 
 
-def validate_experiment(name: str) -> tuple[dict[str, Any], str]:
+def validate_experiment(name: str) -> tuple[dict[str, object], str]:
     """Check an experiment's file and every recipe in it; return its values and a summary."""
     experiment = load_experiment(name)
     for scale in SCALES:
@@ -167,7 +166,7 @@ class _Planner:
         if recipe.train.seed != seed:
             raise ConfigError("-s train.seed: every run of a variant has its own seed", "use --seeds N instead")
         data = plan_data(self.request, self.scale, variant.text)
-        facts: dict[str, Any] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
+        facts: dict[str, object] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
         needs = list(data.needs)
         links: Settings = {}
         finished_steps = 0
@@ -250,7 +249,7 @@ class _Planner:
         if run.recipe is not None:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         data = self.probe_data
-        facts: dict[str, Any] = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
+        facts: dict[str, object] = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
         argv = ["probe", self._directory(pretrain), "--data", data.directory]
         argv += ["--sequences", str(self.scale.probe_sequences), *_format_overrides({}, {"data": pairs})]
         if self.request.minimal_pairs is not None:
@@ -364,7 +363,7 @@ def _changes_at(variant: Variant, scale: str) -> Settings:
     return changes
 
 
-def _format_overrides(base: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _format_overrides(base: Mapping[str, object], values: Mapping[str, object], prefix: str = "") -> list[str]:
     """Return `-s section.key=value` for every value that differs from the base recipe."""
     options = []
     for key, value in values.items():

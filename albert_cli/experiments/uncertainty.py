@@ -90,7 +90,7 @@ def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}
     for metric in metrics:
-        # Predictions at the best threshold are not saved; those at the usual one have nearly the same error.
+        # Predictions at the best threshold are not saved; predictions at the usual one have nearly the same error.
         saved_metric = metric.removeprefix("best_")
         by_run = [_jackknife_run(saved_metric, lines, result.labels) for lines in runs if lines]
         value = result.medians[metric]

@@ -1,4 +1,4 @@
-"""Find the columns of a table to predict: those named as in training, or those with usual names."""
+"""Find the columns of a table to predict, by their names in training or by usual names."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
+from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
@@ -50,7 +51,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
         store.write_json(
             staging / "config.json",
-            hub.config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label),
+            config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label),
         )
         vocabulary.copy_to(staging, source.config.max_position_embeddings)
     written = hub.read_checkpoint(out)
@@ -82,7 +83,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
     if unknown:
         console.warn(f"{directory}: left out {len(unknown)} variables that are no weights here: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-    source = hub.Checkpoint(directory, config, values, hub.model_type(config), weights)
+    source = hub.Checkpoint(directory, config, values, model_type(config), weights)
     models = sorted(directory.glob("*.model"))
     if models:
         vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)

@@ -21,6 +21,7 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, MultipleChoice, PretrainingModel
+from albert_cli.model.hf_config import CUSTOM_HEADS
 from albert_cli.model.padded import INPUT_NAMES, PaddedModel
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
@@ -108,7 +109,7 @@ def _require_onnx() -> None:
 
 def _load_model(source: hub.Checkpoint) -> nn.Module:
     """Load a checkpoint with its head."""
-    if source.architecture in hub.CUSTOM_HEADS:
+    if source.architecture in CUSTOM_HEADS:
         raise CheckpointError(f"{source.directory}: has a head for answer beams, which is not exported")
     model: nn.Module
     if source.architecture == "ForPreTraining":

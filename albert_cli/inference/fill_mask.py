@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class FilledTexts:
 
     texts: list[FilledText]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as plain JSON values."""
         return asdict(self)
 

@@ -23,7 +23,7 @@ def find_test_file(task: AnyTask) -> Path | None:
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Read the test file before training; raises `InputError` if its columns are not those of the task."""
+    """Read the test file before training; raises `InputError` if its columns are not the task's."""
     if find_test_file(task) is not None and task.source is not None:
         task.read("test")
 

@@ -87,7 +87,7 @@ def block(
 ) -> Tensor:
     """Apply self-attention and the feed-forward network, each with residual connection and LayerNorm.
 
-    [T, H] to [T, H] in the dtype of `x_TH`. With `rows` only the states of those rows are computed, [R, H], which is
+    [T, H] to [T, H] in the dtype of `x_TH`. With `rows` only the states of these rows are computed, [R, H], which is
     exact for a last layer.
     """
     hidden = x_TH.shape[-1]
@@ -157,7 +157,7 @@ def _attend_padded(
 ) -> Tensor:
     """Attend over padded sequences: [N, R, A, d] and twice [N, S, A, d] to packed contexts [R, A * d]."""
     q_NARd, k_NASd, v_NASd = (x.transpose(1, 2) for x in qkv)
-    context_NARd = _padded_attention(q_NARd, k_NASd, v_NASd, key_layout.mask, dropout)
+    context_NARd = _dot_product_attention(q_NARd, k_NASd, v_NASd, key_layout.mask, dropout)
     return query_layout.unpad(context_NARd.transpose(1, 2).flatten(2))
 
 
@@ -168,7 +168,7 @@ def _attend_packed(
     q_RAd, k_TAd, v_TAd = qkv
     sparse = query_layout.sparse
     if isinstance(sparse, SparseAttentionLayout):
-        padded_attention = partial(_padded_attention, dropout=dropout)
+        padded_attention = partial(_dot_product_attention, dropout=dropout)
         return attend_sparsely(sparse, key_layout, q_RAd, k_TAd, v_TAd, padded_attention)
     if sparse is not None:
         return attend_flex(sparse, q_RAd, k_TAd, v_TAd)
@@ -189,7 +189,9 @@ def _attend_packed(
     return context_RAd.flatten(1)
 
 
-def _padded_attention(q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+def _dot_product_attention(
+    q_NARd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
     """Attend over padded sequences, [N, A, R, d]; `mask` [N, 1, 1 or R, S] is True where a key is visible."""
     if q_NARd.device.type == "cpu" and q_NARd.dtype == torch.bfloat16:
         # torch's fused kernel ignores a CPU's bf16 units: its backward pass is seven times slower.

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from albert_cli import __version__, console
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
-from albert_cli.model.hub import model_type
+from albert_cli.model.hf_config import model_type
 
-_SENTENCE_TASKS = {
-    "sop": "sentence-order",
-    "nsp": "next-sentence",
-    "none": "no sentence",
-    "three-way": "three-way sentence",
+_OBJECTIVES = {
+    "sop": "masked-language and sentence-order prediction",
+    "nsp": "masked-language and next-sentence prediction",
+    "three-way": "masked-language and three-way sentence prediction",
+    "none": "masked-language prediction",
 }
 
 
@@ -22,13 +22,10 @@ def pretraining_card(
 ) -> str:
     """Return the card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML.
 
-    `parameters` counts encoder and pooler. A metric `mlm_loss` is of the held-out text, `NAME/mlm_loss` of another
-    corpus.
+    `parameters` counts encoder and pooler. The metric `mlm_loss` belongs to the held-out text, `NAME/mlm_loss` to
+    another corpus.
     """
-    summary = (
-        f"A {_describe_encoder(config, parameters)} pretrained with masked-language and "
-        f"{_SENTENCE_TASKS[sentence_loss]} prediction."
-    )
+    summary = f"A {_describe_encoder(config, parameters)} pretrained with {_OBJECTIVES[sentence_loss]}."
     scores = {}
     for name, value in metrics.items():
         corpus, slash, measure = name.rpartition("/")
@@ -60,8 +57,8 @@ def _describe_encoder(config: ModelConfig, parameters: int) -> str:
     )
     if not config.is_sparse:
         return description
-    limit = f"of up to {config.max_position_embeddings:,} tokens"
-    return f"{description}, each token seeing {config.attention_summary}, {limit}"
+    limit = f"for inputs of up to {config.max_position_embeddings:,} tokens"
+    return f"{description}, {limit}, with sparse attention ({config.attention_summary})"
 
 
 def _render_card(

@@ -1,6 +1,6 @@
 """A model's shape as data, without torch, so that counting parameters starts fast.
 
-Field names are those of Hugging Face's `AlbertConfig`. `sharing` is our own, because no other library expresses the
+Fields are named as in Hugging Face's `AlbertConfig`. `sharing` is our own, because no other library expresses the
 attention-only and FFN-only rows of the paper's Table 4 (§4.5, arXiv 1909.11942).
 """
 
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 from albert_cli import store
 from albert_cli.config import validate_recipe
@@ -25,7 +25,7 @@ CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither H
 # The tanh GELU has several names; `gelu_new` is the one in ALBERT's files.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 # Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
-_HF_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+_HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
@@ -49,8 +49,8 @@ class ModelConfig:
     `order_labels`: the classes of the sentence head; the third, of three-way pretraining, is "from another document".
     `initializer_range`: the standard deviation of the initial weights; `auto` grows as the width shrinks, which small
     models need.
-    `attention`: a token sees its whole sequence, `attention_window` tokens to either side, or its own block of
-    `attention_block` tokens and the two adjacent ones.
+    `attention`: the tokens that a token sees. `full`: its whole sequence; `window`: `attention_window` tokens to either
+    side; `block`: its own block of `attention_block` tokens and the two adjacent ones.
     `attention_global`: the tokens that see all and are seen by all in sparse attention: [CLS], or also each [SEP], or
     also a pair's question (`model/sparse_attention.py`).
 
@@ -116,7 +116,7 @@ class ModelConfig:
         if layers * self.inner_group_num > _MAX_BLOCKS:
             raise ConfigError(
                 f"model.num_hidden_layers x inner_group_num is {layers * self.inner_group_num:,}",
-                f"at most {_MAX_BLOCKS:,} blocks may follow one another",
+                f"use at most {_MAX_BLOCKS:,} blocks in a row",
             )
         sizes = self.group_sizes
         if sizes and (sum(sizes) != layers or min(sizes) < 1 or groups != 1 or self.sharing != "all"):
@@ -133,12 +133,12 @@ class ModelConfig:
             )
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
+    def from_values(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
         """Build from a recipe's [model] section; a `ConfigError` begins with `origin`."""
         return validate_recipe(cls, values, origin, section="model")
 
     @classmethod
-    def from_hf(cls, values: Mapping[str, Any], origin: str) -> ModelConfig:
+    def from_hf(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
         """Build from a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
         Keys that do not change the computation are ignored; old official configs have several. A BERT is a shape with
@@ -186,14 +186,18 @@ class ModelConfig:
 
     @property
     def attention_summary(self) -> str:
-        """Visible tokens of a token, in words."""
+        """A phrase for the tokens that a token sees."""
         if self.attention == "full":
             return "full"
         size = f"{self.attention_window} tokens to either side"
         if self.attention == "block":
             size = f"its block of {self.attention_block} tokens and the two adjacent ones"
-        seen = {"cls": "[CLS]", "sep": "[CLS] and [SEP]", "question": "[CLS], [SEP] and the question"}
-        return f"{size}, {seen[self.attention_global]} all"
+        global_tokens = {
+            "cls": "[CLS] sees all tokens",
+            "sep": "[CLS] and [SEP] see all tokens",
+            "question": "[CLS], [SEP] and the question see all tokens",
+        }
+        return f"{size}; {global_tokens[self.attention_global]}"
 
     @property
     def is_sparse(self) -> bool:
@@ -261,7 +265,7 @@ def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert:
 # Table 1, and the released configurations for dropout: v2 has none, v1 has 0.1 up to xlarge.
 # xlarge: the paper's rule H / 64 gives 32 heads, the published configurations have 16. The parameter count is the same,
 # but the published weights need 16, so the preset has 16.
-# The BERTs are those of the paper (§4.1): the 30,000-piece vocabulary, E = H.
+# The BERT models of the paper (§4.1): the 30,000-piece vocabulary, E = H.
 PRESETS: Final[dict[str, ModelConfig]] = {
     "bert-base": _preset(768, 12, 12, 0.1, bert=True),
     "bert-large": _preset(1024, 24, 16, 0.1, bert=True),

@@ -148,7 +148,7 @@ class Encoder(nn.Module):
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False, depth: int | None = None) -> Tensor:
         """Return the last layer's hidden states at the rows that heads read, [R, H], or with `all_rows` all, [T, H].
 
-        The last layer is computed at those rows only, which is exact: no other state depends on the rest. `depth` runs
+        The last layer is computed at these rows only, which is exact: no other state depends on the rest. `depth` runs
         that many blocks instead of the whole stack; beyond its end the stack repeats. With `checkpointing` a block
         saves only its input for the backward pass and is computed again there.
         """

@@ -147,7 +147,7 @@ class QuestionAnswering(_EncoderModel):
 
 
 class EncoderStates(NamedTuple):
-    """`tokens` [T, H], the last layer's states; `first` [N, H], those of each [CLS]; `pooled` [N, H] or None."""
+    """`tokens` [T, H], the last layer's states; `first` [N, H], its states at each [CLS]; `pooled` [N, H] or None."""
 
     tokens: Tensor
     first: Tensor

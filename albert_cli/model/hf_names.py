@@ -1,4 +1,4 @@
-"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and those of Hugging Face's classes."""
+"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and Hugging Face's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _DERIVED_TENSORS = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\
 
 
 def to_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """Rename a model's tensors to those of a Hugging Face type (`hub.model_type`); our own type keeps our names."""
+    """Rename tensors as a Hugging Face type (`hf_config.model_type`) names them; our own type keeps our names."""
     prefixes = _prefix_map(config, model_type)
     return {_translate_name(name, prefixes): tensor for name, tensor in tensors.items()}
 
@@ -70,11 +70,13 @@ def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type
     inverse = {hf: our for our, hf in prefixes.items()}
     has_prefix = any(name.startswith(f"{model_type}.") for name in tensors)
     is_bare = model_type != CUSTOM_MODEL_TYPE and not has_prefix
-    return {
-        _translate_name(f"{model_type}.{name}" if is_bare and not name.startswith(hf_heads) else name, inverse): tensor
-        for name, tensor in tensors.items()
-        if not _DERIVED_TENSORS.search(name)
-    }
+    renamed = {}
+    for name, tensor in tensors.items():
+        if _DERIVED_TENSORS.search(name):
+            continue
+        full_name = f"{model_type}.{name}" if is_bare and not name.startswith(hf_heads) else name
+        renamed[_translate_name(full_name, inverse)] = tensor
+    return renamed
 
 
 def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:

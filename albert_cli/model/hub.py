@@ -21,15 +21,13 @@ from albert_cli import console, hub_access, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
+from albert_cli.model.hf_config import CLASS_PREFIXES, MULTI_LABEL, config_to_json, model_type
 from albert_cli.model.weight_files import WEIGHTS_FILE as WEIGHTS_FILE
 from albert_cli.model.weight_files import describe_layout, find_weight_files, read_weights
 from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
 INIT_DIRECTORY: Final = "init"  # the weights at step 0 of a run with [init] in its recipe
-# Heads that no class of Hugging Face has: its classes would load the encoder and initialize the head anew.
-CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
-_CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}
 # The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
 _BARE_ARCHITECTURE: Final = "Model"
 _ORDER_LABELS_KEY: Final = "sentence_order_labels"
@@ -44,75 +42,17 @@ _HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_
 _MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
 
-def model_type(config: ModelConfig, architecture: str = "") -> str:
-    """Return the Hugging Face type that expresses the shape: `albert`, `bert`, or our own if neither does.
-
-    Heads (`architecture`) unknown to Hugging Face also get our own type, so that no program loads such a file
-    partially.
-    """
-    has_custom_head = architecture in CUSTOM_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
-    if has_custom_head or config.group_sizes or config.is_sparse:
-        return CUSTOM_MODEL_TYPE
-    if config.has_projection and config.sharing in ("all", "none"):
-        return "albert"  # nothing shared is as many groups as layers
-    if not config.has_projection and config.sharing == "none":
-        return "bert"
-    return CUSTOM_MODEL_TYPE
-
-
-# ---------------------------------------------------------------- configuration
-
-
 @dataclass(frozen=True)
 class FinetunedTask:
     """A task checkpoint's task: its name, the number of texts in an input, and the length limit in tokens.
 
-    `settings` are those of the kind of task: they encode inputs and decode outputs as in training.
+    `settings` belong to the kind of task: with them, inputs are encoded and outputs decoded as in training.
     """
 
     task: str
     inputs: int
     max_seq_length: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-MULTI_LABEL = "multi_label_classification"  # Hugging Face's problem type
-
-
-def config_to_json(
-    config: ModelConfig, architecture: str, labels: tuple[str, ...] = (), *, multi_label: bool = False
-) -> dict[str, Any]:
-    """Return `config.json` with Hugging Face's keys.
-
-    `labels` name a classifier's outputs; a single one makes it a regression, unless a text may have several
-    (`multi_label`).
-    """
-    kind = model_type(config, architecture)
-    omitted = {"attention_window", "attention_block"} - {f"attention_{config.attention}"}
-    if config.attention == "full":
-        omitted |= {"attention", "attention_global"}
-    if kind != CUSTOM_MODEL_TYPE:
-        omitted |= {"sharing", "always_project", "group_sizes", "order_labels"}
-    if kind == "bert":
-        omitted |= {"embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"}
-    values = {key: value for key, value in asdict(config).items() if key not in omitted}
-    values["initializer_range"] = config.initial_std
-    if kind == "bert":
-        values["classifier_dropout"] = config.classifier_dropout_prob
-    elif kind == "albert" and config.sharing == "none":
-        values["num_hidden_groups"] = config.num_hidden_layers
-    values["model_type"] = kind
-    values["architectures"] = [_CLASS_PREFIXES[kind] + architecture]
-    values["tie_word_embeddings"] = True
-    values["pad_token_id"] = 0
-    values["dtype"] = "float32"
-    if labels:
-        values["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        values["label2id"] = {label: number for number, label in enumerate(labels)}
-        values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
-        if multi_label:
-            values["problem_type"] = MULTI_LABEL
-    return values
 
 
 # ---------------------------------------------------------------- reading
@@ -124,7 +64,7 @@ class Checkpoint:
 
     directory: Path
     config: ModelConfig
-    values: dict[str, Any]
+    values: Mapping[str, object]
     type: str
     tensors: dict[str, Tensor]
 
@@ -134,7 +74,7 @@ class Checkpoint:
         architectures = self.values.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return None
-        return str(architectures[0]).removeprefix(_CLASS_PREFIXES[self.type])
+        return str(architectures[0]).removeprefix(CLASS_PREFIXES[self.type])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -184,9 +124,9 @@ class Checkpoint:
         match self.values:
             case {
                 "finetuning_task": str(task),
-                "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length)},
+                "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length), **others},
             } if max_seq_length >= 5:  # the minimum of recipes
-                settings = self.values["albert_task"].get("settings")
+                settings = others.get("settings")
                 return FinetunedTask(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
         return None
 

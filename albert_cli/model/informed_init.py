@@ -33,7 +33,7 @@ _FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians a position: waves as long as a 
 _NEIGHBOR_SCORE: Final = 7.0  # before softmax, of the neighbor that a head attends to: two thirds of the attention
 _RANDOM_SCALE: Final = 0.3  # of positions, segments and unseen tokens, so that words prevail
 _NORM_EXPONENT: Final = 0.5  # evens out the norms of word vectors, so that frequent words do not dominate
-_UNSEEN_NORM: Final = 1e-6  # a word vector below this norm is that of a token that the corpus lacks
+_UNSEEN_NORM: Final = 1e-6  # a word vector below this norm belongs to a token that the corpus lacks
 
 PositionGrowth = Literal["tile", "interpolate"]
 
@@ -67,7 +67,7 @@ def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: Positio
 
 @dataclass(frozen=True)
 class InformedInit:
-    """`[init]` of a pretraining recipe: the initial weights that are not random. By default all are.
+    """`[init]` of a pretraining recipe: the initial weights that are not random. By default all weights are random.
 
     `words = "cooccurrence"`: word vectors from the corpus's co-occurrences (`data.cooccurrence`).
     `neighbors`, such as [-1, 1]: for each number one head of every block attends that many positions away; positions

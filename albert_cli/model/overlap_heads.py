@@ -6,7 +6,8 @@ same projection, every token attends to the most similar tokens from the first s
 2305.09828) start Wq Wk' near the identity; here only a few heads do, and only in the directions in which words differ.
 
 Shapes: n sampled words, k readings of each in each of 2 segments, m = 2 k n readings; E embedding, H hidden, d head
-width, r directions in which words differ, c of them that a head compares, f waves of the position.
+width, r directions in which words differ, c of them that a head compares, i directions that words do not use, f waves
+of the position.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SAME_WORD_SCORE: Final = 10.0  # in addition, for the same word
 # Context heads attend to the tokens around a token.
 _SAME_POSITION_SCORE: Final = 7.0  # of a token with itself; it falls off with the distance
 _WAVE_FREQUENCIES: Final = (0.05, 0.22, 0.39, 0.56)  # radians a position; their sum peaks within some five tokens
-_CONTEXT_GAIN: Final = 10.0  # with which a context head adds its result to the token
+_CONTEXT_GAIN: Final = 10.0  # factor of a context head's result
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _OverlapStrength:
 
 
 _FOR_CLS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # [CLS] reads the average over all tokens
-_FOR_EACH_TOKEN: Final = _OverlapStrength(cls_score=7.0, gain=6.0)  # with context heads every token must be clear
+_FOR_EACH_TOKEN: Final = _OverlapStrength(cls_score=7.0, gain=6.0)  # context heads read single tokens
 
 
 def check_overlap_heads(heads: int, context_heads: int, config: ModelConfig) -> None:
@@ -80,16 +81,16 @@ def init_overlap_heads(
     positions: int = SAMPLED_POSITIONS,
     context_heads: int = 0,
 ) -> None:
-    """Set the first `heads` heads of each block so that a token attends to its twin in the other segment.
+    """Set the first `heads` heads of each block so that a token attends to the same word in the other segment.
 
-    Without a twin the token attends to [CLS]. The head adds the outcome to the token, along a direction that words do
-    not use. In the next layer [CLS] attends to all tokens evenly, because its queries are set to zero, and so reads the
-    mean outcome. Segment vectors are moved clearly apart. For tasks on pairs, right before fine-tuning: pretraining has
-    no use for such heads and destroys them. `word_ids` are the tokens of texts; texts are expected in two segments,
-    [CLS] first, in the first `positions` positions.
+    If the other segment lacks the word, the token attends to [CLS]. The head adds the outcome, present or absent, to
+    the token, along a direction that words do not use. In the next layer [CLS] attends to all tokens evenly, because
+    its queries are set to zero, and so reads the mean outcome. Segment vectors are moved clearly apart. This is for
+    tasks on pairs, right before fine-tuning: pretraining has no use for such heads and destroys them. `word_ids` are
+    the tokens of texts; texts are expected in two segments, [CLS] first, in the first `positions` positions.
 
-    The last `context_heads` heads of each block attend to the tokens around a token and add to it, along another
-    direction, how many of them have a twin: an answer is near the words of its question.
+    The last `context_heads` heads of each block attend to the tokens around a token. They add to it, along another
+    direction, how many of these tokens occur in the other segment: an answer is near the words of its question.
     """
     if not heads:
         return
@@ -160,7 +161,9 @@ def measure_first_layer(
     positions_2kn = torch.randint(1, limit, (2, _READINGS_PER_WORD, len(word_ids)), generator=generator)
     inputs_2knH = torch.stack(
         [
-            torch.stack([first_layer_input(encoder, word_ids, drawn_n, segment) for drawn_n in positions_2kn[segment]])
+            torch.stack(
+                [first_layer_input(encoder, word_ids, sampled_n, segment) for sampled_n in positions_2kn[segment]]
+            )
             for segment in (0, 1)
         ]
     )
@@ -222,7 +225,7 @@ def _unused_directions(directions_HH: Tensor) -> Tensor:
 
 
 def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segment_H: Tensor) -> Tensor:
-    """Project out of word vectors the segment's direction and those in which one word varies with its position."""
+    """Project out of word vectors the directions of the segment and of the positions."""
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
     position_Hj = directions_HH[:, variance_H > _POSITION_DIRECTION * variance_H.max()]
     basis_Hj: Tensor = torch.linalg.qr(torch.cat([position_Hj, segment_H[:, None]], 1))[0]
@@ -269,7 +272,7 @@ def _set_overlap_head(
         linear.bias[rows] = -weight_dH @ stats.mean_H
     block.query.bias[rows.stop - 1] = cls_scale
 
-    # Values: -1 for [CLS] and 0 for words; the outcome of the layer below; random rows that nothing reads yet.
+    # Values: -1 for [CLS] and 0 for words; the outcome from the layer below; random rows, which nothing reads yet.
     random_cH = nn.init.orthogonal_(torch.empty(size - 2, len(outcome_H)), generator=generator)
     block.value.weight[rows] = torch.cat([-stats.detector_H[None], outcome_H[None], random_cH])
     block.value.bias[rows] = 0
@@ -283,7 +286,7 @@ def _set_overlap_head(
 def _set_context_head(
     block: Attention, head: int, size: int, stats: FirstLayerStats, direction_H: Tensor, generator: torch.Generator
 ) -> None:
-    """Set a head that attends to the tokens around and adds the first overlap head's outcome there."""
+    """Set a head that attends to the tokens around a token and adds their outcome of the first overlap head."""
     rows = slice(head * size, (head + 1) * size)
     waves = min(size, len(stats.wave_fH))
     gain = math.sqrt(_SAME_POSITION_SCORE * math.sqrt(size) / len(_WAVE_FREQUENCIES))

@@ -58,7 +58,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class PaddedLayout(Rectangle):
-    """The rectangle of a batch's sequences, one sequence a line.
+    """The rectangle of a batch's sequences, one sequence per line.
 
     `offsets` [N + 1] int32: each sequence's first row. `kernel_width`: the padded width, rounded up to the attention
     kernel's tile so that it rarely triggers recompilation. `sparse`: what each row attends to, None for its whole
@@ -96,17 +96,18 @@ class PaddedLayout(Rectangle):
 
 @dataclass(frozen=True)
 class ChunkedKeys:
-    """Keys and values of a batch of `tokens` tokens, cut into C chunks of c tokens; `chunks` is their [C, c].
+    """Keys and values of a batch of `tokens` tokens, cut into C chunks of c tokens; `chunks` is their rectangle [C, c].
 
-    The keys of a chunk are its own tokens, those of `reach` chunks to either side, and the global tokens of its
-    sequence. `global_index` selects global tokens, `globals` is their [N, G], `sequence` [C] is each chunk's sequence.
+    The keys of a chunk are its own tokens, the tokens of `reach` chunks to either side, and the global tokens of its
+    sequence. `global_index` selects the global tokens, `global_slots` is their rectangle [N, G]. `sequence` [C] is each
+    chunk's sequence.
     """
 
     tokens: int
     chunks: Rectangle
     reach: int
     global_index: Tensor
-    globals: Rectangle
+    global_slots: Rectangle
     sequence: Tensor
 
     def gather_chunks(self, x_TAd: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ class ChunkedKeys:
         x_CAcd = self.chunks.pad(x_TAd[: self.tokens]).transpose(1, 2)
         padded = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, reach, reach))
         local = [padded[shift : shift + len(x_CAcd)] for shift in range(2 * reach + 1)]
-        global_NAGd = self.globals.pad(x_TAd.index_select(0, self.global_index)).transpose(1, 2)
+        global_NAGd = self.global_slots.pad(x_TAd.index_select(0, self.global_index)).transpose(1, 2)
         return torch.cat([*local, global_NAGd.index_select(0, self.sequence)], 2)
 
 
@@ -123,8 +124,8 @@ class ChunkedKeys:
 class SparseAttentionLayout:
     """The query rows of sparse attention: local rows, which see a neighborhood, and global rows, which see all.
 
-    `local_index` selects the local rows, `local_queries` is their [C, Q], `mask` [C, 1, Q, K] the keys they see.
-    `global_index` selects the global rows, `global_queries` is their [N, G].
+    `local_index` selects the local rows, `local_queries` is their rectangle [C, Q], `mask` [C, 1, Q, K] marks the keys
+    they see. `global_index` selects the global rows, `global_queries` is their rectangle [N, G].
     """
 
     keys: ChunkedKeys

@@ -29,7 +29,7 @@ INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 class PaddedModel(nn.Module):
     """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
 
-    `output_names` are those of Hugging Face's classes. For multiple choice the inputs are [N, C, S].
+    `output_names` are the names that Hugging Face's classes use. For multiple choice the inputs are [N, C, S].
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -183,7 +183,7 @@ def _build_chunked_keys(
         chunks=Rectangle(chunks.total, chunks.size, tensors["cell"], None),
         reach=chunks.reach,
         global_index=tensors["global_index"],
-        globals=Rectangle(layout.sequences, global_width, layout.flat_index(global_width), None),
+        global_slots=Rectangle(layout.sequences, global_width, layout.flat_index(global_width), None),
         sequence=tensors["sequence"],
     )
 
@@ -233,8 +233,8 @@ def attend_sparsely(
 ) -> Tensor:
     """Return softmax(q k' / sqrt(d)) v over the keys that each row sees, [R, A * d].
 
-    `padded_attention` maps [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens behind those of
-    the batch are filler. The padded copies are computed again for the backward pass: saved, they would take several
+    `padded_attention` maps [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens behind the last
+    of the batch are filler. The padded copies are computed again for the backward pass: saved, they would take several
     times the memory of the queries, keys and values.
     """
     arguments = (sparse, key_layout, padded_attention, q_RAd, k_TAd, v_TAd)

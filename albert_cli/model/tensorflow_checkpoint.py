@@ -50,7 +50,7 @@ _LEAVES: Final = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta":
 _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/]*|.*_(m|v)\d*|beta[12]_power.*")
 
 
-def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
+def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
     """Return the shape and the content of `albert_config.json` or `bert_config.json`; raise `CheckpointError`."""
     for kind, name in CONFIG_FILES.items():
         path = directory / name

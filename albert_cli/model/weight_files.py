@@ -24,7 +24,7 @@ WEIGHTS_FILE: Final = "model.safetensors"
 _PICKLED_FILE: Final = "pytorch_model.bin"
 _INDEX_SUFFIX: Final = ".index.json"
 
-# A file of a layout that is not read, what the directory contains then, and the remedy.
+# Layouts that are not read: a pattern of their files, a description, and the remedy.
 _OTHER_LAYOUTS: Final = (
     ("adapter_config.json", "an adapter without its base model", "merge it with peft: merge_and_unload()"),
     ("*.gguf", "a GGUF file", "name the checkpoint that it was converted from"),

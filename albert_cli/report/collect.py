@@ -198,7 +198,7 @@ def short_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
-    """Read a run's journal: the curves (step, value) of training, and those of its evaluations."""
+    """Read a run's journal: the curves (step, value) of training, and the curves of its evaluations."""
     training: dict[str, Curve] = {}
     heldout: dict[str, Curve] = {}
     file = path / journal.JOURNAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Required
+from typing import Annotated, Literal, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -21,8 +21,8 @@ class PredictionLine(TypedDict, total=False):
     """A run's line about an example: its prediction, the label where known, and the texts."""
 
     id: Required[str]
-    prediction: Required[str | Number | list[str] | list[dict[str, Any]]]
-    label: str | Number | list[str] | list[dict[str, Any]]
+    prediction: Required[str | Number | list[str] | list[dict[str, object]]]
+    label: str | Number | list[str] | list[dict[str, object]]
     probabilities: dict[str, Number]  # by class
     probability: Number  # of the predicted span
     answers: list[str]
@@ -47,5 +47,4 @@ def prediction_kind(line: PredictionLine) -> PredictionKind:
 def read_predictions(folder: Path) -> Sequence[PredictionLine]:
     """Read the predictions of one run; empty if it saved none, an error if the manifest lists a missing file."""
     path = folder / PREDICTIONS
-    lines: list[Any] = journal.read_journal(path, PredictionLine) if store.is_listed(path) else []
-    return lines
+    return journal.read_json_lines(path, PredictionLine) if store.is_listed(path) else []

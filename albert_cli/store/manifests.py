@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
@@ -63,7 +62,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def hash_json(entries: Mapping[str, Any]) -> str:
+def hash_json(entries: Mapping[str, object]) -> str:
     """Return the SHA-256 of a JSON object, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
@@ -90,7 +89,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     path = directory / MANIFEST
     if not os.path.lexists(path):
         return None
-    value = parse_record(path, read_unverified(path), dict[str, Any])
+    value = parse_record(path, read_unverified(path), dict[str, object])
     if value.pop("sha256", None) != hash_json(value):
         raise CheckpointError(f"{path}: damaged, or not written by albert: its SHA-256 does not match its entries")
     try:

@@ -53,7 +53,7 @@ def read_record(path: Path, kind: type[T]) -> T:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read any JSON object; a damaged file is a `CheckpointError` that names it."""
-    return read_record(path, dict[str, Any])
+    return read_record(path, dict)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

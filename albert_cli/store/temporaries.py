@@ -1,4 +1,4 @@
-"""Names of temporary files and directories, and the removal of those that a killed process left.
+"""Names of temporary files and directories, and the removal of what a killed process left.
 
 A name contains the machine and the process that wrote it. Locks of some file systems do not reach other machines, so a
 process deletes only the leftovers of processes on the same machine.

@@ -263,7 +263,7 @@ def as_any_tasks(tasks: Mapping[str, Task[ExampleT, FeaturesT, OutputsT]]) -> di
 
 
 def iter_evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedTokens]]:
-    """Yield every item once: indices of the features [B] and those items on the device."""
+    """Yield every item once: indices of the features [B], and the items on the device."""
     for index in features.eval_batches(EVALUATION_TOKENS):
         yield index, pack(features.batch(index)[0], device)
 

@@ -220,7 +220,7 @@ class Classification(LogitsTask[TextExample]):
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
         """Order the head's rows by the names of the classes; unnamed ones are in the task's order already.
 
-        Raises `CheckpointError` if the names are not those of the task.
+        Raises `CheckpointError` if the names are not the names of the task's labels.
         """
         if checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names):
             return checkpoint

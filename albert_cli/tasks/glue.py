@@ -40,7 +40,7 @@ class GlueFiles:
     hub: str | None = GLUE_ON_HUB
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
-        """Read the examples of a split; those of a test split have no labels."""
+        """Read the examples of a split; a test split has no labels."""
         is_test = split in task.test_splits
         if data is None or is_hub_source(data):
             table = self._read_hub(task, split, data)

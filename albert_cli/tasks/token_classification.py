@@ -258,7 +258,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 def open_token_task(settings: TableSettings, data: str | None, model_labels: tuple[str, ...]) -> AnyTask:
     """Make a task from files of tagged words.
 
-    The tags are those of the folder's train file. For a single file, or without a train file, they are the model's, if
+    The tags come from the folder's train file. For a single file, or without a train file, they come from the model, if
     it has tags. Raises `ConfigError` without `--data`, and `InputError` for missing or damaged files.
     """
     if data is None:

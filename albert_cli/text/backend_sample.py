@@ -39,6 +39,6 @@ def sample_texts(text_pieces: Sequence[str]) -> list[str]:
     pieces = [piece for piece in text_pieces if piece]
     if not pieces:
         return list(_SAMPLE)
-    drawn = rng.integers(0, len(pieces), (_RANDOM_TEXTS, _PIECES_PER_TEXT))
-    random_texts = ["".join(pieces[index] for index in row).replace(WORD_MARK, " ") for row in drawn]
+    sampled = rng.integers(0, len(pieces), (_RANDOM_TEXTS, _PIECES_PER_TEXT))
+    random_texts = ["".join(pieces[index] for index in row).replace(WORD_MARK, " ") for row in sampled]
     return [*_SAMPLE, *random_texts]

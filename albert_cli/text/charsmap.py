@@ -1,4 +1,4 @@
-"""Change SentencePiece's compiled normalization rules, so that a character is kept.
+"""Change SentencePiece's compiled normalization rules, so that a character is preserved.
 
 The rules (`precompiled_charsmap`) are the byte length of a trie as uint32, the trie, and the results, each ended by a
 NUL. The trie is a double array of Darts-clone: a unit of 32 bits is either a leaf (bit 31, then the result's offset) or

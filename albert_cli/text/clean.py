@@ -72,7 +72,7 @@ def clean(text: str, cleaning: Cleaning) -> str:
     if text.isascii():  # normal forms and accents do not concern ASCII
         return text.lower() if cleaning.lowercase else text
     text = normalize_characters(text, cleaning)
-    # Compatibility forms may contain spaces, for example those of ´ and ﷺ.
+    # Compatibility forms may contain spaces, for example the forms of ´ and ﷺ.
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from inspect import cleandoc
 from typing import NamedTuple
 
-# Lines
+# Kinds of lines
 _BORDER = re.compile(r"""([=\-~^"*+#.`:_])\1{2,}$""")  # under a heading, or a transition
 _TABLE = re.compile(r"[=\-+|][=\-+| ]{4,}$")
 _DIRECTIVE = re.compile(r"\.\. +([\w:-]+?)::\s*(.*)")

@@ -11,7 +11,7 @@ from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import iter_arrow_rows, parse_json
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
-from albert_cli.text.text_readers import check_text, find_text, iter_json_texts
+from albert_cli.text.text_readers import find_text, iter_json_texts, iter_short_text
 
 _JSON_HINT = "write JSON lines, an array of objects, or one object"
 _DOC_START = re.compile(r"<doc\b[^>]*>")
@@ -39,7 +39,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
             text = find_text(record, settings, lambda: location)  # noqa: B023  (called at once)
         else:
             raise InputError(f"{part.source.name}: record {number} is neither an object nor a text", _JSON_HINT)
-        yield from check_text(text, part, number, settings, counter)
+        yield from iter_short_text(text, part, number, settings, counter)
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
@@ -76,7 +76,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
             continue
         article.append(line.removesuffix(_DOC_END))
         if line.rstrip().endswith(_DOC_END):
-            yield from check_text("\n".join(article), part, article_line, settings, counter)
+            yield from iter_short_text("\n".join(article), part, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)
@@ -87,9 +87,9 @@ def _unclosed_article(part: SourcePart, line: int) -> InputError:
 
 
 def read_arrow_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text column of an Arrow file, such as those of the `datasets` library."""
+    """Yield the text column of an Arrow file, the format of the `datasets` library."""
     for number, row in iter_arrow_rows(part, settings.text_field):
         text = find_text(row, settings, lambda: part.source.name)
-        yield from check_text(text, part, number, settings, counter)
+        yield from iter_short_text(text, part, number, settings, counter)
     with open_part(part, counter):  # for the hash alone: the file is mapped into memory
         pass

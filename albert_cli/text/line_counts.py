@@ -1,4 +1,4 @@
-"""Count the lines of a text that are not used as they are."""
+"""Count the lines of a text that are changed or left out."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from
 
 _ENCODING_SAMPLE_BYTES = 4096
 _WIDE_HIGH_ZEROS = 0.9  # least fraction of zeros in the high bytes of UTF-32
-_WIDE_ASCII_ZEROS = 0.1  # least fraction of zeros in the high bytes of UTF-16, those of ASCII characters
+_WIDE_ASCII_ZEROS = 0.1  # least fraction of zeros in the high bytes of UTF-16; ASCII characters have them
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",

@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 import json
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.backend_sample import sample_texts
 from albert_cli.text.clean import Cleaning, NormalForm, TokenizerConfig
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary, read_tokenizer_files
+from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocabulary, read_tokenizer_files
 from albert_cli.text.unigram import SPECIAL_TOKENS
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
@@ -84,7 +84,7 @@ def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
             yield candidate
 
 
-def _build_model(model: Mapping[str, Any], charsmap: bytes, vocabulary: TokenizersVocabulary) -> bytes:
+def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVocabulary) -> bytes:
     """Return the bytes of a SentencePiece model with these pieces and scores."""
     from sentencepiece import sentencepiece_model_pb2
 
@@ -110,7 +110,7 @@ def _build_model(model: Mapping[str, Any], charsmap: bytes, vocabulary: Tokenize
     return content
 
 
-def _find_charsmap(normalizer: Mapping[str, Any] | None) -> bytes:
+def _find_charsmap(normalizer: TokenizerJson | None) -> bytes:
     """Return SentencePiece's compiled normalization rules from a normalizer; empty if it has none."""
     if normalizer is None:
         return b""

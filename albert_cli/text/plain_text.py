@@ -12,7 +12,7 @@ MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several
 
 
 def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -> Iterator[str]:
-    """Yield documents with a line for each paragraph or sentence; where one ends, `settings.document` says.
+    """Yield documents with a line for each paragraph or sentence; `settings.document` decides where a document ends.
 
     With `settings.join_lines`, the lines up to a blank one are one paragraph.
     """

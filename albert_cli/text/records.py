@@ -14,7 +14,7 @@ from albert_cli.text.lines import NumberedLines
 from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
-JsonObject: TypeAlias = dict[str, Any]  # of the user: its fields are checked where they are read
+JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
 
 _MAX_CELL_CHARACTERS = 2**31 - 1
 _PARQUET_BATCH_ROWS = 64  # rows decoded at a time

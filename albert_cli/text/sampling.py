@@ -1,4 +1,4 @@
-"""Draw a uniform sample of sentences from any amount of text in one pass."""
+"""Sample sentences uniformly from any amount of text in one pass."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _add_batch(sample: SentenceSample, unit: WorkUnit, batch: Sequence[str]) -> 
 
 
 def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
-    """Clean the sentences and remove those that become empty, without a second list in memory."""
+    """Clean the sentences and remove empty results, without a second list in memory."""
     length = 0
     for sentence in sentences:
         if cleaned := clean(sentence, cleaning):

@@ -126,7 +126,7 @@ class SentencePieceVocabulary(Vocabulary):
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
         """Yield the token ids of each text with the characters that each token comes from.
 
-        Uses `tokenizers`, which keeps track of characters through all of `clean`, at 3 MB/s a core.
+        Uses `tokenizers`, which keeps track of characters through all of `clean`, at 3 MB/s per core.
         """
         is_word_mark = np.array([piece == "▁" for piece in self.pieces], dtype=np.bool_)
         for start in range(0, len(texts), _OFFSET_BATCH):

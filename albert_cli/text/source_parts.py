@@ -34,7 +34,7 @@ FileSignature = tuple[int, int, int]  # size, modification time in ns, inode
 
 @dataclass
 class ReadCounter:
-    """Totals of what has been read: bytes on disk, their SHA-256, and the lines that are not used as they are."""
+    """Totals of what has been read: bytes on disk, their SHA-256, and the lines that are changed or left out."""
 
     size: int = 0
     counts: LineCounts = field(default_factory=LineCounts)

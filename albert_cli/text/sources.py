@@ -219,7 +219,7 @@ def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSo
 
 
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
-    """Return the files of a path, folder or glob, sorted; of a folder those that are readable by their names."""
+    """Return the files of a path, folder or glob, sorted; of a folder only files whose names have a known ending."""
     path = Path(name)
     if path.is_dir():
         return _find_files_in_folder(path, is_readable, endings_hint)

@@ -36,7 +36,7 @@ def iter_json_texts(
     """Yield the text field of each line's JSON object."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
-        yield from _check_text(text, part, number, settings, counter)
+        yield from _iter_valid_text(text, part, number, settings, counter)
 
 
 def find_text(record: Mapping[str, object], settings: ReadSettings, location: Callable[[], str]) -> str | None:
@@ -47,7 +47,7 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Ca
         raise missing_field_error(location(), settings.text_field, list(record)) from None
 
 
-def _check_text(
+def _iter_valid_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield a text with valid characters; count one that is null or blank."""
@@ -72,7 +72,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     line, header = first
     if settings.text_field not in header:
         if has_wrong_delimiter(header):
-            hint = "separate the columns of a .csv by commas and those of a .tsv by tabs"
+            hint = "separate the columns of a .csv by commas, and of a .tsv by tabs"
             raise InputError(f"{part.location(line)}: a single column, {header[0]!r}", hint)
         raise missing_field_error(part.location(line), settings.text_field, header)
     column = header.index(settings.text_field)
@@ -80,26 +80,26 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
         if len(cells) != len(header):
             hint = "look for a separator or line end in an unquoted text, or for a truncated line"
             raise InputError(f"{part.location(number)}: {len(cells)} fields, but the header has {len(header)}", hint)
-        yield from _check_text(cells[column], part, number, settings, counter)
+        yield from _iter_valid_text(cells[column], part, number, settings, counter)
 
 
 def read_parquet_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a Parquet file."""
     for number, row in iter_parquet_rows(part, [settings.text_field]):
         text = find_text(row, settings, lambda: part.source.name)
-        yield from check_text(text, part, number, settings, counter)
+        yield from iter_short_text(text, part, number, settings, counter)
     with open_part(part, counter):  # for the hash alone: the Parquet reader does not read in order
         pass
 
 
-def check_text(
+def iter_short_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield a text that was not read by lines, unless it is too long or blank; number: its row."""
     if text is not None and len(text) > settings.max_line:
         reject_or_count_long_line(part.location, number, settings, counter)
     else:
-        yield from _check_text(text, part, number, settings, counter)
+        yield from _iter_valid_text(text, part, number, settings, counter)
 
 
 class _HubRow(NamedTuple):
@@ -119,7 +119,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
         for _, group in groupby(rows, lambda row: row.document_key):
             document = list(group)
             text = "\n".join(row.text for row in document)
-            yield from check_text(text, part, document[0].number, settings, counter)
+            yield from iter_short_text(text, part, document[0].number, settings, counter)
 
 
 def _iter_hub_rows(

@@ -32,7 +32,7 @@ _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 _FULL_WIDTH_TILDE = "～"
 _TILDE_PLACEHOLDER = "\ufdd1"  # a code point that is no character
 _BYTE_SCORE_FACTOR = 20  # more than the characters of "<0x00>"
-_HIDDEN = "\ufdd2"  # another one
+_HIDDEN = "\ufdd2"  # another code point that is no character
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
@@ -123,9 +123,9 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     ]
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
-    is_dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
+    dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
     # The word mark is inserted only if a text begins at its first character: keep a space at that position.
-    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{_format_ranges(is_dropped)}]+"), " "))
+    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{_format_ranges(dropped)}]+"), " "))
     if marks:
         steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:

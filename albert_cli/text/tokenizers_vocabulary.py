@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from albert_cli.text.words import WORD_MARK, WordBoundaries, WordRule
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+TokenizerJson: TypeAlias = dict[str, Any]  # of the `tokenizers` library, which publishes no schema
 _SPECIAL_TOKENS_FILE: Final = "special_tokens_map.json"
 # The usual names of each role; the first that the tokenizer has is taken if no file names another.
 _USUAL_NAMES: Final = {
@@ -58,7 +59,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 class TokenizersVocabulary(Vocabulary):
     """A tokenizer of the `tokenizers` library, which normalizes text itself."""
 
-    def __init__(self, tokenizer: Tokenizer, config: Mapping[str, Any], source: Path) -> None:
+    def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
         """Take over the tokenizer; raise `CheckpointError` if it lacks a special token that models need.
 
         config: the content of `tokenizer_config.json`, with at least the roles of special tokens. source: the file that
@@ -78,22 +79,22 @@ class TokenizersVocabulary(Vocabulary):
         pieces = [pieces_by_id.get(index, "") for index in range(size)]
         added = tokenizer.get_added_tokens_decoder()
         not_text = {index for index, token in added.items() if token.special} | set(special)
-        # Without a role for unknown text, [SEP]'s id is in its place, and no text has that.
+        # Ids that no text may get; also [SEP]'s id where it serves as the missing unknown token's.
         self._forbidden = frozenset(
             index
             for index in not_text - ({special.unk} if "unk" in self._roles else set())
             if not _BYTE_TOKEN.fullmatch(pieces[index])
         )
-        model = json.loads(self._json)
+        content = json.loads(self._json)
         super().__init__(
             pieces,
             [
                 "" if index in not_text or _RESERVED_TOKEN.fullmatch(piece) else text
-                for index, (piece, text) in enumerate(zip(pieces, _text_pieces(pieces, model), strict=True))
+                for index, (piece, text) in enumerate(zip(pieces, _text_pieces(pieces, content), strict=True))
             ],
             special,
         )
-        self._joins_words = _joins_words(model)
+        self._joins_words = _joins_words(content)
 
     @property
     def cleaning(self) -> None:
@@ -213,8 +214,8 @@ def _parse_tokenizer(path: Path) -> Tokenizer:
         raise CheckpointError(f"{path}: not a tokenizer of the `tokenizers` library ({error})") from None
 
 
-def _build_wordpiece(path: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """Build BERT's tokenizer from its `vocab.txt`: one piece a line."""
+def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
+    """Build BERT's tokenizer from its `vocab.txt`: one piece per line."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     lines = store.read_bytes(path).decode("utf-8", "replace").split("\n")
@@ -229,7 +230,7 @@ def _build_wordpiece(path: Path, config: Mapping[str, Any]) -> Tokenizer:
             names[role] = name
         elif role != "pad":
             raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
-    options = {key: config.get(key, default) for key, default in _DEFAULT_WORDPIECE_OPTIONS.items()}
+    options: TokenizerJson = {key: config.get(key, default) for key, default in _DEFAULT_WORDPIECE_OPTIONS.items()}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names["unk"], max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=options["do_lower_case"],
@@ -245,9 +246,9 @@ def _build_wordpiece(path: Path, config: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def _read_config(directory: Path) -> TokenizerJson:
     """Return `tokenizer_config.json`, with the roles of `special_tokens_map.json` where it names none."""
-    config: dict[str, Any] = {}
+    config: TokenizerJson = {}
     for name in (_SPECIAL_TOKENS_FILE, CONFIG_FILE):
         if (directory / name).is_file():
             config |= store.read_json(directory / name)
@@ -258,7 +259,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _find_special_tokens(
-    tokenizer: Tokenizer, config: Mapping[str, Any], source: Path
+    tokenizer: Tokenizer, config: TokenizerJson, source: Path
 ) -> tuple[dict[str, str], SpecialIds]:
     """Return the special tokens' names and ids by role."""
     ids = tokenizer.get_vocab(with_added_tokens=True)
@@ -273,7 +274,7 @@ def _find_special_tokens(
     return roles, SpecialIds(**{role: ids[roles.get(role, roles["sep"])] for role in _USUAL_NAMES})
 
 
-def _token_of_role(role: str, ids: Mapping[str, int], config: Mapping[str, Any]) -> str | None:
+def _token_of_role(role: str, ids: Mapping[str, int], config: TokenizerJson) -> str | None:
     """Return the name of a role's token, None if the tokenizer has none."""
     token = config.get(f"{role}_token")
     if isinstance(token, dict):
@@ -295,7 +296,7 @@ def _build_post_processor(roles: Mapping[str, str], special: SpecialIds) -> Any:
     )
 
 
-def _hide_names(content: dict[str, Any], names: set[str]) -> None:
+def _hide_names(content: TokenizerJson, names: set[str]) -> None:
     """Rename tokens in the content of a `tokenizer.json`, in place, so that no text matches them; ids stay equal."""
     model = content["model"]
     names = names - {model.get("unk_token")}
@@ -314,12 +315,12 @@ def _hide_names(content: dict[str, Any], names: set[str]) -> None:
 # ---------------------------------------------------------------- pieces as text
 
 
-def _text_pieces(pieces: Sequence[str], model: Mapping[str, Any]) -> list[str]:
+def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
     """Return the pieces as text with the word mark before each word."""
-    prefix = model["model"].get("continuing_subword_prefix")
-    if model["model"]["type"] == "WordPiece":
+    prefix = content["model"].get("continuing_subword_prefix")
+    if content["model"]["type"] == "WordPiece":
         return [piece.removeprefix(prefix) if piece.startswith(prefix) else WORD_MARK + piece for piece in pieces]
-    if _has_step(model, "ByteLevel"):
+    if _has_step(content, "ByteLevel"):
         to_byte = _byte_level_alphabet()
         return [_decode_byte_level(piece, to_byte) for piece in pieces]
     return list(pieces)
@@ -341,13 +342,13 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(256 + number): byte for number, byte in enumerate(unprintable)}
 
 
-def _has_step(model: Mapping[str, Any], kind: str) -> bool:
+def _has_step(content: TokenizerJson, kind: str) -> bool:
     """Return True if the pre-tokenizer has a step of this kind."""
-    step = model.get("pre_tokenizer") or {}
+    step = content.get("pre_tokenizer") or {}
     steps = step.get("pretokenizers", [step])
     return any(part.get("type") == kind for part in steps)
 
 
-def _joins_words(model: Mapping[str, Any]) -> bool:
+def _joins_words(content: TokenizerJson) -> bool:
     """Return True if the first word of a text has no word mark, as in byte-level vocabularies."""
-    return _has_step(model, "ByteLevel")
+    return _has_step(content, "ByteLevel")

@@ -159,7 +159,7 @@ def train_unigram(
 
 
 def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, ...]:
-    """Return symbols as they occur in encoded text, each once; raise `ConfigError` for those that cannot be tokens."""
+    """Return symbols as they occur in encoded text, each once; raise `ConfigError` for one that cannot be a token."""
     normalized: dict[str, None] = {}
     for symbol in symbols:
         text = _nmt_nfkc().Normalize(clean(symbol, cleaning)).strip()

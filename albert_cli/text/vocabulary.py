@@ -1,7 +1,7 @@
 """The interface of a vocabulary: encode text, decode ids, and know which tokens are special or begin a word.
 
-Two backends implement it. SentencePiece is the fast path (25 MB/s a core) and the kind that `albert vocab` builds. The
-`tokenizers` library serves every other `tokenizer.json` or `vocab.txt`.
+Two backends implement it. SentencePiece is the fast path (25 MB/s per core) and the kind that `albert vocab` builds.
+The `tokenizers` library serves every other `tokenizer.json` or `vocab.txt`.
 """
 
 from __future__ import annotations

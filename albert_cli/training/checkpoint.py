@@ -71,7 +71,7 @@ def save_checkpoint(
 
 
 def _checkpoint_size(saved: list[Path], optimizer: Optimizer) -> int:
-    """Estimate the bytes of a checkpoint: those of the last one, or else of the weights and their two moments."""
+    """Estimate the bytes of a checkpoint from the last one, or else from the weights and their two moments."""
     if saved:
         return sum(path.stat().st_size for path in saved[-1].iterdir())
     return sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])

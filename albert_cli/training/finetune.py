@@ -25,7 +25,8 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
-from albert_cli.training.loop import DIVERGED_FILE, Loop, MicroBatch, TrainingJob, split_micro_batches
+from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
+from albert_cli.training.loop import DIVERGED_FILE, Loop
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import AUTO_KEYS, ScheduleSettings, TrainSettings
 from albert_cli.training.task_inputs import Inputs
@@ -108,7 +109,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         if self.best:
             save_file(self.best, directory / _BEST_WEIGHTS)
 
-    def publish(self, out: Path, scores: Mapping[str, float], outputs: Any) -> None:
+    def publish(self, out: Path, scores: Mapping[str, float], outputs: object) -> None:
         """Turn `out` into the task checkpoint of the current model, with its card and its predictions on dev."""
         self.best = {}
         task = self.prepared.task
@@ -292,7 +293,7 @@ def _divergence_recorded(parents: Mapping[str, str], out: Path) -> Iterator[None
         raise
 
 
-def find_collapse(task: AnyTask, outputs: Any, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
+def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
     The training losses in `log` are not used: each is a mean since the last line or the last resume.

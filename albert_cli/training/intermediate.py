@@ -32,8 +32,8 @@ def add_intermediate(
 ) -> PreparedTask:
     """Fine-tune on the recipe's intermediate task below `folder`, unless that is done, and take its encoder.
 
-    overrides: those of the intermediate run (default: the same). If its data are missing, the task starts from the
-    checkpoint itself, with a warning.
+    overrides: changes to the recipe of the intermediate run (default: the same as here). If its data are missing, the
+    task starts from the checkpoint itself, with a warning.
     """
     name = missing_intermediate(prepared)
     if name is None:

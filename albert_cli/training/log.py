@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 from albert_cli import console, journal
 from albert_cli.training.checkpoint import TrainState
@@ -40,7 +40,7 @@ _PROGRESS_NATS: Final = 0.1  # less is noise
 _CONTEXT_NATS: Final = 0.3  # below the unigram entropy: reached by copying unmasked tokens, without context
 _MEAN_STEPS: Final = 250  # the loss of one step is too noisy to compare
 
-LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_loss" and "grad_norm"
+LossRecord = Mapping[str, float]  # a journal record; hints need "step", "loss", "mlm_loss" and "grad_norm"
 
 
 @dataclass
@@ -145,14 +145,15 @@ class PlateauRule:
 class LossHints:
     """Hints about a loss that jumps or stays, from the records of the journal in their order.
 
-    The hints depend on the records alone, so a resumed run prints those of an uninterrupted one. `unigram_entropy`, in
-    nats, is the loss of a model that only knows token frequencies. `warmup`: steps in which slow progress is normal.
+    The hints depend on the records alone, so a resumed run prints the same hints as an uninterrupted one.
+    `unigram_entropy`, in nats, is the loss of a model that only knows token frequencies. `warmup`: steps in which slow
+    progress is normal.
     """
 
     def __init__(self, unigram_entropy: float, warmup: int) -> None:
         self._rules = (SpikeRule(), PlateauRule(unigram_entropy, warmup))
 
-    def observe(self, record: Mapping[str, Any]) -> list[str]:
+    def observe(self, record: LossRecord) -> list[str]:
         """Add a record of the journal; return the hints that it gives reason for."""
         if not {"loss", "mlm_loss", "grad_norm"} <= record.keys():
             return []
@@ -170,7 +171,7 @@ class RunLog:
         self._journal.truncate_after(step)
         if hints is not None and self._journal.path.exists():
             for record in journal.read_journal(self._journal.path):
-                hints.observe(record)
+                hints.observe(cast(LossRecord, record))
 
     def write_steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
         """Write a record of the steps since the last one, and the hints that it gives reason for."""

@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning.
 
-A `TrainingJob` samples the micro-batches of a step from (seed, step), computes sums of losses, evaluates, and writes
-its model. The loop does the rest: gradient accumulation, reduction over ranks, clipping, the check for finite values,
-the schedule, logging, saving and interruption.
+A `TrainingJob` samples, computes sums of losses, evaluates, and writes its model. The loop does the rest: gradient
+accumulation, reduction over ranks, clipping, the check for finite values, the schedule, logging, saving and
+interruption.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import contextlib
 import math
 import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Generic, NoReturn, Protocol, TypeVar
+from typing import Final, Generic, NoReturn
 
 import numpy as np
 import torch
@@ -31,44 +30,16 @@ from albert_cli.ranks import RankGroup, handle_signals
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import autocast, deterministic_kernels, evaluation_mode, seed_micro_batch
+from albert_cli.training.job import BatchT, MicroBatch, TrainingJob
 from albert_cli.training.log import LossHints, RunLog, StepWindow, progress_suffix
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.reduction import reduce_during_backward, reduce_gradients
-from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.trackers import open_trackers
 
 DIVERGED_FILE: Final = "diverged.json"
 _STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warmup; the last checkpoint is intact"
 _SAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)  # SLURM can send it before the time limit
-
-BatchT = TypeVar("BatchT")
-
-
-class LoopSettings(Protocol):
-    """Sections of a recipe for the loop."""
-
-    @property
-    def train(self) -> TrainSettings:
-        """`[train]`."""
-
-    @property
-    def optimizer(self) -> OptimizerSettings:
-        """`[optimizer]`."""
-
-
-@dataclass(frozen=True)
-class MicroBatch(Generic[BatchT]):
-    """A part of a step's batch; `number` is its index in the global batch.
-
-    `counts`: the items over which each loss is averaged (masked positions, pairs, examples). `flops`: FLOPs of the full
-    model for it, forward and backward.
-    """
-
-    number: int
-    data: BatchT
-    counts: Mapping[str, int]
-    tokens: int
-    flops: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +48,7 @@ class StepResult:
 
     `values`: the losses and metrics, averaged over the global batch, the gradient's norm and the learning rate; a loss
     or metric without items in the batch is absent.
-    `tokens` are those of all ranks, `flops` those of this rank.
+    `tokens` counts all ranks, `flops` this rank only.
     """
 
     values: Mapping[str, float]
@@ -85,60 +56,6 @@ class StepResult:
     flops: float
     stop_requested: bool
     save_due: bool
-
-
-class TrainingJob(ABC, Generic[BatchT]):
-    """A model, its recipe, and how to compute its losses."""
-
-    model: nn.Module
-    settings: LoopSettings
-
-    @property
-    def recipe(self) -> str:
-        """The resolved recipe as TOML, saved in every checkpoint."""
-        return config.dump_toml(self.settings)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.model.parameters()).device
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """The losses whose sum is minimized."""
-        return ("loss",)
-
-    @property
-    def extra_metrics(self) -> Mapping[str, str]:
-        """Logged sums of `loss_sums` other than losses, each with the loss whose count divides it."""
-        return {}
-
-    @abstractmethod
-    def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[BatchT]]:
-        """Sample this rank's micro-batches of a step: a pure function of (seed, step, rank, world size)."""
-
-    @abstractmethod
-    def loss_sums(self, data: BatchT) -> dict[str, Tensor]:
-        """Sum each loss over the items of a micro-batch, with the names of its `counts`, and each extra metric."""
-
-    @abstractmethod
-    def evaluate(self, group: RankGroup) -> dict[str, float]:
-        """Score the current weights in evaluation mode; return {} if there is nothing to score on."""
-
-    @abstractmethod
-    def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Save the model after an evaluation, and record it in the state, if it is the best so far."""
-
-    @abstractmethod
-    def write_model(self, directory: Path) -> None:
-        """Write the model as a Hugging Face directory into a staged directory."""
-
-
-def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
-    """Yield (number, start, stop) of this rank's micro-batches; the split does not depend on the world size."""
-    for number, start in enumerate(range(0, total, size)):
-        if number % group.world_size == group.rank:
-            yield number, start, min(start + size, total)
 
 
 @dataclass(repr=False)  # Python prints the handler of a signal, and a repr would print every weight

@@ -27,7 +27,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.cross_entropy import cross_entropy_sum
 from albert_cli.training.distill import Teacher
-from albert_cli.training.loop import MicroBatch, TrainingJob, split_micro_batches
+from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 # Held-out examples are sampled like training examples, from a seed that no run can have.
@@ -148,7 +148,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def evaluate(self, group: RankGroup) -> dict[str, float]:
         """Return losses and accuracies over fixed examples, the same at every step of every run.
 
-        Scores on a further corpus have the prefix `NAME/`; those on the held-out text have none and include its
+        Scores on a further corpus have the prefix `NAME/`; scores on the held-out text have none and include its
         unigram entropy. A model trained on SOP is also scored on NSP, and vice versa (§4.6).
         """
         metrics: dict[str, float] = {}

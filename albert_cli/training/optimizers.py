@@ -53,7 +53,7 @@ class Lamb(Optimizer):
         named = [(name, p) for name, p in named_parameters if p.requires_grad]
         matrices = [(name, p) for name, p in named if not is_norm_or_bias(name)]
         norms_and_biases = [(name, p) for name, p in named if is_norm_or_bias(name)]
-        groups: list[dict[str, Any]] = [
+        groups: list[dict[str, object]] = [
             {"params": matrices, "decay": settings.weight_decay, "trust_ratio": trust_ratio},
             {"params": norms_and_biases, "decay": 0.0, "trust_ratio": trust_ratio and ratio_for_all},
         ]
@@ -63,7 +63,7 @@ class Lamb(Optimizer):
         for _, p in named:
             self.state[p] = {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add a group as torch does, without its decorator: that would import the compiler, in 1.5 seconds."""
         inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 

@@ -163,7 +163,7 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
 
 
 def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
-    """Describe the steps that fit into a time budget, compared with those of the recipe."""
+    """Describe the steps that fit into a time budget, compared with the recipe's."""
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (
         f"{1000 * times.step:.1f} ms a step, {times.evaluation:.1f} s an evaluation: {steps:,} steps fit into "

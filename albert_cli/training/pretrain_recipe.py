@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -130,12 +130,12 @@ class PretrainRecipe:
         return self.warm_start.step
 
 
-def validate_pretrain_recipe(values: Mapping[str, Any], origin: str) -> PretrainRecipe:
+def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> PretrainRecipe:
     """Return a recipe's values as a record with derived values; raises `ConfigError`, which names `origin`."""
     return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
 
 
-def _read_checkpoint_shape(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _read_checkpoint_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
     """Return the [model] section of the checkpoint that a recipe without one starts from."""
     section = values.get("warm_start")
     name = section.get("checkpoint") or section.get("continues") if isinstance(section, dict) else None
@@ -150,7 +150,7 @@ def _read_checkpoint_shape(values: Mapping[str, Any], origin: str) -> dict[str, 
 
 def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
     """Load a recipe with overrides, fitted to a vocabulary; raises `ConfigError` if they do not fit."""
-    values: dict[str, Any] = config.read_recipe(recipe)
+    values = config.read_recipe(recipe)
     if "task" in values:
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
     if "variants" in values:

@@ -47,7 +47,7 @@ class PretrainResult:
                 f"entropy of the same text ({metrics['unigram_entropy']:.3f}); accuracy {metrics['mlm_accuracy']:.1%}"
             )
         if "order_accuracy" in metrics:
-            lines.append(f"held-out sentence-order accuracy {metrics['order_accuracy']:.1%}")
+            lines.append(f"held-out sentence-pair accuracy {metrics['order_accuracy']:.1%}")
         for corpus in [name.removesuffix("/mlm_loss") for name in metrics if name.endswith("/mlm_loss")]:
             scores = {name: value for name, value in metrics.items() if name.startswith(f"{corpus}/")}
             names = {name: name.removeprefix(f"{corpus}/").replace("_", " ") for name in scores}

@@ -22,7 +22,7 @@ class OptimizerSettings:
 
     `lr = "auto"` is LAMB's learning rate for the batch size; the resolved recipe has the number. `clip_norm` limits the
     norm of the gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives
-    LayerNorms and biases a trust ratio (`training/optimizers.py`). The bounds are those of fp32, below 3.4e38.
+    LayerNorms and biases a trust ratio (`training/optimizers.py`). The bounds are the range of fp32, below 3.4e38.
     """
 
     name: Literal["lamb", "nvlamb", "adamw"] = "lamb"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.randomness import epoch_order
-from albert_cli.tasks.base import AnyTask, fingerprint_examples
+from albert_cli.tasks.base import AnyTask, Example, fingerprint_examples
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
@@ -42,7 +41,7 @@ class Inputs:
     """The examples and the features of each split; `fingerprint` is a hash of all examples."""
 
     settings: InputSettings
-    examples: Mapping[str, Sequence[Any]]
+    examples: Mapping[str, Sequence[Example]]
     features: Mapping[str, Features]
     fingerprint: str
 
@@ -53,7 +52,7 @@ class Inputs:
         return self.features[self.settings.train_split]
 
     @property
-    def train_examples(self) -> Sequence[Any]:
+    def train_examples(self) -> Sequence[Example]:
         """The examples to train on."""
         assert self.settings.train_split is not None, "inputs for scoring have no training split"
         return self.examples[self.settings.train_split]
@@ -64,7 +63,7 @@ class Inputs:
         return self.features[self.settings.dev_splits[0]]
 
     @property
-    def dev_examples(self) -> Sequence[Any]:
+    def dev_examples(self) -> Sequence[Example]:
         """The examples of the dev split that selects the best checkpoint."""
         return self.examples[self.settings.dev_splits[0]]
 
@@ -82,9 +81,9 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
     return Inputs(settings, examples, features, fingerprint_examples(all_examples))
 
 
-def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Any]]:
+def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:
     """Read the training split, if there is one, and every dev split; raises `InputError`."""
-    examples: dict[str, list[Any]] = {}
+    examples: dict[str, list[Example]] = {}
     if settings.train_split is not None:
         train = task.read(settings.train_split, data)
         if settings.train_examples:
@@ -107,7 +106,9 @@ def require_training_data(task: AnyTask) -> str:
     raise InputError(f"{task.title}: found no training data", "add a train file to the --data directory")
 
 
-def encode_examples(task: AnyTask, examples: Sequence[Any], vocabulary: Vocabulary, max_seq_length: int) -> Features:
+def encode_examples(
+    task: AnyTask, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int
+) -> Features:
     """Encode examples as tokens and print how many were truncated."""
     features: Features = task.encode(examples, vocabulary, max_seq_length)
     if features.truncated:

@@ -109,7 +109,7 @@ class ModelScores:
 
     scores: dict[str, float]
     best_threshold: float | None
-    outputs: Any
+    outputs: object
 
 
 def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precision: str) -> ModelScores:
@@ -120,7 +120,7 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
     task = prepared.task
     model.eval()
     scores: dict[str, float] = {}
-    outputs: dict[str, Any] = {}
+    outputs: dict[str, object] = {}
     best_threshold = None
     for split in task.dev_splits:
         with autocast(precision, prepared.device):

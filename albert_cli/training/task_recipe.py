@@ -74,7 +74,7 @@ class TaskModelSettings:
     `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
 
     `weights` are the encoder's initial weights. Controls use it to show what pretraining contributes: "random" samples
-    new weights for the checkpoint's shape and vocabulary, "init" takes those at step 0 of the checkpoint's run.
+    new weights for the checkpoint's shape and vocabulary, "init" takes the weights at step 0 of the checkpoint's run.
 
     `head`: "new" trains a new head; "checkpoint" continues with the checkpoint's head, of this task or of one with the
     same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" means "new", except that `eval` scores
@@ -133,12 +133,12 @@ class TaskModelSettings:
                 "name each output of the checkpoint once, in their order",
             )
         id2label = {str(number): name for number, name in enumerate(self.labels)}
-        return replace(checkpoint, values=checkpoint.values | {"id2label": id2label})
+        return replace(checkpoint, values={**checkpoint.values, "id2label": id2label})
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """A fine-tuning recipe; those of the paper are in `recipes/finetune/` (Table 14).
+    """A fine-tuning recipe; the paper's recipes are in `recipes/finetune/` (Table 14).
 
     `intermediate_task = "mnli"` takes the encoder from a model that is fine-tuned on MNLI first, as the paper does for
     RTE, STS-B and MRPC (footnote 4). Controls are fine-tuned on that task first too.

@@ -68,7 +68,7 @@ class WarmStart:
 
 
 def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
-    """Load the checkpoint to start from, its position embeddings resized to those of `model`.
+    """Load the checkpoint to start from, its position embeddings resized to the number in `model`.
 
     Raises `ConfigError` if it does not fit the model, the vocabulary or the recipe's fingerprint, and `CheckpointError`
     if there is none.

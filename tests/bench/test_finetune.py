@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import albert
+from tests.helpers.command import albert
 
 SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16"
 FEW = ("--model", SMALL, "--rounds", 2, "-s", "train.batch_size=8", "-s", "train.precision=fp32", "--device", "cpu")
@@ -34,8 +34,8 @@ def glue(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path
 @pytest.fixture(scope="module")
 def measured(glue: Path, tiny_vocabulary: Path) -> dict[str, Any]:
     call = ("bench", "finetune", "sst2", "--data", glue, "--vocab", tiny_vocabulary, "--against", "transformers")
-    found: dict[str, Any] = json.loads(albert(*call, *FEW, "--json").out)
-    return found
+    result: dict[str, Any] = json.loads(albert(*call, *FEW, "--json").out)
+    return result
 
 
 def test_everyone_computes_the_same_loss_on_the_same_examples(measured: dict[str, Any]) -> None:

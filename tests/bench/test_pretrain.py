@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from albert_cli.bench import pretrain
-from tests.command import albert
-from tests.processes import start_ranks
+from tests.helpers.command import albert
+from tests.helpers.processes import start_ranks
 
 
 @pytest.fixture(scope="module")
 def measured(recipe: Path, tiny_data: Path) -> dict[str, Any]:
     arguments = ("--data", tiny_data, "--against", "transformers", "--no-compiled", "--rounds", 3, "--device", "cpu")
-    found: dict[str, Any] = json.loads(albert("bench", "pretrain", recipe, *arguments, "--json").out)
-    return found
+    result: dict[str, Any] = json.loads(albert("bench", "pretrain", recipe, *arguments, "--json").out)
+    return result
 
 
 def test_everyone_computes_the_same_loss_on_the_same_text(measured: dict[str, Any]) -> None:
@@ -45,9 +45,9 @@ def test_the_recipe_s_step_is_put_together_from_the_parts(measured: dict[str, An
 def test_memory_grows_with_dropout_and_is_as_estimated(measured: dict[str, Any]) -> None:
     without, with_dropout = (measured["memory"][name] for name in ("dropout 0", "dropout 0.1"))
     assert without["activations_saved"] < with_dropout["activations_saved"]
-    for found in (without, with_dropout):
-        assert found["activations_saved"] == pytest.approx(found["activations_estimated"], rel=0.25)
-        assert found["peak"] is None
+    for memory in (without, with_dropout):
+        assert memory["activations_saved"] == pytest.approx(memory["activations_estimated"], rel=0.25)
+        assert memory["peak"] is None
 
 
 def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
@@ -70,9 +70,9 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
     call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", "--json", "--quiet")
     ranks = start_ranks(tmp_path / "log", 2, *call)
     assert [rank.wait() for rank in ranks] == [0, 0], "\n".join(r.said() for r in ranks)
-    found = json.loads(ranks[0].said().strip().splitlines()[-1])
-    assert found["processes"] == 2 and found["parts_ms"]["communication"] > 0
-    assert found["recipe_step"]["micro_batches_per_process"] == 1
+    result = json.loads(ranks[0].said().strip().splitlines()[-1])
+    assert result["processes"] == 2 and result["parts_ms"]["communication"] > 0
+    assert result["recipe_step"]["micro_batches_per_process"] == 1
     assert ranks[1].said().strip() == ""
 
 

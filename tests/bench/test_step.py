@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from albert_cli.bench import harness
-from tests.command import albert
+from tests.helpers.command import albert
 
 SMALL = "albert-base:L=2,H=32,A=2,F=64,E=16,vocab_size=500"
 CPU = torch.device("cpu")
@@ -18,8 +18,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     arguments = ("bench", "step", SMALL, "--tokens", 256, "--rounds", 2, "--no-compiled", "--device", "cpu", "--json")
-    found: dict[str, Any] = json.loads(albert(*arguments).out)
-    return found
+    result: dict[str, Any] = json.loads(albert(*arguments).out)
+    return result
 
 
 def test_everyone_computes_the_same_loss(
@@ -27,8 +27,8 @@ def test_everyone_computes_the_same_loss(
 ) -> None:
     assert list(measured["works"]) == ["s128", "s512", "glue"]
     assert len(measured["works"]["glue"]["variants"]) == 3  # padded to the longest, and to 128
-    for found in measured["works"].values():
-        variants = found["variants"]
+    for work in measured["works"].values():
+        variants = work["variants"]
         assert len(variants) >= 2
         assert [v["loss"] for v in variants.values()] == pytest.approx(
             [variants["albert"]["loss"]] * len(variants), rel=1e-4
@@ -42,11 +42,11 @@ def test_everyone_computes_the_same_loss(
 def test_bert_is_compared_too_and_what_has_no_peer_is_not() -> None:
     few = ("--tokens", 128, "--rounds", 1, "--work", "s128", "--no-compiled", "--device", "cpu")
     bert = "bert-base:L=2,H=32,E=32,A=2,F=64,vocab_size=500"
-    found = json.loads(albert("bench", "step", bert, *few, "--json").out)["works"]["s128"]["variants"]
-    assert found["albert"]["loss"] == pytest.approx(found["transformers"]["loss"], rel=1e-4)
-    own = f"{SMALL},sharing=attention"
-    assert "--alone" in albert("bench", "step", own, *few, expect=2).err
-    assert "transformers" not in albert("bench", "step", own, *few, "--alone").out
+    variants = json.loads(albert("bench", "step", bert, *few, "--json").out)["works"]["s128"]["variants"]
+    assert variants["albert"]["loss"] == pytest.approx(variants["transformers"]["loss"], rel=1e-4)
+    custom = f"{SMALL},sharing=attention"
+    assert "--alone" in albert("bench", "step", custom, *few, expect=2).err
+    assert "transformers" not in albert("bench", "step", custom, *few, "--alone").out
 
 
 def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
@@ -58,7 +58,7 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
 
     seconds, last = harness.time_alternating({"a": lambda: call("a"), "b": lambda: call("b")}, 3, CPU, "test")
     assert "".join(calls) == "aabb" + "ab" * 3
-    assert [len(found) for found in seconds.values()] == [3, 3] and last["b"] == 10
+    assert [len(times) for times in seconds.values()] == [3, 3] and last["b"] == 10
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_parts_cover_every_model_and_length(monkeypatch: pytest.MonkeyPatch) -> 
     steps = [f"{size}-s{length}" for size in gpu.SIZES for length in gpu.LENGTHS]
     assert list(gpu.PARTS)[:9] == ["correctness", *steps]
     assert set(KINDS) < set(gpu.PARTS) and {(s, n) for s in gpu.SIZES for n in gpu.LENGTHS} > gpu.GOALS.keys()
-    defaults = config.default_values(PretrainRecipe)
+    defaults = config.to_toml_values(PretrainRecipe())
     for overrides in gpu.VARIANTS.values():
         for value in overrides:
             section, key = value.split("=")[0].split(".")

@@ -79,7 +79,7 @@ def _program() -> ctypes.Array[ctypes.c_char]:
         statement(equal, 0, 1, 0xFFFFFFFF),
         statement(end, 0, 0, _ALLOW),
         statement(end, 0, 0, _NOTIFY),
-        *(statement(equal, len(numbers) - place, 0, number) for place, number in enumerate(numbers)),
+        *(statement(equal, len(numbers) - position, 0, number) for position, number in enumerate(numbers)),
         statement(end, 0, 0, _ALLOW),
         statement(end, 0, 0, _NOTIFY),
     ]
@@ -125,14 +125,14 @@ def watch(end: socket.socket, folder: Path, decide: Decide) -> None:
             events = poll.poll(300_000)  # milliseconds without a call: it hangs, and `forked.wait` ends it
             if not events or not events[0][1] & select.POLLIN:
                 return
-            asked = bytearray(80)
+            request = bytearray(80)
             try:
-                fcntl.ioctl(listener, _RECEIVE, asked)
+                fcntl.ioctl(listener, _RECEIVE, request)
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.EINTR):  # it was killed meanwhile
                     continue
                 raise
-            answer = _answer(asked, inside, decide)
+            answer = _answer(request, inside, decide)
             try:
                 fcntl.ioctl(listener, _SEND, answer)
             except OSError as error:
@@ -142,21 +142,21 @@ def watch(end: socket.socket, folder: Path, decide: Decide) -> None:
         os.close(listener)
 
 
-def _answer(asked: bytearray, inside: str, decide: Decide) -> bytes:
-    ident, process, _, number, _, _ = struct.unpack_from("=QIIiIQ", asked)
-    arguments = struct.unpack_from("=6q", asked, 32)
+def _answer(request: bytearray, inside: str, decide: Decide) -> bytes:
+    ident, process, _, number, _, _ = struct.unpack_from("=QIIiIQ", request)
+    arguments = struct.unpack_from("=6q", request, 32)
     name, (how, first) = _CALLS[number]
     path = _path(process, how, arguments[first], arguments[first + 1] if first < 5 else 0)
     if path is None or not path.startswith(inside):
         return struct.pack("=QqiI", ident, 0, 0, _CONTINUE)
     to = first + 1 if how == "path" else first + 2  # of a rename
     target = _path(process, how, arguments[to], arguments[to + 1]) if name == "rename" else None
-    found = decide(Call(name, Path(path), process, Path(target) if target else None))
-    if found is None:
+    error = decide(Call(name, Path(path), process, Path(target) if target else None))
+    if error is None:
         return struct.pack("=QqiI", ident, 0, 0, _CONTINUE)
-    if found == 0:
+    if error == 0:
         os.kill(process, signal.SIGKILL)
-    return struct.pack("=QqiI", ident, 0, -(found or errno.EIO), 0)
+    return struct.pack("=QqiI", ident, 0, -(error or errno.EIO), 0)
 
 
 def _path(process: int, how: str, first: int, second: int) -> str | None:

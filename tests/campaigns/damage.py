@@ -73,17 +73,17 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def _json(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     """One value of a document replaced, one key dropped or renamed, or all of it replaced."""
     value = json.loads(data)
-    places = list(_places(value))
+    slots = list(_places(value))
     raw = rng.choice(VALUES)
-    if not places or rng.random() < 0.1:
+    if not slots or rng.random() < 0.1:
         return f"the document becomes {raw[:30]}", raw.encode()
     # Near the top as often as anywhere.
-    container, key = rng.choice(places if rng.random() < 0.5 else [p for p in places if p[0] is value])
-    what = rng.random()
-    if what < 0.2:
+    container, key = rng.choice(slots if rng.random() < 0.5 else [p for p in slots if p[0] is value])
+    chance = rng.random()
+    if chance < 0.2:
         del container[key]
         return f"without {key!r}", json.dumps(value).encode()
-    if what < 0.3 and isinstance(container, dict):
+    if chance < 0.3 and isinstance(container, dict):
         container[f"{key}x"] = container.pop(key)
         return f"{key!r} is called otherwise", json.dumps(value).encode()
     container[key] = _PLACEHOLDER
@@ -120,17 +120,17 @@ def _flip(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _cut(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    kept = rng.choice((0, 1, len(data) - 1, rng.randrange(len(data))))
-    return f"cut to {kept} of {len(data)} bytes", data[:kept]
+    length = rng.choice((0, 1, len(data) - 1, rng.randrange(len(data))))
+    return f"cut to {length} of {len(data)} bytes", data[:length]
 
 
 def _insert(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     at = rng.choice((0, len(data), rng.randrange(len(data))))
-    what = rng.choice((
+    extra = rng.choice((
         rng.randbytes(rng.choice((1, 4, 64))), b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n", b"\t", b'"', b",",
         b"\xc3", "\u2028".encode(), b"\x1b[2J", b"x" * 3_000_000, b"x \n" * 10_000, b"[" * 100_000, b"9" * 5_000,
     ))  # fmt: skip
-    return f"{what[:12]!r} ({len(what)} bytes) put in at {at}", data[:at] + what + data[at:]
+    return f"{extra[:12]!r} ({len(extra)} bytes) put in at {at}", data[:at] + extra + data[at:]
 
 
 def _blocks(data: bytes, rng: random.Random) -> tuple[str, bytes]:
@@ -166,15 +166,15 @@ _IN_ITS_PLACE = ("a folder", "a folder with a file", "a dangling link", "a link 
 def damage(path: Path, rng: random.Random) -> str:
     """Damage a file; what was done."""
     if rng.random() < 0.08:
-        what = rng.choice(_IN_ITS_PLACE)
+        replacement = rng.choice(_IN_ITS_PLACE)
         path.unlink()
-        if what.startswith("a folder"):
+        if replacement.startswith("a folder"):
             path.mkdir()
-            if what.endswith("file"):
+            if replacement.endswith("file"):
                 (path / "file").write_text("something")
-        elif "link" in what:
-            path.symlink_to("nowhere" if "dangling" in what else path.name)
-        return f"{what} in its place"
+        elif "link" in replacement:
+            path.symlink_to("nowhere" if "dangling" in replacement else path.name)
+        return f"{replacement} in its place"
     data = path.read_bytes()
     if not data:
         path.write_bytes(rng.randbytes(16))
@@ -265,8 +265,8 @@ class Campaign:
     def _files_read(self, command: Command) -> list[Path]:
         """The files that a command opens, below its folder; found out once, and kept beside the world."""
         opened: set[Path] = set()
-        kept = self.folder / f"reads {' '.join(command.words).replace('/', ' ')}"
-        if not kept.is_file():
+        cached = self.folder / f"reads {' '.join(command.words).replace('/', ' ')}"
+        if not cached.is_file():
 
             def note(call: Call) -> None:
                 if call.name == "open":
@@ -274,12 +274,12 @@ class Campaign:
 
             world.lay_out(self.world, command, folder := self.folder / "reading")
             files = (p for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
-            there = {p.relative_to(folder) for p in files}
+            existing = {p.relative_to(folder) for p in files}
             ended = calls.run(command.words, folder, self.folder / "log", note)
             assert ended.code == 0, f"{command.words} over the undamaged world: {ended.err}"
             shutil.rmtree(folder)
-            kept.write_text("\n".join(sorted(map(str, there & opened))))
-        return [Path(line) for line in kept.read_text().splitlines()]
+            cached.write_text("\n".join(sorted(map(str, existing & opened))))
+        return [Path(line) for line in cached.read_text().splitlines()]
 
     def _choose(self, folder: Path, command: Command, rng: random.Random) -> Path:
         """A file that the command reads: every kind of file alike, however many there are of it."""
@@ -318,8 +318,8 @@ def _content(path: Path) -> bytes | str | None:
 def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
     """What everything but the output holds."""
     hints = (".lock", ".verified.json")  # which belong to no artefact
-    found = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
-    return {str(p.relative_to(folder)): _content(p) for p in found}
+    paths = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
+    return {str(p.relative_to(folder)): _content(p) for p in paths}
 
 
 def _manifest_of(path: Path, top: Path) -> Path | None:
@@ -451,12 +451,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--case", type=int, help="this one alone, with all that it prints")
     parser.add_argument("--folder", type=Path, help="where the undamaged files are, or are made and kept")
-    given = parser.parse_args()
-    numbers = range(given.first, given.first + given.count) if given.case is None else range(given.case, given.case + 1)
-    beside = "/dev/shm" if Path("/dev/shm").is_dir() else None  # what is flushed there takes no time
-    with tempfile.TemporaryDirectory(dir=beside) as folder:
-        tally = run(Campaign(given.folder or Path(folder), given.seed), numbers)
-    if given.case is not None and tally.slowest is not None:
+    arguments = parser.parse_args()
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    if arguments.case is not None:
+        numbers = range(arguments.case, arguments.case + 1)
+    memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a flush takes no time in memory
+    with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
+        tally = run(Campaign(arguments.folder or Path(folder), arguments.seed), numbers)
+    if arguments.case is not None and tally.slowest is not None:
         print(tally.slowest, tally.slowest.ended.err, sep="\n")
     print(tally)
     return bool(tally.faulty)

@@ -22,7 +22,7 @@ from pathlib import Path
 from albert_cli import store
 from tests.campaigns import world
 from tests.campaigns.faults import content
-from tests.command import albert
+from tests.helpers.command import albert
 
 RUN = "-s train.precision=fp32 -s train.threads=1 --device cpu"
 SMALL = (
@@ -71,8 +71,8 @@ COMMANDS = {
     "ensemble-squad": "ensemble squad1 eval-squad1 --data squad --out {out} --device cpu",
     "searched-cola": f"search cola lr=1e-3,1e-2 batch=4 --checkpoint docs --data glue --runs 1 --out {{out}} {TUNE}",
     **{
-        f"predict-{kind}": f"predict {run} --input {given} --out {{out}}.jsonl --device cpu"
-        for kind, run, given in (("sentence", "docs-cola", "input/lines.txt"),
+        f"predict-{kind}": f"predict {run} --input {lines_file} --out {{out}}.jsonl --device cpu"
+        for kind, run, lines_file in (("sentence", "docs-cola", "input/lines.txt"),
                                  ("table", "tuned-table", "input/lines.jsonl"),
                                  ("number", "docs-stsb", "input/pairs.txt"), ("pair", "docs-mnli", "input/pairs.txt"),
                                  ("squad1", "eval-squad1/run-0", "squad/dev-v1.1.json"),
@@ -115,8 +115,8 @@ def lines(folder: Path) -> Iterator[str]:
     timed = [directory for directory in made if any((directory / name).exists() for name in TIMED)]
     names = {store.fingerprint(directory).encode(): str(directory.relative_to(folder)).encode() for directory in timed}
     names |= {fingerprint[:8]: name for fingerprint, name in names.items()}  # as pages shorten them
-    for name, found in sorted(content(folder, names).items()):
-        digest = found if isinstance(found, str) else hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    for name, value in sorted(content(folder, names).items()):
+        digest = value if isinstance(value, str) else hashlib.sha256(json.dumps(value).encode()).hexdigest()
         yield f"{digest}  {name}"
 
 

@@ -173,12 +173,12 @@ class Campaign:
         world.lay_out(self.world, command, self.folder / name)
         return self.folder / name
 
-    def faults(self, command: Command, each: int, errors: Sequence[str], rng: random.Random) -> Iterator[Fault]:
+    def faults(self, command: Command, per_command: int, errors: Sequence[str], rng: random.Random) -> Iterator[Fault]:
         """At most `each` calls of every kind, with every error that it may end with."""
         for name, count in sorted(self.counts[command.name].items()):
             for error in (*ERRORS[name], KILL, POWER):
                 if not errors or error in errors:
-                    for number in sorted(rng.sample(range(1, count + 1), min(each, count))):
+                    for number in sorted(rng.sample(range(1, count + 1), min(per_command, count))):
                         yield Fault(name, number, error)
 
     def attempt(self, command: Command, fault: Fault) -> tuple[Ended, list[str]]:
@@ -188,13 +188,13 @@ class Campaign:
         ended = run(command.words, watched, self.folder / "log")
         wrong = list(_judge(command, where, fault, watched.hit, ended)) if watched.hit else []
         again = forked.run(command.words, where, self.folder / "log-again")
-        found = content(where / command.out)
+        files = content(where / command.out)
         if fault.name == "unlink" and fault.error in ERRORS["unlink"]:  # what could not be deleted may stay, hidden
-            found = {name: of for name, of in found.items() if ".tmp" not in name}
+            files = {name: value for name, value in files.items() if ".tmp" not in name}
         if again.code != 0:
             wrong.append(f"the same command then ends with {again.code}: {again.error}")
-        elif found != self.expected[command.name]:
-            wrong.append(f"the same command then ends otherwise: {_difference(found, self.expected[command.name])}")
+        elif files != self.expected[command.name]:
+            wrong.append(f"the same command then ends otherwise: {_difference(files, self.expected[command.name])}")
         shutil.rmtree(where)
         hit = watched.hit.relative_to(where) if watched.hit else "not reached"
         return ended, [f"{line} ({hit})" for line in wrong]
@@ -242,8 +242,8 @@ def content(out: Path, names: Mapping[bytes, bytes] = MappingProxyType({})) -> d
     """
     if out.is_file():
         return {out.name: _content(out, names)}
-    found = (p for p in sorted(out.rglob("*")) if p.is_file() and "tensorboard" not in p.parts)
-    return {str(p.relative_to(out)): _content(p, names) for p in found if p.name not in (".lock", ".verified.json")}
+    paths = (p for p in sorted(out.rglob("*")) if p.is_file() and "tensorboard" not in p.parts)
+    return {str(p.relative_to(out)): _content(p, names) for p in paths if p.name not in (".lock", ".verified.json")}
 
 
 def _content(path: Path, names: Mapping[bytes, bytes]) -> object:
@@ -268,27 +268,29 @@ def _without_times(value: Any) -> Any:
     return [_without_times(v) for v in value] if isinstance(value, list) else value
 
 
-def _difference(found: dict[str, object], expected: dict[str, object]) -> str:
-    for name in sorted({*found, *expected}):
-        if found.get(name) != expected.get(name):
-            return f"{name} is {str(found.get(name))[-200:]}, not {str(expected.get(name))[-200:]}"
+def _difference(actual: dict[str, object], expected: dict[str, object]) -> str:
+    for name in sorted({*actual, *expected}):
+        if actual.get(name) != expected.get(name):
+            return f"{name} is {str(actual.get(name))[-200:]}, not {str(expected.get(name))[-200:]}"
     return "nothing"
 
 
-def table(campaign: Campaign, each: int, errors: Sequence[str], seed: int, say: Callable[[str], object] = print) -> int:
+def table(
+    campaign: Campaign, per_command: int, errors: Sequence[str], seed: int, say: Callable[[str], object] = print
+) -> int:
     """Do the faults of all commands; a line for each command and kind of call. The number of those that went wrong."""
     faulty = 0
     for command in campaign.commands.values():
         rng = random.Random(f"{seed} {command.name}")
         codes: dict[str, Counter[str]] = {}
-        for fault in campaign.faults(command, each, errors, rng):
+        for fault in campaign.faults(command, per_command, errors, rng):
             ended, wrong = campaign.attempt(command, fault)
             codes.setdefault(fault.name, Counter())[f"{fault.error} {ended.code}"] += 1
             if wrong:
                 faulty += 1
                 say("\n".join([f"{command.name}: {fault}: exit {ended.code}", *(f"    {line}" for line in wrong)]))
-        for name, found in codes.items():
-            ends = ", ".join(f"{what}: {count}" for what, count in sorted(found.items()))
+        for name, counts in codes.items():
+            ends = ", ".join(f"{outcome}: {count}" for outcome, count in sorted(counts.items()))
             say(f"{command.name:18} {name:7} {campaign.counts[command.name][name]:5} calls   {ends}")
     return faulty
 
@@ -300,14 +302,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="a command; several times for several")
     parser.add_argument("--errors", default="", help="of ENOSPC EIO EINTR EMFILE kill power, with commas")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not calls.is_possible():
         print("this kernel does not hand calls over (Linux 5.5 on x86-64 does)")
         return 77
-    beside = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=beside) as folder:
-        campaign = Campaign(Path(folder), given.only or COMMANDS)
-        faulty = table(campaign, given.each, given.errors.split(",") if given.errors else (), given.seed)
+    memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
+        campaign = Campaign(Path(folder), arguments.only or COMMANDS)
+        errors = arguments.errors.split(",") if arguments.errors else ()
+        faulty = table(campaign, arguments.each, errors, arguments.seed)
     print(f"{faulty} faults went wrong")
     return bool(faulty)
 

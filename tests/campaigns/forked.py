@@ -55,8 +55,8 @@ def wait(child: int, logs: Path) -> Ended:
     """Wait for its end."""
     deadline = time.monotonic() + 10 * SECONDS
     while True:
-        found, status, used = os.wait4(child, os.WNOHANG)
-        if found:
+        ended, status, used = os.wait4(child, os.WNOHANG)
+        if ended:
             break
         if time.monotonic() > deadline:  # it sleeps, for what takes processor time is ended by its limit
             os.kill(child, signal.SIGKILL)

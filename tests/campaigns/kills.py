@@ -40,16 +40,16 @@ LONGER = ("-s", "schedule.total_steps=12", "-s", "model.hidden_dropout_prob=0.1"
 
 def commands() -> dict[str, Command]:
     """What is killed, by its name."""
-    found: dict[str, Command] = {}
+    by_name: dict[str, Command] = {}
     for command in (*world.commands(), world.reproduction()):
-        found.setdefault(command.name, command)
-    pretrain = replace(found["pretrain"], words=(*found["pretrain"].words, *LONGER))
-    found |= {"pretrain": pretrain, "pretrain, 2 ranks": replace(pretrain, name="pretrain, 2 ranks")}
-    found["data, 4 workers"] = Command("data, 4 workers", WORKERS, ("text", "vocabulary"))
-    call = (*found["eval"].words[:-4], "--runs", "2", "--controls", "random", "--out", "out")
-    found["eval"] = replace(found["eval"], words=call)
+        by_name.setdefault(command.name, command)
+    pretrain = replace(by_name["pretrain"], words=(*by_name["pretrain"].words, *LONGER))
+    by_name |= {"pretrain": pretrain, "pretrain, 2 ranks": replace(pretrain, name="pretrain, 2 ranks")}
+    by_name["data, 4 workers"] = Command("data, 4 workers", WORKERS, ("text", "vocabulary"))
+    call = (*by_name["eval"].words[:-4], "--runs", "2", "--controls", "random", "--out", "out")
+    by_name["eval"] = replace(by_name["eval"], words=call)
     assert set(CPU) <= set(pretrain.words)
-    return {name: found[name] for name in COMMANDS}
+    return {name: by_name[name] for name in COMMANDS}
 
 
 @dataclass
@@ -162,12 +162,12 @@ class Attack:
         where = self._laid_out()
         kills = [self.kill_once(where) for _ in range(min(most, self.rng.randint(1, IN_A_ROW)))]
         wrong = self._through(where)
-        found = content(where / self.command.out)
-        if wrong or found != self.expected:
-            different = [n for n in sorted({*found, *self.expected}) if found.get(n) != self.expected.get(n)]
-            kept = self.folder.parent / f"kept-{self.tally.runs}-{self.command.name.replace(', ', '-')}"
-            shutil.copytree(where, kept, dirs_exist_ok=True)
-            self.tally.faults.append(f"after {kills}: {wrong or different}; kept as {kept}")
+        files = content(where / self.command.out)
+        if wrong or files != self.expected:
+            different = [n for n in sorted({*files, *self.expected}) if files.get(n) != self.expected.get(n)]
+            evidence = self.folder.parent / f"kept-{self.tally.runs}-{self.command.name.replace(', ', '-')}"
+            shutil.copytree(where, evidence, dirs_exist_ok=True)
+            self.tally.faults.append(f"after {kills}: {wrong or different}; kept as {evidence}")
         self.tally.faults += unsound(where / self.command.out)
         if left := [p.name for p in where.rglob(".*.tmp")]:
             self.tally.faults.append(f"left half-written: {left}")
@@ -179,8 +179,8 @@ def _has_processes(session: int) -> bool:
     """Whether a process is left in the session that a child had begun."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, _, _, of = entry.read_text().rpartition(")")[2].split()[:4]
-            if int(of) == session and state != "Z":
+            state, _, _, session_id = entry.read_text().rpartition(")")[2].split()[:4]
+            if int(session_id) == session and state != "Z":
                 return True
     return False
 
@@ -189,18 +189,18 @@ def campaign(
     folder: Path, names: Sequence[str], count: int, seed: int, say: Callable[[str], object] = print
 ) -> dict[str, Tally]:
     """`count` kills, shared out over the commands; a line for each command as it ends."""
-    made, found = world.make(folder / "world", ()), {}
+    made, tallies = world.make(folder / "world", ()), {}
     for number, name in enumerate(names):
-        (beside := folder / f"of-{number}").mkdir()
-        attack = Attack(beside, made, commands()[name], random.Random(f"{seed} {name}"))
+        (workspace := folder / f"of-{number}").mkdir()
+        attack = Attack(workspace, made, commands()[name], random.Random(f"{seed} {name}"))
         wanted = count // len(names) + (number < count % len(names))
         while attack.tally.kills < wanted:
             attack.run_once(wanted - attack.tally.kills)
             if attack.tally.runs % 10 == 0:
                 say(f"{name}: {attack.tally}")
-        found[name] = attack.tally
+        tallies[name] = attack.tally
         say("\n".join([f"{name:18} {attack.tally}", *(f"    {line}" for line in attack.tally.faults)]))
-    return found
+    return tallies
 
 
 def main() -> int:
@@ -209,15 +209,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=COMMANDS)
-    given = parser.parse_args()
-    beside = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    folder = Path(tempfile.mkdtemp(dir=beside))
-    found = campaign(folder, given.only or COMMANDS, given.count, given.seed)
-    if not any(tally.faults for tally in found.values()):
+    arguments = parser.parse_args()
+    memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    folder = Path(tempfile.mkdtemp(dir=memory_disk))
+    tallies = campaign(folder, arguments.only or COMMANDS, arguments.count, arguments.seed)
+    if not any(tally.faults for tally in tallies.values()):
         shutil.rmtree(folder)
-    total = (sum(t.kills for t in found.values()), sum(t.in_a_save for t in found.values()))
-    print(f"{total[0]} kills, {total[1]} inside a save, {sum(len(t.faults) for t in found.values())} faults")
-    return any(tally.faults for tally in found.values())
+    total = (sum(t.kills for t in tallies.values()), sum(t.in_a_save for t in tallies.values()))
+    print(f"{total[0]} kills, {total[1]} inside a save, {sum(len(t.faults) for t in tallies.values())} faults")
+    return any(tally.faults for tally in tallies.values())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.command import albert, write_table
+from tests.helpers.command import albert, write_table
 
 SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste")
 RECIPE = """# A model that trains in no time.
@@ -243,9 +243,9 @@ def commands() -> Iterator[Command]:
     yield from _of_tasks()
     yield from _of_many_runs()
     yield _command("reproduce --list", "reproduce --list --out reproduced", "reproduced", "reproduced", 0.5)
-    for given in ("lines.txt", "lines.jsonl"):
-        call = f"predict tuned-table --input input/{given} --out out.jsonl --device cpu"
-        yield _command("predict", call, f"tuned-table input/{given}", "out.jsonl")
+    for file in ("lines.txt", "lines.jsonl"):
+        call = f"predict tuned-table --input input/{file} --out out.jsonl --device cpu"
+        yield _command("predict", call, f"tuned-table input/{file}", "out.jsonl")
     call = "encode run --input input/lines.txt --out out.jsonl --device cpu"
     yield _command("encode", call, "run input/lines.txt", "out.jsonl")
     call = "predict tuned-squad2 --input squad/dev-v2.0.json --out out.jsonl --device cpu"

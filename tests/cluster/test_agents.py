@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from tests.conftest import RECIPE
-from tests.processes import free_port
+from tests.helpers.processes import free_port
+from tests.helpers.tiny_recipe import RECIPE
 
 STEPS = 400
 SETTINGS = [f"schedule.total_steps={STEPS}", "train.save_every=50", "train.eval_every=0", "train.log_every=50"]

@@ -149,14 +149,14 @@ class Living(TorchDispatchMode):
         self.now = self.most = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {a.untyped_storage().data_ptr() for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)}
-        found = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in given:
+        inputs = {a.untyped_storage().data_ptr() for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in inputs:
                 self.now += (size := tensor.untyped_storage().nbytes())
                 self.most = max(self.most, self.now)
                 weakref.finalize(tensor.untyped_storage(), self.gone, size)
-        return found
+        return result
 
     def gone(self, size: int) -> None:
         self.now -= size
@@ -213,9 +213,9 @@ def test_activations_with_sharing_do_not_shrink() -> None:
 
 
 def test_checkpointing_saves_block_inputs_and_recomputes_one() -> None:
-    kept, less = (activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
+    full, less = (activation_bytes(PRESETS["albert-xxlarge"], 512, checkpointed=c) for c in (False, True))
     inputs = 12 * 512 * 4096 * 4
-    assert inputs < less < inputs + kept / 8
+    assert inputs < less < inputs + full / 8
     one = replace(BASE, num_hidden_layers=1)
     assert activation_bytes(one, 512, checkpointed=True) > activation_bytes(one, 512)
 
@@ -294,8 +294,8 @@ def test_applied_parameters_of_shared_blocks_count_each_use() -> None:
 
 
 def test_ring_traffic_is_at_most_twice_the_gradient() -> None:
-    own = 4 * count_parameters(BASE).total
-    assert [costs.gradient_bytes(BASE, n) for n in (1, 2, 4)] == [0, own, own * 3 // 2]
-    assert costs.gradient_bytes(BASE, 512) == pytest.approx(2 * own, rel=0.002)
+    gradient = 4 * count_parameters(BASE).total
+    assert [costs.gradient_bytes(BASE, n) for n in (1, 2, 4)] == [0, gradient, gradient * 3 // 2]
+    assert costs.gradient_bytes(BASE, 512) == pytest.approx(2 * gradient, rel=0.002)
     ratio = costs.gradient_bytes(costs.without_sharing(BASE), 8) / costs.gradient_bytes(BASE, 8)
     assert ratio == pytest.approx(89_780_402 / 11_813_810, rel=1e-6)

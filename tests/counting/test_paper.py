@@ -20,8 +20,8 @@ from albert_cli.counting.paper import (
     paper_note,
 )
 from albert_cli.model.config import PRESETS, ModelConfig
-from tests.command import albert
-from tests.counting.test_params import three
+from tests.helpers.command import albert
+from tests.helpers.paper_counts import count_three_ways
 
 PAGE = Path(__file__).parents[2] / "docs" / "shapes.md"
 NAMES = [name for names in PAPER_SHAPES.values() for name in names]
@@ -56,7 +56,7 @@ def test_paper_shape_equals_its_recipe_with_overrides() -> None:
         overrides = [f"model.{shapes.SYMBOLS.get(key, key)}={value}" for key, _, value in pairs]
         values = recipes.apply_overrides(recipes.read_recipe(recipe), overrides)
         read = ModelConfig.from_values(values["model"], recipe)
-        assert three(read) == three(shapes.find_shape(name).config)
+        assert count_three_ways(read) == count_three_ways(shapes.find_shape(name).config)
         assert read.blocks() == shapes.find_shape(name).config.blocks()
 
 
@@ -68,8 +68,8 @@ def test_paper_json_contains_every_shape() -> None:
 
 
 def test_paper_batches_are_at_most_ours() -> None:
-    found = json.loads(albert("params", "--paper", "--json").out)["largest_batch_at_12_gb"]
-    largest = {(row["shape"], row["how"]): row["largest"] for row in found}
+    batches = json.loads(albert("params", "--paper", "--json").out)["largest_batch_at_12_gb"]
+    largest = {(row["shape"], row["how"]): row["largest"] for row in batches}
     assert largest["bert-base", "published"] == [64, 32, 16, 14, 12, 6]
     assert largest["bert-large", "published"] == [12, 6, 2, 1, 0, 0]
     for (shape, how), ours in largest.items():
@@ -101,7 +101,7 @@ def test_paper_table_12_three_layer_rows_round_equal(hidden: int, millions: int)
     # The paper's own figure needs a position table of width H, and is then met to the million.
     assert round((paper_count(config) + 512 * (hidden - 128)) / 1e6) == millions
     if hidden == 6144:
-        assert three(config) == (457_763_328, 495_518_208, 496_347_314)
+        assert count_three_ways(config) == (457_763_328, 495_518_208, 496_347_314)
 
 
 def test_paper_shape_has_no_projection_at_equal_widths() -> None:

@@ -15,8 +15,8 @@ from albert_cli.counting import activations, costs
 from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.counting.tables import describe_models
 from albert_cli.model.config import PRESETS
-from tests.command import albert
-from tests.counting.test_params import MAIN
+from tests.helpers.command import albert
+from tests.helpers.paper_counts import MAIN
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +27,11 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(text: str) -> dict[str, list[str]]:
     """Return the values of each row of a table by its label; columns are at least two spaces apart."""
-    found: dict[str, list[str]] = {}
+    cells_by_label: dict[str, list[str]] = {}
     for line in text.splitlines():
         label, *values = re.split(r"  +", line.strip())
-        found.setdefault(label, " ".join(values).split())
-    return found
+        cells_by_label.setdefault(label, " ".join(values).split())
+    return cells_by_label
 
 
 def test_params_without_names_lists_seven_and_the_paper() -> None:
@@ -111,8 +111,8 @@ def test_params_flops_and_memory_equal_costs() -> None:
     assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 512))
     assert model["state_bytes"]["total"] == costs.state_bytes(config, costs.GPU).total
     assert list(model["activation_bytes_per_sequence"]) == ["64", "128", "256", "320", "384", "512"]
-    for length, kept in model["activation_bytes_per_sequence"].items():
-        assert kept["kept"] == activations.activation_bytes(config, int(length), costs.GPU)
+    for length, saved in model["activation_bytes_per_sequence"].items():
+        assert saved["kept"] == activations.activation_bytes(config, int(length), costs.GPU)
         batch = model["largest_batch"][length]
         assert batch["kept"] == activations.largest_batch(config, int(length), 16 * 10**9, costs.GPU)
         assert batch["checkpointed"] == activations.largest_batch(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import QUICK, albert, pretrained, write_table
+from tests.helpers.command import QUICK, albert, pretrained, write_table
 
 
 @pytest.fixture(scope="module")

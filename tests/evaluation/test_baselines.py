@@ -14,7 +14,7 @@ from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import CROSS_VALIDATED, best_baseline
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
 from tests.helpers.task_runs import QUICK, as_text, evaluate
 
@@ -26,20 +26,20 @@ def pairs(count: int, seed: int, kind: str = "same") -> list[TextExample]:
     rng, made = random.Random(seed), []
     for i in range(count):
         a = [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5)]
-        kept = rng.randrange(6) if kind == "share" else 5 * rng.randrange(2)
-        b = a[:kept] + [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5 - kept)]
+        shared = rng.randrange(6) if kind == "share" else 5 * rng.randrange(2)
+        b = a[:shared] + [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5 - shared)]
         rng.shuffle(b)
-        label: float = float(kept) if kind == "share" else kept // 5
+        label: float = float(shared) if kind == "share" else shared // 5
         made.append(TextExample(" ".join(a), " ".join(b).upper(), label, str(i)))
     return made
 
 
 def test_overlap_baseline_generalizes_to_unseen_words() -> None:
     task = find_task("mrpc")
-    found = score_baselines(task, pairs(200, 0), pairs(100, 1))
-    assert set(found) == {WORDS, CHARACTERS, OVERLAP}
-    assert set(found[WORDS]) == {"accuracy", "f1", CROSS_VALIDATED}
-    assert found[OVERLAP]["accuracy"] > 0.95 > 0.7 > found[WORDS]["accuracy"]
+    baselines = score_baselines(task, pairs(200, 0), pairs(100, 1))
+    assert set(baselines) == {WORDS, CHARACTERS, OVERLAP}
+    assert set(baselines[WORDS]) == {"accuracy", "f1", CROSS_VALIDATED}
+    assert baselines[OVERLAP]["accuracy"] > 0.95 > 0.7 > baselines[WORDS]["accuracy"]
     values = score_baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
     assert values[OVERLAP]["pearson"] > 0.95
     assert evaluation_result(metric="pearson", baselines=values).best_baseline == (OVERLAP, values[OVERLAP]["pearson"])
@@ -51,8 +51,8 @@ def test_words_baseline_uses_word_order() -> None:
     for i in range(300):
         words = ["kra", "wi"] if i % 2 else ["wi", "kra"]
         examples.append(TextExample(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
-    found = score_baselines(find_task("sst2"), examples[:200], examples[200:])
-    assert set(found) == {WORDS, CHARACTERS} and found[WORDS]["accuracy"] == 1.0
+    baselines = score_baselines(find_task("sst2"), examples[:200], examples[200:])
+    assert set(baselines) == {WORDS, CHARACTERS} and baselines[WORDS]["accuracy"] == 1.0
 
 
 def test_score_baselines_unspaced_text_chooses_characters() -> None:
@@ -123,6 +123,6 @@ def test_baselines_of_a_subset_use_the_same_subset(encoder: Path, inference: Pat
 )
 def test_baselines_on_glue_reach_known_scores(name: str, least: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
-    each = score_baselines(task, task.read("train", data)[:20_000], task.read("dev", data))
-    found = evaluation_result(metric=task.metrics[0], baselines=each).best_baseline
-    assert found is not None and least < found[1] < least + 0.06
+    baselines = score_baselines(task, task.read("train", data)[:20_000], task.read("dev", data))
+    best = evaluation_result(metric=task.metrics[0], baselines=baselines).best_baseline
+    assert best is not None and least < best[1] < least + 0.06

@@ -19,9 +19,8 @@ from albert_cli.report.build import build_report
 from albert_cli.results import ControlResult
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_setup import PreparedTask
-from tests.command import albert
-from tests.evaluation.test_parallel import without_times
-from tests.helpers.results import evaluation_result
+from tests.helpers.command import albert
+from tests.helpers.results import evaluation_result, without_times
 from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, prepare
 
 ONCE = (*QUICK, "train.eval_every=0")
@@ -44,8 +43,8 @@ def test_control_init_loads_step_0_of_the_run(name: str, run: Path, glue: Path) 
     prepared = prepare("cola", str(run / name), str(glue), (*ONCE, "model.weights=init"), "cpu")
     assert prepared.checkpoint.directory == run / "init" and prepared.recipe.model.weights == "init"
     model, expected = build_model(prepared, 0), hub.read_checkpoint(run / "init").tensors
-    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
-    assert own and all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
+    encoder_tensors = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
+    assert encoder_tensors and all(torch.equal(tensor, expected[name]) for name, tensor in encoder_tensors.items())
 
 
 def test_control_init_without_step_0_is_rejected(encoder: Path, glue: Path, tmp_path: Path) -> None:
@@ -60,16 +59,16 @@ def test_controls_equal_separate_evaluations(run: Path, glue: Path, tmp_path: Pa
     results = []
     for nproc in (1, 2):
         out = tmp_path / str(nproc)
-        given: dict[str, Any] = {"nproc": nproc, "controlled": ["init", "random"]}
-        results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **given))
+        options: dict[str, Any] = {"nproc": nproc, "controlled": ["init", "random"]}
+        results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **options))
     assert without_times(results[0]) == without_times(results[1])
     assert list(results[0]["controls"]) == ["init", "random"]
     for name in ("init", "random"):
-        found: dict[str, Any] = results[0]["controls"][name]
+        control: dict[str, Any] = results[0]["controls"][name]
         alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.weights={name}"), "cpu")
         below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
         assert without_times(below) == without_times(alone) and alone["protocol"]["weights"] == name
-        assert found["scores_by_seed"] == alone["scores_by_seed"] and found["median"] == alone["median"]
+        assert control["scores_by_seed"] == alone["scores_by_seed"] and control["median"] == alone["median"]
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "1").rglob("model.safetensors")}
     assert len(before) == 6
     again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["init", "random"])
@@ -117,8 +116,8 @@ def test_control_that_diverges_is_reported(
 
     monkeypatch.setattr(suite, "evaluate_task", failing)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
-    found = result["controls"]["random"]
-    assert found == {"scores_by_seed": {}, "diverged": {"0": "step 3"}, "collapsed": {}}
+    control = result["controls"]["random"]
+    assert control == {"scores_by_seed": {}, "diverged": {"0": "step 3"}, "collapsed": {}}
     assert "random weights" in (shown := as_text(result)) and "1 of 1" in shown
 
 

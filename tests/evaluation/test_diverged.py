@@ -22,10 +22,10 @@ from albert_cli.tasks.registry import TASKS
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import FinetuneJob
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.reports import Page
+from tests.helpers.shapes import TINY
 from tests.helpers.task_runs import QUICK, as_text, evaluate, finetune, prepare
-from tests.model.shapes import TINY
 
 Diverge = Callable[[Sequence[int]], None]
 

@@ -17,7 +17,7 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.tasks.classification import softmax as softmax
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence
 
 
@@ -92,7 +92,8 @@ def test_predict_dev_uses_the_first_member_s_label_order(encoder: Path, tmp_path
     request = TaskRequest("", of_dev, 1, (), "cpu")
     first, second = (prepare_evaluation("table", replace(request, checkpoint=str(tmp_path / name))) for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
-    said = softmax(predict_dev(second, first, first.load_inputs()))
+    logits: Any = predict_dev(second, first, first.load_inputs())
+    said = softmax(logits)
     assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
     assert not np.allclose(said, said[:, ::-1])
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))

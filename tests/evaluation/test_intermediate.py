@@ -30,7 +30,7 @@ from albert_cli.training import intermediate
 from albert_cli.training.intermediate import add_intermediate, use_intermediate
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
 from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, write
 
@@ -96,9 +96,9 @@ def test_use_intermediate_takes_its_encoder(suite: Suite) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
     start = suite.out / "mnli" / "run-0"
     model = build_model(use_intermediate(prepare_evaluation("rte", request), start), 0)
-    known = hub.read_checkpoint(start).tensors
+    tensors = hub.read_checkpoint(start).tensors
     state = model.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in known.items() if name.startswith("encoder."))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in tensors.items() if name.startswith("encoder."))
     assert state["classifier.weight"].shape[0] == 2
 
 
@@ -114,9 +114,9 @@ def test_eval_intermediate_task_is_trained_once(
 
 
 def test_eval_mnli_model_needs_no_intermediate_run(suite: Suite, tmp_path: Path) -> None:
-    given = suite.out / "mnli" / "run-1"
-    result = evaluate("rte", str(given), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
-    assert result["checkpoint"] == store.fingerprint(given) and result["protocol"]["intermediate_task"] == "mnli"
+    mnli_run = suite.out / "mnli" / "run-1"
+    result = evaluate("rte", str(mnli_run), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
+    assert result["checkpoint"] == store.fingerprint(mnli_run) and result["protocol"]["intermediate_task"] == "mnli"
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
@@ -140,8 +140,10 @@ def test_control_has_its_own_intermediate_run(suite: Suite, tmp_path: Path) -> N
     evaluate(
         "rte", str(suite.encoder), str(suite.data), tmp_path, 1, (*QUICK, "train.seed=7"), "cpu", controlled=["random"]
     )
-    pretrained, control = (store.read_json(tmp_path / of / "run-7" / "results.json") for of in ("", "controls/random"))
-    first, other = (tmp_path / "mnli" / of / "run-7" for of in ("", "controls/random"))
+    pretrained, control = (
+        store.read_json(tmp_path / folder / "run-7" / "results.json") for folder in ("", "controls/random")
+    )
+    first, other = (tmp_path / "mnli" / folder / "run-7" for folder in ("", "controls/random"))
     assert pretrained["intermediate"] == store.fingerprint(first) != control["intermediate"] == store.fingerprint(other)
     weights = [result["protocol"]["weights"] for result in (store.read_json(other / "results.json"), control)]
     assert weights == ["random", "random"]

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.helpers.results import without_times
 from tests.helpers.task_runs import QUICK, evaluate
-
-
-def without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key != "seconds"}
-    return value
 
 
 def test_eval_nproc_gives_the_same_runs(

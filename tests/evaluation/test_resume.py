@@ -134,14 +134,14 @@ def test_resume_finds_a_later_best_again(
 def test_keep_best_copies_weights_only_if_better(rising: PreparedTask) -> None:
     job = FinetuneJob(rising, rising.load_inputs(), rising.recipe, build_model(rising, 0))
     state = TrainState()
-    kept = []
+    records = []
     for step, score in enumerate([0.5, 0.4, 0.7, 0.7, 0.6, 0.8], start=1):
         state.step = step
         with torch.no_grad():
             job.model.classifier.bias.fill_(step)
         job.keep_best({"pearson": score, "loss": 1.0}, state)
-        kept.append((state.best_step, state.best_score, job.best["classifier.bias"].item()))
-    assert kept == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
+        records.append((state.best_step, state.best_score, job.best["classifier.bias"].item()))
+    assert records == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 
 
 def test_finetune_damaged_finished_run_is_an_error(rising: PreparedTask, whole: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from albert_cli.evaluation import suite
 from albert_cli.model import hub
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.registry import average_score, find_task
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result, run_result, scored_result
 from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, prepare, sentence, summarize
 
@@ -82,9 +82,9 @@ def test_eval_unnamed_labels_need_model_head(
     """Two classes without names may be those of any task with two."""
     other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
     for task in ("cola", "sst2"):
-        with pytest.raises(ConfigError, match=r"the classes have no names \(LABEL_0, LABEL_1\)") as asked:
+        with pytest.raises(ConfigError, match=r"the classes have no names \(LABEL_0, LABEL_1\)") as raised:
             evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
-        assert "model.head=checkpoint" in str(asked.value.hint)
+        assert "model.head=checkpoint" in str(raised.value.hint)
     trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
     assert trained["kind"] == "eval"
     result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=checkpoint"), "cpu")
@@ -157,8 +157,8 @@ def test_suite_mean_counts_trained_and_scored_tasks(tuned: Tuned, glue: Path, tm
     assert kinds == {"cola": "eval", "sst2": "eval", "mnli": "scored"}
     mnli = statistics.fmean(result["tasks"]["mnli"]["scores"].values())
     trained = {"cola": "mcc", "sst2": "accuracy"}
-    others = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
-    assert result["mean_of_tasks"] == pytest.approx(np.mean([mnli, *others]))
+    medians = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
+    assert result["mean_of_tasks"] == pytest.approx(np.mean([mnli, *medians]))
     assert "glue_score" not in result and result["tasks_scored"] == 3
     rows = [line for line in as_text(result).splitlines() if line.startswith("mean of 3 of 9 tasks")]
     assert len(rows) == 1 and f"{100 * result['mean_of_tasks']:.1f}" in rows[0]
@@ -169,9 +169,13 @@ def test_suite_mean_counts_trained_and_scored_tasks(tuned: Tuned, glue: Path, tm
 
 
 def test_glue_metrics_counts_cola_by_mcc_alone() -> None:
-    of = {"mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]}, "cola": {"mcc": [0.3], "accuracy": [0.9]}}
+    scores_by_task = {
+        "mrpc": {"accuracy": [0.5, 0.9, 0.6], "f1": [0.8, 0.1, 0.7]},
+        "cola": {"mcc": [0.3], "accuracy": [0.9]},
+    }
     counted = {
-        name: suite.glue_metrics(evaluation_result(task=name, all_scores=all_scores)) for name, all_scores in of.items()
+        name: suite.glue_metrics(evaluation_result(task=name, all_scores=all_scores))
+        for name, all_scores in scores_by_task.items()
     }
     assert average_score(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
@@ -199,11 +203,11 @@ def test_finetune_seed_option_overrides_the_recipe(encoder: Path, glue: Path, tm
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A single file of three articles, so that dev is held out."""
-    asked = [
+    rows = [
         {"id": str(i), "question": "Who figo?", "answers": [{"text": "luma", "answer_start": 10}]} for i in range(9)
     ]
     articles = [
-        {"title": f"t{n}", "paragraphs": [{"context": f"Bade figo luma wi. {'Kra ne. ' * n}", "qas": asked[n::3]}]}
+        {"title": f"t{n}", "paragraphs": [{"context": f"Bade figo luma wi. {'Kra ne. ' * n}", "qas": rows[n::3]}]}
         for n in range(3)
     ]
     folder = tmp_path_factory.mktemp("questions")
@@ -212,8 +216,8 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_eval_squad_encodes_as_in_fine_tuning(encoder: Path, questions: Path, tmp_path: Path) -> None:
-    own = ("data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.holdout=0.5")
-    prepared = prepare("squad1", str(encoder), str(questions), (*QUICK, *own), "cpu")
+    overrides = ("data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.holdout=0.5")
+    prepared = prepare("squad1", str(encoder), str(questions), (*QUICK, *overrides), "cpu")
     trained = finetune(prepared, tmp_path / "model", 0)
     assert trained["examples"]["dev"] == 6
     call = ("squad1", str(tmp_path / "model"), str(questions), tmp_path / "out", 1)

@@ -10,7 +10,7 @@ import pytest
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.search import parse_grid
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK
 
 

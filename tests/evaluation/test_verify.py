@@ -20,8 +20,8 @@ from albert_cli.results import VerifyResult
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import TaskRequest
-from tests.checkpoints import untrained
-from tests.command import albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
 
 SHAPE = ModelConfig(
@@ -95,8 +95,8 @@ def test_verify_score_below_tolerance_exits_with_7(
     (other / "train.tsv").write_text(dev.read_text())
     (other / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
     result = verified(file, tmp_path, tmp_path / "out")
-    found = result.tasks["sst2"]
-    assert found.tolerance == 0.5 and found.scores["accuracy"] < 99 and found.verdict == "not reached"
+    task = result.tasks["sst2"]
+    assert task.tolerance == 0.5 and task.scores["accuracy"] < 99 and task.verdict == "not reached"
     with pytest.raises(ScoreNotReachedError, match="sst2: diverged, or below the published score") as raised:
         verify.require_reached(result)
     assert raised.value.exit_code == 7

@@ -26,8 +26,8 @@ from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, jackknife_error
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
-from tests.checkpoints import untrained
-from tests.command import albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import albert
 
 SENTENCES = ("bade figo luma.", "kra ne", "wi bade figo luma kra ne bade.")
 CPU = torch.device("cpu")

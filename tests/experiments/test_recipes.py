@@ -22,7 +22,7 @@ from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import exact_value
 from albert_cli.training.task_recipe import FinetuneRecipe
-from tests.command import albert
+from tests.helpers.command import albert
 
 PLANNED = [(name, scale) for name in recipe.experiment_names() for scale in recipe.SCALES]
 
@@ -155,8 +155,8 @@ def test_given_speeds_determine_matched_steps() -> None:
         assert not plan.matched_times["bert-large"].is_measured
         return run.recipe.schedule.total_steps
 
-    given = {"xxlarge": 500.0, "bert-large": 300.0}
-    assert steps(**given) == pytest.approx(0.6 * steps(), rel=1e-5) == pytest.approx(557_534, abs=1)
+    speeds = {"xxlarge": 500.0, "bert-large": 300.0}
+    assert steps(**speeds) == pytest.approx(0.6 * steps(), rel=1e-5) == pytest.approx(557_534, abs=1)
 
 
 def test_squad_race_trains_its_tasks_at_every_scale() -> None:

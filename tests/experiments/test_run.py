@@ -29,10 +29,10 @@ from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
-from tests.command import albert, snapshot
+from tests.helpers.command import albert, snapshot
 from tests.helpers.experiments import finish_stage
 from tests.helpers.leftovers import leftover
-from tests.processes import PATIENCE, start
+from tests.helpers.processes import PATIENCE, start
 
 
 def reproduce(name: str, out: Path, *more: object, expect: int = 0) -> dict[str, Any]:

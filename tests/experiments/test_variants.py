@@ -28,7 +28,7 @@ from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Varia
 from albert_cli.experiments.stages import make_plan
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe
-from tests.command import albert
+from tests.helpers.command import albert
 
 Facts = dict[str, Any]
 

@@ -13,7 +13,7 @@ from albert_cli.errors import InputError
 from albert_cli.experiments import word_order_pairs
 from albert_cli.experiments.minimal_pairs import read_minimal_pairs
 from albert_cli.experiments.word_order_pairs import PAIRS_FILE, main, write_word_order_pairs
-from tests.command import albert
+from tests.helpers.command import albert
 
 
 def test_pairs_are_held_out_sentences_with_two_words_swapped(tiny_data: Path, tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ from albert_cli.training.reduction import reduce_during_backward
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 from benchmarks import correctness, gpu, kernels
 from benchmarks.correctness import compute_loss_and_gradients
-from tests.gpu.test_without import SHAPE as SMALL
-from tests.gpu.test_without import Operations, losses
 from tests.helpers.benchmarks import run_benchmark
 from tests.helpers.jobs import MakeJob, make_loop
-from tests.model.shapes import random_batch
+from tests.helpers.losses import SHAPE as SMALL
+from tests.helpers.losses import Operations, losses
+from tests.helpers.shapes import random_batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -90,7 +90,7 @@ def test_windows_and_blocks_are_those_of_the_cpu(
         assert_alike(compute_loss_and_gradients(config, batch, settings, CUDA), expected, tolerance)
 
 
-def test_variable_length_attention_is_used_and_equals_the_padded_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_attention_equals_padded_form(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch((128, 5, 77, 64), SHAPE)
     settings = replace(PLAIN, precision="bf16")
     with Operations() as operations:
@@ -137,13 +137,13 @@ def test_auto_takes_bf16_and_compiles() -> None:
 def test_recomputed_activations_change_nothing_but_memory(dropout: float) -> None:
     config = replace(SHAPE, hidden_dropout_prob=dropout, num_hidden_layers=12)
     batch = random_batch((128,) * 64, config)
-    peaks, found = [], []
+    peaks, results = [], []
     for again in (False, True):
         torch.cuda.reset_peak_memory_stats()
         settings = replace(PLAIN, precision="bf16", checkpoint_activations=again)
-        found.append(compute_loss_and_gradients(config, batch, settings, CUDA))
+        results.append(compute_loss_and_gradients(config, batch, settings, CUDA))
         peaks.append(torch.cuda.max_memory_allocated())
-    assert_alike(found[1], found[0], 1e-3)
+    assert_alike(results[1], results[0], 1e-3)
     assert peaks[1] < 0.6 * peaks[0]
 
 
@@ -171,20 +171,20 @@ def test_deterministic_kernels_give_the_same_bits(precision: str, dropout: float
     config = replace(SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     batch = random_batch((128, 5, 77, 64) * 16, config)
     settings = replace(PLAIN, precision=precision, compile=compiled, deterministic=True)  # type: ignore[arg-type]
-    found = []
+    results = []
     for _ in range(3):
         torch._dynamo.reset()  # as in another process
         with deterministic_kernels(settings.deterministic):
-            found.append(compute_loss_and_gradients(config, batch, settings, CUDA))
-    for loss, gradients in found[1:]:
-        assert torch.equal(loss, found[0][0]) and torch.equal(gradients, found[0][1])
+            results.append(compute_loss_and_gradients(config, batch, settings, CUDA))
+    for loss, gradients in results[1:]:
+        assert torch.equal(loss, results[0][0]) and torch.equal(gradients, results[0][1])
     if not dropout:
         assert_alike(
-            found[0], compute_loss_and_gradients(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2
+            results[0], compute_loss_and_gradients(config, batch, PLAIN, CPU), 1e-4 if precision == "fp32" else 1e-2
         )
 
 
-def test_a_run_with_a_start_begins_from_the_weights_that_a_cpu_makes(tiny_data: Path, tmp_path: Path) -> None:
+def test_informed_init_gives_the_weights_of_a_cpu(tiny_data: Path, tmp_path: Path) -> None:
     """They are made on the host, wherever the model lies."""
     short = ["schedule.total_steps=2", "train.eval_sequences=8", "train.precision=fp32"]
     for device in ("cpu", "cuda"):

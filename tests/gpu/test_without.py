@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_cli import machine, ranks
 from albert_cli.bench import memory
@@ -28,25 +27,24 @@ from albert_cli.counting import costs
 from albert_cli.errors import ConfigError
 from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
-from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import SparseAttentionLayout, copy_as_one_buffer, pack
 from albert_cli.ranks import RankGroup
 from albert_cli.tasks import classification
 from albert_cli.tasks.registry import TASKS
 from albert_cli.tasks.squad import head
-from albert_cli.tasks.squad.head import BeamQuestionAnswering, span_loss
+from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.training import capacity, device, loop, objectives, plan
 from albert_cli.training.device import prepare_model
 from albert_cli.training.loop import Loop, StepResult, measure_step_seconds
 from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
-from tests.gpu import flash
+from tests.helpers import flash
 from tests.helpers.jobs import MakeJob, make_loop
-from tests.model.shapes import TINY, random_batch
+from tests.helpers.losses import SHAPE, Operations, losses
+from tests.helpers.shapes import TINY, random_batch
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-SHAPE = replace(TINY, hidden_size=32, num_attention_heads=2, intermediate_size=96, num_hidden_layers=3)
 LENGTHS = (20, 3, 11, 7)
 
 
@@ -64,7 +62,7 @@ def gradients(model: PretrainingModel, lengths: tuple[int, ...] = LENGTHS, seed:
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (9, 9), (2,)], ids=["ragged", "equal", "one sequence"])
-def test_attention_by_offsets_gives_the_gradients_of_the_padded_form(lengths: tuple[int, ...]) -> None:
+def test_varlen_attention_gradients_equal_padded_form(lengths: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     model = PretrainingModel(SHAPE)
     padded = gradients(model, lengths)
@@ -86,7 +84,7 @@ def test_attention_by_offsets_drops_too() -> None:
 
 def test_where_the_kernel_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, expected in (((9, 0), True), ((8, 0), True), ((7, 5), False)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, pair=capability: pair)
         assert has_varlen(CUDA, torch.bfloat16, 64) is expected
         assert not has_varlen(CUDA, None, 64) and not has_varlen(CUDA, torch.bfloat16, 20)
     assert not has_varlen(CPU, torch.bfloat16, 64)
@@ -146,14 +144,14 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
         (BlockMask, True, None),
     ],
 )
-def test_attention_by_kernels_of_its_own_is_compiled_for_the_block_s_widths(
+def test_compiled_attention_has_static_widths(
     sparse: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any width, `flex_attention` scales by a symbol, and its kernel is not compiled."""
     taken: list[bool | None] = []
 
     def forms(function: Any, dynamic: bool | None = None) -> Any:
-        return lambda *given: taken.append(dynamic)
+        return lambda *arguments: taken.append(dynamic)
 
     monkeypatch.setattr(torch, "compile", forms)
     encoder: Any = PretrainingModel(TINY).encoder
@@ -182,15 +180,17 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
     for part, sums in zip(parts, expected, strict=True):
-        found = job.loss_sums(part.data)
-        assert found.keys() == sums.keys() and all(torch.equal(found[name], sums[name]) for name in sums)
+        compiled_sums = job.loss_sums(part.data)
+        assert compiled_sums.keys() == sums.keys() and all(
+            torch.equal(compiled_sums[name], sums[name]) for name in sums
+        )
     assert seen.graphs == 1
     objectives._compiled_sum_losses.cache_clear()
     torch._dynamo.reset()
 
 
 def raising(function: Any, **options: Any) -> Any:
-    def fail(*given: Any) -> Any:
+    def fail(*arguments: Any) -> Any:
         raise torch._dynamo.exc.InternalTorchDynamoError("fatal error: Python.h: No such file or directory")
 
     return fail
@@ -200,10 +200,10 @@ def test_what_cannot_be_compiled_is_said_with_its_cause(monkeypatch: pytest.Monk
     device._find_compile_error.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "compile", raising)
-        given = {"config": TINY, "device": CPU, "sequences": 1, "length": 8}
-        asked = TrainSettings(precision="fp32", compile="on")
+        options = {"config": TINY, "device": CPU, "sequences": 1, "length": 8}
+        settings = TrainSettings(precision="fp32", compile="on")
         with pytest.raises(ConfigError, match=r"train\.compile .* Python\.h"):
-            device.resolve_auto(asked, **given)  # type: ignore[arg-type]
+            device.resolve_auto(settings, **options)  # type: ignore[arg-type]
     device._find_compile_error.cache_clear()
 
 
@@ -221,8 +221,8 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
         prepare_model(model, TrainSettings(compile="on"), CPU)
         with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
-    known = translate_error(raised.value)
-    assert known is not None and "ptxas failed" in known.message and "train.compile=off" in str(known.hint)
+    error = translate_error(raised.value)
+    assert error is not None and "ptxas failed" in error.message and "train.compile=off" in str(error.hint)
     torch._dynamo.reset()
 
 
@@ -269,23 +269,23 @@ def test_a_step_waits_once_and_copies_nothing_that_blocks(
 ) -> None:
     job = make_job()
     steps = make_loop(job, tmp_path / "run", recipe, "train.save_every=0", "schedule.total_steps=3")
-    asked, plain = Asked(), Loop._step
+    recorder, plain = Asked(), Loop._step
 
     def watched(self: Loop[Any], parts: Any) -> StepResult:
-        with asked:
+        with recorder:
             return plain(self, parts)
 
     with as_on_cuda(monkeypatch) as threads, monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", watched)
         for _ in steps.steps(None, None):
-            assert asked.waits == ["tolist"], "the finite check alone"
-            asked.waits.clear()
-    own = [name for name in threads if not name.startswith("prefetch")]
-    assert len(threads) - len(own) == 2 * 3 * len(job.sample_step(0, RankGroup())), (
+            assert recorder.waits == ["tolist"], "the finite check alone"
+            recorder.waits.clear()
+    main_thread = [name for name in threads if not name.startswith("prefetch")]
+    assert len(threads) - len(main_thread) == 2 * 3 * len(job.sample_step(0, RankGroup())), (
         "batches move beside the computation"
     )
-    assert len(own) == 2 * 3  # counts, and wishes to stop
-    assert asked.moves == len(own)
+    assert len(main_thread) == 2 * 3  # counts, and wishes to stop
+    assert recorder.moves == len(main_thread)
 
 
 @pytest.mark.parametrize("name", ["mrpc", "stsb", "race", "squad1", "squad2"])
@@ -299,16 +299,16 @@ def test_a_loss_of_fine_tuning_waits_for_nothing(name: str, monkeypatch: pytest.
         "squad1": (QuestionAnswering(SHAPE), answers),
         "squad2": (BeamQuestionAnswering(SHAPE), answers),
     }
-    (model, labels), asked = kinds[name], Asked()
-    with as_on_cuda(monkeypatch) as threads, flash.taken(), asked:
+    (model, labels), recorder = kinds[name], Asked()
+    with as_on_cuda(monkeypatch) as threads, flash.taken(), recorder:
         TASKS[name].loss_sum(model, random_batch((12, 7, 9, 12)), labels, CPU).backward()
-    assert asked.moves == len(threads) > 1 and asked.waits == []
+    assert recorder.moves == len(threads) > 1 and recorder.waits == []
 
 
 def test_one_buffer_holds_arrays_of_every_type() -> None:
     arrays = [np.arange(5), np.array([[True], [False]]), np.array([1.5], np.float32), np.arange(3, dtype=np.int32)]
-    found = copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
-    for array, tensor in zip(arrays, found, strict=True):
+    copies = copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
+    for array, tensor in zip(arrays, copies, strict=True):
         assert np.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
         assert tensor.storage_offset() * tensor.element_size() % 64 == 0
 
@@ -345,46 +345,11 @@ REFUSED = (
 )  # fmt: skip
 
 
-class Operations(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names, self.types = set[str](), set[torch.dtype]()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(str(function).removeprefix("aten.").partition(".")[0])
-        found = function(*args, **(kwargs or {}))
-        self.types |= {x.dtype for x in (found if isinstance(found, tuple) else (found,)) if isinstance(x, Tensor)}
-        return found
-
-
-def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, Callable[[], Tensor]]:
-    """A loss of every head, over the same sequences."""
-    batch = random_batch((12, 7, 9, 12))
-    answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
-    labels = torch.tensor([0, 1, 1, 0], device=device)
-    classifier, choice = SequenceClassifier(shape, 2).to(device), MultipleChoice(shape, 2).to(device)
-    spans: list[torch.nn.Module] = [QuestionAnswering(shape).to(device), BeamQuestionAnswering(shape).to(device)]
-    model = PretrainingModel(shape).to(device)
-
-    def pretraining() -> Tensor:
-        logits = model(pack(batch, device, batch.masked_index))
-        masked = F.cross_entropy(logits.masked, torch.from_numpy(batch.masked_labels).long().to(device))
-        return masked + F.cross_entropy(logits.sentence_order, labels, ignore_index=-1)
-
-    return {
-        "pretraining": pretraining,
-        "classifier": lambda: F.cross_entropy(classifier(pack(batch, device)), labels),
-        "choice": lambda: F.cross_entropy(choice(pack(batch, device)), labels[:2]),
-        "squad, linear": lambda: span_loss(spans[0], batch, answers, device),
-        "squad, beam": lambda: span_loss(spans[1], batch, answers, device),
-    }
-
-
 @pytest.mark.parametrize("name", list(losses()))
 def test_no_loss_needs_a_kernel_that_cannot_repeat_its_bits(name: str) -> None:
     with Operations() as operations, flash.taken():
         losses()[name]().backward()
-    assert not [found for found in operations.names if found.startswith(REFUSED)]
+    assert not [operation for operation in operations.names if operation.startswith(REFUSED)]
     assert torch.float64 not in operations.types  # which Apple's GPUs lack
 
 
@@ -393,8 +358,8 @@ def test_no_loss_needs_a_kernel_that_cannot_repeat_its_bits(name: str) -> None:
 
 def test_cards_that_emulate_bf16_compute_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    asked = TrainSettings(compile="off")
-    assert device.resolve_auto(asked, TINY, CUDA, sequences=1, length=8).precision == "fp32"
+    settings = TrainSettings(compile="off")
+    assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -457,8 +422,10 @@ def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_a_process_group_knows_its_device_and_waits_an_hour(
     is_agent_store: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **given: asked.update(given, kind=kind))
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda kind, **keywords: options.update(keywords, kind=kind)
+    )
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     launcher = torch.distributed.HashStore()  # type: ignore[attr-defined]
     monkeypatch.setattr(
@@ -477,24 +444,24 @@ def test_a_process_group_knows_its_device_and_waits_an_hour(
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
         with ranks.process_group("cuda") as group:
             assert group == RankGroup(1, 2)
-        stores.append(asked["store"])
+        stores.append(options["store"])
     stores[0].set("address", "old")
     # The next attempt must not find what this one left in the agent's store. Without that store, agents count their
     # attempts separately, so the names must not depend on the attempt.
     assert stores[0].check(["address"]) and stores[1].check(["address"]) is not is_agent_store
-    assert asked["kind"] == "nccl" and asked["device_id"] == torch.device("cuda", 1)
-    assert asked["timeout"].total_seconds() >= 3600
+    assert options["kind"] == "nccl" and options["device_id"] == torch.device("cuda", 1)
+    assert options["timeout"].total_seconds() >= 3600
 
 
 def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:
     recipe = make_job(train__precision="bf16", train__batch_size=4096).settings
     free = {"small": 10**7, "large": 10**11}
-    found = {}
+    tokens = {}
     for name, size in free.items():
         monkeypatch.setattr(capacity, "available_memory", lambda device, size=size: size)
-        found[name] = plan.resolve_micro_tokens(recipe, CUDA, 1)
+        tokens[name] = plan.resolve_micro_tokens(recipe, CUDA, 1)
     length = recipe.data.max_seq_length
-    assert length <= found["small"] < found["large"] == 131_072 // length * length
+    assert length <= tokens["small"] < tokens["large"] == 131_072 // length * length
     assert plan.resolve_micro_tokens(recipe, CUDA, 512) == 8 * length  # a rank's share of the batch
     assert plan.resolve_micro_tokens(recipe, CPU, 1) == 0
     auto = BatchSettings(micro_tokens="auto")
@@ -511,7 +478,7 @@ def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
 
 
 def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*given: Any) -> Any:
+    def short(*arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
 
     monkeypatch.setattr(memory, "measure_saved_bytes", short)

@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from albert_cli import console
-from tests.command import Ended
+from tests.helpers.command import Ended
 
 
 def run_benchmark(app: typer.Typer, *arguments: object, expect: int = 0) -> Ended:

@@ -18,7 +18,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.text.clean import clean
 from albert_cli.text.vocabulary import Vocabulary
 from tests.campaigns.world import CPU, RECIPE
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
 from tests.helpers.vocabularies import load_sentencepiece
 

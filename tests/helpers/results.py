@@ -42,16 +42,16 @@ _PROTOCOL: dict[str, Any] = {
 def _merge(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Lay changes on defaults; a key of the protocol goes into the protocol."""
     protocol = {key: value for key, value in changes.items() if key in Protocol.model_fields}
-    others = {key: value for key, value in changes.items() if key not in protocol}
-    return {**defaults, "protocol": {**_PROTOCOL, **protocol}, **others}
+    outside = {key: value for key, value in changes.items() if key not in protocol}
+    return {**defaults, "protocol": {**_PROTOCOL, **protocol}, **outside}
 
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:
     """Build a result; the protocol is left out if the kind has none."""
-    known = {key: value for key, value in values.items() if key != "protocol" or key in kind.model_fields}
-    if "protocol" in known:
-        known["protocol"] = Protocol(**known["protocol"])
-    return kind(**known)
+    fields = {key: value for key, value in values.items() if key != "protocol" or key in kind.model_fields}
+    if "protocol" in fields:
+        fields["protocol"] = Protocol(**fields["protocol"])
+    return kind(**fields)
 
 
 def run_result(score: float = 0.5, seed: int = 0, **changes: Any) -> RunResult:
@@ -95,3 +95,10 @@ def ensemble_result(score: float = 0.5, **changes: Any) -> EnsembleResult:
         "gain": {"all_over_median": 0.0, "all_over_best": 0.0, "chosen_over_best": 0.0},
     }
     return EnsembleResult.model_validate(defaults | changes)
+
+
+def without_times(value: Any) -> Any:
+    """Return a result's JSON without the seconds that its parts took."""
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key != "seconds"}
+    return value

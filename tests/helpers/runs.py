@@ -14,7 +14,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import OPTIMIZER_FILE
 from albert_cli.training.objectives import PretrainingJob
-from tests.model.shapes import TINY, shake
+from tests.helpers.shapes import TINY, shake
 
 LAST = "step-00000030"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli.tasks.registry import find_task
-from tests.checkpoints import untrained
+from tests.helpers.checkpoints import untrained
 from tests.helpers.task_runs import PAIR, QUICK, SHAPE, finetune, mnli, pairs, prepare, sentence, write
 
 

@@ -18,7 +18,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.tensorflow_checkpoint import translate_name
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
 
 ROWS = 1500

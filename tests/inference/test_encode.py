@@ -25,8 +25,8 @@ from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, Pretraining
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
-from tests.model.shapes import shake
+from tests.helpers.command import albert
+from tests.helpers.shapes import shake
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -65,14 +65,15 @@ def texts(lines: list[str]) -> list[TextExample]:
 
 def vectors(directory: Path, examples: list[TextExample], pooling: Pooling = "mean") -> Vectors:
     """What `albert encode` says of texts."""
-    found = hub.read_checkpoint(directory)
-    features = GLUE["mrpc"].encode(examples, hub.load_vocabulary(found), found.config.max_position_embeddings)
-    return encode_features(load_encoder(found, pooling), features, pooling, torch.device("cpu"))
+    checkpoint = hub.read_checkpoint(directory)
+    features = GLUE["mrpc"].encode(examples, hub.load_vocabulary(checkpoint), checkpoint.config.max_position_embeddings)
+    return encode_features(load_encoder(checkpoint, pooling), features, pooling, torch.device("cpu"))
 
 
 def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
     """What `albert fill-mask` says of a text."""
-    masks: list[list[dict[str, Any]]] = fill_masks(str(directory), [text], top, "cpu").to_json()["texts"][0]["masks"]
+    filled: Any = fill_masks(str(directory), [text], top, "cpu").to_json()
+    masks: list[list[dict[str, Any]]] = filled["texts"][0]["masks"]
     return masks
 
 
@@ -88,8 +89,8 @@ def test_encode_vectors_equal_transformers(shape: str, pooling: Pooling, tiny_vo
     inputs = tokenizer(LINES, padding=True, truncation=True, return_tensors="pt")
     with torch.inference_mode():
         said = model(**inputs)
-    there = inputs["attention_mask"][..., None]
-    mean = (said.last_hidden_state * there).sum(1) / there.sum(1)
+    mask = inputs["attention_mask"][..., None]
+    mean = (said.last_hidden_state * mask).sum(1) / mask.sum(1)
     wanted = {"mean": mean, "cls": said.last_hidden_state[:, 0], "pooler": said.pooler_output}[pooling].numpy()
     assert np.abs(vectors(directory, texts(LINES), pooling) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
@@ -147,8 +148,8 @@ def test_load_encoder_pooler_must_exist(tiny_vocabulary: Path, tmp_path: Path) -
     for architecture in MODELS:
         directory = written(tmp_path / architecture, tiny_vocabulary, architecture)
         assert vectors(directory, texts(["bade"])).shape == (1, 16)
-    own = written(tmp_path / "own", tiny_vocabulary, "ForPreTraining", OWN)
-    assert vectors(own, texts(["bade"]), "pooler").shape == (1, 16)
+    custom = written(tmp_path / "own", tiny_vocabulary, "ForPreTraining", OWN)
+    assert vectors(custom, texts(["bade"]), "pooler").shape == (1, 16)
     with pytest.raises(CheckpointError, match="has no pooler"):
         vectors(tmp_path / "ForMaskedLM", texts(["bade"]), "pooler")
 
@@ -204,10 +205,10 @@ def test_fill_masks_equal_transformers(
         with torch.inference_mode():
             logits = model(**inputs).logits[0][inputs["input_ids"][0] == tokenizer.mask_token_id]
         best = logits.softmax(-1).topk(7)
-        found = guesses(directory, text, 7)
+        masks = guesses(directory, text, 7)
         pieces = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
-        assert [[guess["piece"] for guess in mask] for mask in found] == pieces
-        probabilities = torch.tensor([[guess["probability"] for guess in mask] for mask in found])
+        assert [[guess["piece"] for guess in mask] for mask in masks] == pieces
+        probabilities = torch.tensor([[guess["probability"] for guess in mask] for mask in masks])
         assert float((probabilities - best.values).abs().max()) < 1e-5
     assert "warning" not in capfd.readouterr().err, "no head that filling masks does not need is missed"
 
@@ -217,12 +218,12 @@ def test_fill_mask_prints_every_text_and_mask(pretrained: Path) -> None:
     said = albert("fill-mask", pretrained, one, two, "--top", 3).out.splitlines()
     assert (said[0], said[4:6], said[9]) == (one, [two, "  [MASK] 1"], "  [MASK] 2")
     assert len(said) == 1 + 3 + 1 + 2 * (1 + 3)
-    found = json.loads(albert("fill-mask", pretrained, one, two, "--top", 3, "--json").out)["texts"]
-    assert [entry["text"] for entry in found] == [one, two]
-    assert [[len(mask) for mask in entry["masks"]] for entry in found] == [[3], [3, 3]]
+    entries = json.loads(albert("fill-mask", pretrained, one, two, "--top", 3, "--json").out)["texts"]
+    assert [entry["text"] for entry in entries] == [one, two]
+    assert [[len(mask) for mask in entry["masks"]] for entry in entries] == [[3], [3, 3]]
     assert all(
         a["probability"] >= b["probability"]
-        for a, b in zip(found[0]["masks"][0], found[0]["masks"][0][1:], strict=False)
+        for a, b in zip(entries[0]["masks"][0], entries[0]["masks"][0][1:], strict=False)
     )
     everything = json.loads(albert("fill-mask", pretrained, one, "--top", 10_000, "--json").out)["texts"][0]["masks"][0]
     assert len(everything) == 300

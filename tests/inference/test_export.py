@@ -18,9 +18,9 @@ from albert_cli.model.heads import BareEncoder, MultipleChoice, PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.model.padded import INPUT_NAMES, PaddedModel
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
+from tests.helpers.shapes import ALL, random_batch, shake
 from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
-from tests.model.shapes import ALL, random_batch, shake
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

@@ -40,9 +40,9 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
 
 def test_read_chunks_of_a_file_are_full(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"".join(b"%d %s\r\n" % (i, b"word " * (i % 90)) for i in range(2500)))
-    found = list(groups(str(tmp_path / "in.txt")))
-    assert [len(group) for group in found] == [1024, 1024, 452]
-    assert [int(line.split()[1]) + 1 for group in found for line in group] == list(range(1, 2501))
+    chunks = list(groups(str(tmp_path / "in.txt")))
+    assert [len(group) for group in chunks] == [1024, 1024, 452]
+    assert [int(line.split()[1]) + 1 for group in chunks for line in group] == list(range(1, 2501))
     (tmp_path / "in.txt").write_bytes(b"")
     assert list(groups(str(tmp_path / "in.txt"))) == []
     (tmp_path / "in.txt").write_bytes(b"a\n\n" + b"x" * 200_000 + b"\nno end")
@@ -50,26 +50,26 @@ def test_read_chunks_of_a_file_are_full(tmp_path: Path) -> None:
 
 
 def test_read_chunks_of_a_pipe_are_not_delayed(pipe: Callable[[bytes], None]) -> None:
-    found = groups("-")
+    chunks = groups("-")
     pipe(b"one\ntwo\nthr")
-    assert next(found) == ["1 one", "2 two"]
+    assert next(chunks) == ["1 one", "2 two"]
     pipe(b"ee\n")
-    assert next(found) == ["3 three"]
+    assert next(chunks) == ["3 three"]
     pipe(b"a\n" * 3000)
-    sizes = [len(next(found)) for _ in range(3)]
+    sizes = [len(next(chunks)) for _ in range(3)]
     assert sizes == [1024, 1024, 952]
     pipe(b"last")
     pipe(b"")
-    assert list(found) == [["3004 last"]]
+    assert list(chunks) == [["3004 last"]]
 
 
 def test_read_chunks_error_follows_earlier_lines(pipe: Callable[[bytes], None]) -> None:
-    found = groups("-")
+    chunks = groups("-")
     pipe(b"one\n")
-    assert next(found) == ["1 one"]
+    assert next(chunks) == ["1 one"]
     pipe(b"\xff\n")
     with pytest.raises(InputError, match=r"-:2: invalid UTF-8 at byte 4"):
-        next(found)
+        next(chunks)
 
 
 def test_read_chunks_reads_a_named_pipe(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from albert_cli import store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import hub
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
 
 PAIRS = [("Die Köchin kaufte zwölf Bücher.", "Niemand öffnete das Fass."), ("Mein Großvater.", "Die Ärzte.")]

@@ -18,7 +18,7 @@ from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.task_runs import SHAPE, sentence
 
 Tuned = Callable[[str], Path]
@@ -67,9 +67,9 @@ def test_predict_truncates_as_in_fine_tuning(tuned: Tuned, tmp_path: Path) -> No
     predict_file(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[0]["probabilities"] == rows[1]["probabilities"]
-    found = hub.read_checkpoint(tuned("cola"))
-    model = SequenceClassifier(found.config, 2)
-    hub.load_weights(model.eval(), found, hub.LoadPolicy.EVERYTHING)
+    checkpoint = hub.read_checkpoint(tuned("cola"))
+    model = SequenceClassifier(checkpoint.config, 2)
+    hub.load_weights(model.eval(), checkpoint, hub.LoadPolicy.EVERYTHING)
     from albert_cli.data.batches import PackedBatch
     from albert_cli.model.packing import pack
 
@@ -116,7 +116,9 @@ def test_fill_masks_without_masked_head_is_rejected(tuned: Tuned, encoder: Path)
 
 
 def test_load_weights_everything_needs_all_heads(encoder: Path, tmp_path: Path) -> None:
-    found = hub.read_checkpoint(encoder)
-    without = dataclasses.replace(found, tensors={n: t for n, t in found.tensors.items() if n != "order.bias"})
+    checkpoint = hub.read_checkpoint(encoder)
+    without = dataclasses.replace(
+        checkpoint, tensors={n: t for n, t in checkpoint.tensors.items() if n != "order.bias"}
+    )
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
         hub.load_weights(PretrainingModel(SHAPE), without, hub.LoadPolicy.EVERYTHING)

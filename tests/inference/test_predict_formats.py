@@ -17,7 +17,7 @@ import pytest
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.inference.outputs import escape_formula, merge_columns
 from albert_cli.inference.predict import predict_file
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK, finetune, prepare
 
 Tuned = Callable[[str], Path]

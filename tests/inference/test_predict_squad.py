@@ -51,24 +51,24 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_predict_squad1_gives_answer_and_offsets(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
-    summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    questions = tmp_path / "asked.jsonl"
+    questions.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
+    summary = predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
     assert summary is not None
     assert summary.lines == 3
-    found = lines(tmp_path / "out.jsonl")
-    assert [line["id"] for line in found] == ["x", "2", "3"]
-    for line, value in zip(found[:2], ASKED, strict=False):
+    answers = lines(tmp_path / "out.jsonl")
+    assert [line["id"] for line in answers] == ["x", "2", "3"]
+    for line, value in zip(answers[:2], ASKED, strict=False):
         context = str(value.get("context", value.get("text")))
         assert line["prediction"] == context[line["start"] : line["end"]] != ""
         assert 0 < line["probability"] <= 1
-    assert found[2]["prediction"] == ""  # there is nothing to answer with
+    assert answers[2]["prediction"] == ""  # there is nothing to answer with
 
 
 def test_predict_squad2_may_leave_it_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    asked = tmp_path / "asked.txt"
-    asked.write_text("Who?\tBade figo.\n", encoding="utf-8")
-    predict_file(str(checkpoints["squad2"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    questions = tmp_path / "asked.txt"
+    questions.write_text("Who?\tBade figo.\n", encoding="utf-8")
+    predict_file(str(checkpoints["squad2"]), str(questions), tmp_path / "out.jsonl", "cpu")
     (line,) = lines(tmp_path / "out.jsonl")
     assert (line["prediction"], line["start"]) == ("", None)  # any odds exceed its threshold
     assert isinstance(line["null_odds"], float)
@@ -77,20 +77,20 @@ def test_predict_squad2_may_leave_it_unanswered(checkpoints: dict[str, Path], tm
 def test_predict_squad_counts_truncated_questions(
     checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = tmp_path / "asked.txt"
-    asked.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
-    summary = predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    questions = tmp_path / "asked.txt"
+    questions.write_text(f"{'Who bade figo? ' * 9}\tBade figo.\nWho?\tBade figo.\n", encoding="utf-8")
+    summary = predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
     assert summary.truncated == 1
     assert "1 of 2 questions are longer than 12 tokens and were truncated" in capfd.readouterr().err
 
 
 def test_predict_squad_document_is_read(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     qas = [{"id": 7, "question": "Who?"}, {"id": "q", "question": "When?", "answers": []}]
-    asked = tmp_path / "asked.json"
-    asked.write_text(
+    questions = tmp_path / "asked.json"
+    questions.write_text(
         json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "Bade figo.", "qas": qas}]}]}), encoding="utf-8"
     )
-    predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+    predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
     assert [(line["id"], line["title"], line["question"]) for line in lines(tmp_path / "out.jsonl")] == [
         ("7", "t", "Who?"),
         ("q", "t", "When?"),
@@ -101,8 +101,8 @@ def test_predict_squad_document_is_read(checkpoints: dict[str, Path], tmp_path: 
     "text", ["Who?", '{"question": "Who?"}', '{"context": "x"}', '{"question": 3, "context": "x"}']
 )
 def test_predict_squad_incomplete_line_is_rejected(checkpoints: dict[str, Path], tmp_path: Path, text: str) -> None:
-    asked = tmp_path / ("asked.jsonl" if text.startswith("{") else "asked.txt")
-    asked.write_text(text + "\n", encoding="utf-8")
+    questions = tmp_path / ("asked.jsonl" if text.startswith("{") else "asked.txt")
+    questions.write_text(text + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=r":1: no question and context"):
-        predict_file(str(checkpoints["squad1"]), str(asked), tmp_path / "out.jsonl", "cpu")
+        predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
     assert not (tmp_path / "out.jsonl").exists()

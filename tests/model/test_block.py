@@ -13,7 +13,7 @@ from torch import Tensor
 from albert_cli.model.block import block, self_attention
 from albert_cli.model.encoder import Encoder, cast_shared_weights
 from albert_cli.model.packing import PackedTokens, pack
-from tests.model.shapes import TINY, assert_half_is_close, random_batch
+from tests.helpers.shapes import TINY, assert_half_is_close, random_batch
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 8
@@ -40,10 +40,10 @@ def test_attention_packed_sequences_follow_the_formula(
     torch.manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
     expected_of = qkv.detach().double().requires_grad_()
-    found, expected = self_attention(qkv, tokens.layout, 0.0), by_the_formula(expected_of, tokens)
-    assert found.dtype == dtype and torch.allclose(found.double(), expected, atol=tolerance, rtol=tolerance)
+    actual, expected = self_attention(qkv, tokens.layout, 0.0), by_the_formula(expected_of, tokens)
+    assert actual.dtype == dtype and torch.allclose(actual.double(), expected, atol=tolerance, rtol=tolerance)
     weights = torch.randn(expected.shape, dtype=torch.float64)
-    (found.double() * weights).sum().backward()
+    (actual.double() * weights).sum().backward()
     (expected * weights).sum().backward()
     assert qkv.grad is not None and expected_of.grad is not None
     assert torch.allclose(qkv.grad.double(), expected_of.grad, atol=3 * tolerance, rtol=3 * tolerance)
@@ -83,7 +83,7 @@ def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkey
     """Half precision between blocks, whatever precision autocast normalises in; near the block in full precision."""
     if wide:
         monkeypatch.setattr(F, "layer_norm", lambda x, *rest, norm=F.layer_norm: norm(x.float(), *rest))
-    encoder, found = Encoder(TINY), []
+    encoder, results = Encoder(TINY), []
     tokens = pack(random_batch((20, 3, 11)), CPU)
     x_TH = torch.randn(34, TINY.hidden_size).bfloat16()
     for dtype in (torch.float32, torch.bfloat16):
@@ -94,8 +94,8 @@ def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkey
         assert out.dtype == dtype
         out.float().pow(3).sum().backward()
         assert x.grad is not None
-        found.append((out.detach().float(), x.grad.float()))
-    for one, other in zip(*found, strict=True):
+        results.append((out.detach().float(), x.grad.float()))
+    for one, other in zip(*results, strict=True):
         assert (one - other).norm() < 0.02 * one.norm()
 
 

@@ -102,8 +102,8 @@ def test_config_of_hugging_face_gives_the_shape() -> None:
     bert = ModelConfig.from_hf(large, "config.json")
     assert (bert.embedding_size, bert.sharing, bert.vocab_size) == (1024, "none", 30522)
     assert bert.hidden_act == "gelu" and bert.classifier_dropout_prob == 0.1
-    own = ModelConfig.from_hf({"model_type": "albert_cli", "sharing": "ffn"}, "config.json")
-    assert own.sharing == "ffn"
+    custom = ModelConfig.from_hf({"model_type": "albert_cli", "sharing": "ffn"}, "config.json")
+    assert custom.sharing == "ffn"
     assert ModelConfig.from_hf({"hidden_act": "gelu_pytorch_tanh"}, "config.json").hidden_act == "gelu_new"
 
 

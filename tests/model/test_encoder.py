@@ -11,7 +11,7 @@ from albert_cli.counting import costs
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
-from tests.model.shapes import ALL, TINY, random_batch
+from tests.helpers.shapes import ALL, TINY, random_batch
 
 CPU = torch.device("cpu")
 BATCH = random_batch((20, 3, 11))

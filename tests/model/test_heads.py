@@ -10,7 +10,7 @@ import torch
 from albert_cli.counting import costs
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from tests.model.shapes import TINY, random_batch
+from tests.helpers.shapes import TINY, random_batch
 
 CPU = torch.device("cpu")
 BATCH = random_batch((20, 3, 11))

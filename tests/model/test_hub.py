@@ -20,10 +20,11 @@ from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.heads import MaskedLanguageModel, PretrainingModel, SequenceClassifier
+from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.registry import task_from_checkpoint
-from tests.model.hugging_face import (
+from tests.helpers.hugging_face import (
     HEADS,
     assert_same_outputs,
     hf_config,
@@ -32,7 +33,7 @@ from tests.model.hugging_face import (
     read_into,
     saved,
 )
-from tests.model.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
+from tests.helpers.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
 
 # ---------------------------------------------------------------- ours read by transformers
 
@@ -70,7 +71,7 @@ def test_checkpoint_without_a_class_is_read_by_us_alone(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["one group", "BERT"])
 def test_checkpoint_window_over_all_positions_has_a_class(name: str, tmp_path: Path) -> None:
     batch = random_batch((20, 3, 11))
-    for window, kind in ((18, CUSTOM_MODEL_TYPE), (19, hub.model_type(SHARED[name]))):
+    for window, kind in ((18, CUSTOM_MODEL_TYPE), (19, model_type(SHARED[name]))):
         config = replace(SHARED[name], attention="window", attention_window=window)
         model = HEADS["pretraining"].make(config)
         shake(model)
@@ -125,24 +126,24 @@ def test_checkpoint_untied_masked_head_is_left_out(
         theirs = auto.from_config(config)
         shake(theirs)
         theirs.save_pretrained(tmp_path)
-        found = hub.read_checkpoint(tmp_path)
+        checkpoint = hub.read_checkpoint(tmp_path)
         assert "tie_word_embeddings is false" in capfd.readouterr().err
         with pytest.raises(CheckpointError, match="has no masked-language head"):
-            hub.load_weights(MaskedLanguageModel(found.config), found, hub.LoadPolicy.HEADS)
-        encoder = HEADS["bare"].make(found.config)
-        hub.load_weights(encoder, found)
+            hub.load_weights(MaskedLanguageModel(checkpoint.config), checkpoint, hub.LoadPolicy.HEADS)
+        encoder = HEADS["bare"].make(checkpoint.config)
+        hub.load_weights(encoder, checkpoint)
         assert torch.equal(encoder.state_dict()["encoder.embeddings.word.weight"], theirs.get_input_embeddings().weight)
 
 
 def test_checkpoint_of_multi_label_task_loads_as_multi_label(tmp_path: Path) -> None:
     config = hf_config(TINY, ("a", "b", "c"))
-    for problem, kept in (("single_label_classification", ("a", "b", "c")), ("multi_label_classification", ())):
+    for problem, labels in (("single_label_classification", ("a", "b", "c")), ("multi_label_classification", ())):
         config.problem_type = problem
         transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
-        found = hub.read_checkpoint(tmp_path)
-        assert found.labels == kept
-        assert task_from_checkpoint(found).labels == ("a", "b", "c")
-        assert isinstance(task_from_checkpoint(found), Classification if kept else MultiLabelClassification)
+        checkpoint = hub.read_checkpoint(tmp_path)
+        assert checkpoint.labels == labels
+        assert task_from_checkpoint(checkpoint).labels == ("a", "b", "c")
+        assert isinstance(task_from_checkpoint(checkpoint), Classification if labels else MultiLabelClassification)
 
 
 def test_checkpoint_of_a_task_records_its_task(tmp_path: Path) -> None:
@@ -186,9 +187,9 @@ def test_checkpoint_of_three_order_labels_has_no_class(tmp_path: Path) -> None:
     shape = replace(TINY, order_labels=3)
     model = PretrainingModel(shape)
     hub.write_checkpoint(model, tmp_path, "ForPreTraining")
-    found = hub.read_checkpoint(tmp_path)
-    assert (found.values["model_type"], found.config) == (CUSTOM_MODEL_TYPE, shape)
-    hub.load_weights(PretrainingModel(found.config), found, hub.LoadPolicy.EVERYTHING)
+    checkpoint = hub.read_checkpoint(tmp_path)
+    assert (checkpoint.values["model_type"], checkpoint.config) == (CUSTOM_MODEL_TYPE, shape)
+    hub.load_weights(PretrainingModel(checkpoint.config), checkpoint, hub.LoadPolicy.EVERYTHING)
     hub.write_checkpoint(SequenceClassifier(shape, 2), tmp_path, "ForSequenceClassification", ("a", "b"))
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).config.model_type == "albert"
     assert hub.read_checkpoint(tmp_path).config == TINY
@@ -201,7 +202,7 @@ def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = T
     """A directory without a manifest, as from the Hub."""
     directory.mkdir()
     save_file(tensors, directory / hub.WEIGHTS_FILE)
-    store.write_json(directory / "config.json", hub.config_to_json(config, "ForPreTraining"))
+    store.write_json(directory / "config.json", config_to_json(config, "ForPreTraining"))
     return directory
 
 

@@ -112,8 +112,10 @@ def test_words_and_positions_have_separate_directions() -> None:
     table = model.encoder.embeddings
     assert words == 64 - position_dimensions(SHAPE) == 48
     assert not table.word.weight[:, words:].any() and not table.segment.weight[:, words:].any()
-    given = torch.randn(200, words, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(torch.cosine_similarity(table.word.weight[5:, :words], given[5:]), torch.ones(195), atol=1e-5)
+    vectors = torch.randn(200, words, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(
+        torch.cosine_similarity(table.word.weight[5:, :words], vectors[5:]), torch.ones(195), atol=1e-5
+    )
     assert abs(table.word.weight[5:, :words].std().item() / SHAPE.initial_std - 1) < 0.1
     norms = table.word.weight.detach().norm(dim=1)
     assert 0 < float(norms[:5].max()) < float(norms[5:].min())
@@ -132,8 +134,8 @@ def test_informed_init_each_part_leaves_the_others_alone() -> None:
         (InformedInit(neighbors=(1,)), {word, lift, *query_key}),
         (InformedInit(value_output_scale=0.5), {lift, "masked.dense.weight", *value_output}),
     ):
-        found = started(settings).state_dict()
-        assert {name for name, tensor in found.items() if not torch.equal(tensor, drawn[name])} == tables | changed
+        state = started(settings).state_dict()
+        assert {name for name, tensor in state.items() if not torch.equal(tensor, drawn[name])} == tables | changed
 
 
 def test_informed_init_equal_seeds_give_equal_weights() -> None:

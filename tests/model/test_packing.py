@@ -16,7 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack, round_up
-from tests.model.shapes import ALL, TINY, random_batch, shake
+from tests.helpers.shapes import ALL, TINY, random_batch, shake
 
 CPU = torch.device("cpu")
 LENGTHS = (20, 3, 11, 2, 7)
@@ -73,10 +73,10 @@ def test_packing_required_rows_equal_all_rows(name: str, lengths: tuple[int, ...
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    asked = encoder(tokens)
+    required = encoder(tokens)
     everything = encoder(tokens, all_rows=True)
     assert everything.shape[0] == len(batch.ids)
-    assert_alike(encoder, asked, everything.index_select(0, tokens.rows.index))
+    assert_alike(encoder, required, everything.index_select(0, tokens.rows.index))
 
 
 def assert_alike(encoder: Encoder, one: Tensor, other: Tensor) -> None:
@@ -108,11 +108,11 @@ def test_packing_grid_round_trip_returns_the_rows(lengths: list[int]) -> None:
     laid_out = layout.pad(rows)
     assert laid_out.shape == (len(lengths), max(lengths) + 1, 2)
     assert torch.equal(layout.unpad(laid_out), rows)
-    there = (laid_out != 0).all(-1)
-    assert there.sum(1).tolist() == [n + 1 for n in lengths]
+    filled = (laid_out != 0).all(-1)
+    assert filled.sum(1).tolist() == [n + 1 for n in lengths]
     assert (layout.mask is None) == (len(set(lengths)) == 1)
     if layout.mask is not None:
-        assert torch.equal(layout.mask[:, 0, 0], there)
+        assert torch.equal(layout.mask[:, 0, 0], filled)
 
 
 # ---------------------------------------------------------------- few shapes
@@ -135,9 +135,9 @@ def test_packing_filler_leaves_outputs_equal(name: str, all_rows: bool, lengths:
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    asked, filled = (encoder(given_tokens, all_rows=all_rows) for given_tokens in (tokens, tokens.rounded()))
-    assert len(filled) == round_up(len(asked))
-    assert_alike(encoder, asked, filled[: len(asked)])
+    unfilled, filled = (encoder(given_tokens, all_rows=all_rows) for given_tokens in (tokens, tokens.rounded()))
+    assert len(filled) == round_up(len(unfilled))
+    assert_alike(encoder, unfilled, filled[: len(unfilled)])
 
 
 def test_packing_filler_values_affect_no_output_or_gradient() -> None:

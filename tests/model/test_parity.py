@@ -18,7 +18,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import pack
-from tests.model.hugging_face import (
+from tests.helpers.hugging_face import (
     HEADS,
     Head,
     assert_same_outputs,
@@ -28,7 +28,7 @@ from tests.model.hugging_face import (
     read_all_into,
     saved,
 )
-from tests.model.shapes import SHARED, TINY, random_batch, shake
+from tests.helpers.shapes import SHARED, TINY, random_batch, shake
 
 LENGTHS = (20, 3, 11, 2, 7, 16)  # padded to 20; every sequence has both segments
 WIDE = replace(
@@ -66,16 +66,16 @@ def test_parity_round_trip_from_transformers_is_equal(shape: str, head: str, tmp
     theirs = new_of_theirs(h, SHARED[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
-    found = hub.read_checkpoint(tmp_path / "theirs")
-    assert found.config.blocks() == SHARED[shape].blocks()
-    ours = h.make(found.config)
+    checkpoint = hub.read_checkpoint(tmp_path / "theirs")
+    assert checkpoint.config.blocks() == SHARED[shape].blocks()
+    ours = h.make(checkpoint.config)
     read_all_into(ours, tmp_path / "theirs")
     assert_same_outputs(h, ours, theirs, batch)
     # These weights are so large that fp32 rounding alone comes near 1e-4; in fp64 only another formula could.
     found_64, theirs_64 = (copy.deepcopy(model).double() for model in (ours, theirs))
     assert_same_gradients(h, found_64, theirs_64, batch, tmp_path, 1e-9)
 
-    directory = saved(ours, tmp_path / "ours", h.architecture, found.labels)
+    directory = saved(ours, tmp_path / "ours", h.architecture, checkpoint.labels)
     assert_same_tensors(load_file(directory / hub.WEIGHTS_FILE), load_file(tmp_path / "theirs" / hub.WEIGHTS_FILE))
     assert_same_tensors(load_with_transformers(h.auto, directory).state_dict(), theirs.state_dict())
 
@@ -103,10 +103,10 @@ def test_parity_groups_have_the_layers_of_transformers(tmp_path: Path) -> None:
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
 
-def assert_same_tensors(ones: dict[str, Tensor], others: dict[str, Tensor]) -> None:
-    assert ones.keys() == others.keys()
+def assert_same_tensors(ones: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert ones.keys() == expected.keys()
     for name, tensor in ones.items():
-        assert tensor.dtype == others[name].dtype and torch.equal(tensor, others[name]), name
+        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
 
 
 def assert_same_gradients(
@@ -115,10 +115,10 @@ def assert_same_gradients(
     """Gradients of one loss on the same outputs: equal for each tensor to a share `to` of its largest entry."""
     backward(head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index)))
     backward(head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch))
-    found = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
     wanted = under_our_names(theirs, folder / "gradients")
-    assert found.keys() == wanted.keys()
-    for name, gradient in found.items():
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in gradients.items():
         scale = wanted[name].abs().max()
         if name.endswith("key.bias"):
             # The same number added to all of a row's scores changes no softmax: what is left is rounding.

@@ -21,7 +21,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, PaddedLayout, pack
 from albert_cli.model.sparse_attention import MAX_QUESTION_TOKENS, attend_flex, build_local_layouts, make_flex_masks
-from tests.model.shapes import TINY, assert_half_is_close, random_batch, shake
+from tests.helpers.shapes import TINY, assert_half_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 4
@@ -44,15 +44,15 @@ def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
     sequence = np.searchsorted(batch.offsets, np.arange(total), side="right") - 1
     ends = set(batch.offsets[1:].tolist())
     everywhere = np.zeros(total, bool)
-    for token, (place, segment) in enumerate(zip(batch.position_ids, batch.segment_ids, strict=True)):
+    for token, (position, segment) in enumerate(zip(batch.position_ids, batch.segment_ids, strict=True)):
         is_last = token + 1 in ends or batch.segment_ids[token + 1] != segment
         of_segment = [int((batch.segment_ids[sequence == sequence[token]] == s).sum()) for s in (0, 1)]
         shorter = 0 if of_segment[0] <= of_segment[1] else 1
-        asked = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= MAX_QUESTION_TOKENS
+        in_question = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= MAX_QUESTION_TOKENS
         everywhere[token] = (
-            place == 0
+            position == 0
             or (config.attention_global != "cls" and is_last)
-            or (config.attention_global == "question" and asked)
+            or (config.attention_global == "question" and in_question)
         )
     i, j = batch.position_ids[:, None].astype(int), batch.position_ids[None, :].astype(int)
     near: NDArray[np.bool_] = {
@@ -90,12 +90,12 @@ def test_sparse_attention_equals_full_with_mask(config: ModelConfig, lengths: Se
     index = tokens.rows.index
     ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
     at_rows = cross_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
-    found = torch.cat([self_attention(ours, layout, 0.0), at_rows])
+    actual = torch.cat([self_attention(ours, layout, 0.0), at_rows])
     expected = by_the_mask(theirs, mask)
     expected = torch.cat([expected, expected.index_select(0, index)])
-    assert torch.allclose(found, expected, atol=1e-6, rtol=1e-6)
+    assert torch.allclose(actual, expected, atol=1e-6, rtol=1e-6)
     weights = torch.randn(expected.shape)
-    for x in (found, expected):
+    for x in (actual, expected):
         (x * weights).sum().backward()
     assert ours.grad is not None and theirs.grad is not None
     assert torch.allclose(ours.grad, theirs.grad, atol=1e-5, rtol=1e-5)

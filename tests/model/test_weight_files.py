@@ -14,8 +14,8 @@ from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.weight_files import WEIGHTS_FILE
-from tests.model.hugging_face import HEADS, assert_same_outputs, hf_config, read_into
-from tests.model.shapes import SHARED, random_batch, shake
+from tests.helpers.hugging_face import HEADS, assert_same_outputs, hf_config, read_into
+from tests.helpers.shapes import SHARED, random_batch, shake
 
 LAYOUTS = ("sharded safetensors", "pickled", "sharded pickled")
 

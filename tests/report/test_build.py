@@ -63,9 +63,9 @@ def test_collapsed_seeds_are_drawn_as_rings(collapsed: dict[str, str], num_rings
 def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", weights="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], weights="random")
-    there = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
-    there.mkdir()
-    ensemble_result(0.657).write(there / "results.json")
+    together = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
+    together.mkdir()
+    ensemble_result(0.657).write(together / "results.json")
     said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
     assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
@@ -138,8 +138,8 @@ def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("apart", ["title", "labels"])
 def test_custom_tables_are_separate_tasks(tmp_path: Path, apart: str) -> None:
-    given: dict[str, tuple[Any, Any]] = {"title": ("which town?", "which river?"), "labels": (["a", "b"], ["c", "d"])}
-    for number, (value, score) in enumerate(zip(given[apart], (0.9, 0.6), strict=True)):
+    values: dict[str, tuple[Any, Any]] = {"title": ("which town?", "which river?"), "labels": (["a", "b"], ["c", "d"])}
+    for number, (value, score) in enumerate(zip(values[apart], (0.9, 0.6), strict=True)):
         more = {"task": "table", "title": "table", "labels": ["a", "b"], "majority": score - 0.1} | {apart: value}
         write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", weights="pretrained", **more)
     weak = more | {"weights": "random"}
@@ -162,15 +162,15 @@ def test_full_training_sets_have_no_label_curve(tmp_path: Path) -> None:
 
 
 def test_protocols_are_printed_once(tmp_path: Path) -> None:
-    given = {
+    details = {
         "title": "RTE", "eval_every": 100, "intermediate_task": "mnli", "weights": "pretrained", "steps": 800,
         "lr": 3e-5, "batch_size": 32, "warmup_steps": 200, "max_seq_length": 128, "dropout": 0.1, "checkpoint": "abc",
     }  # fmt: skip
-    write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **given)
+    write_eval(tmp_path / "w" / "a", [0.5, 0.6], seeds=[0, 1], **details)
     note = "the recipe starts from MNLI, whose data are not there"
     write_eval(tmp_path / "w" / "b", [0.4], task="mrpc", title="MRPC", checkpoint="abc", intermediate_note=note)
     (tmp_path / "w" / "c").mkdir()
-    one = given | {"task": "cola", "title": "CoLA", "metric": "mcc"}
+    one = details | {"task": "cola", "title": "CoLA", "metric": "mcc"}
     run_result(0.4, 3, **one).write(tmp_path / "w" / "c" / "results.json")
     build_report([tmp_path / "w"], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
@@ -337,11 +337,11 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert said.report is None and said.markdown == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# Pretraining and evaluation"
-    own, control = (
+    pretrained, control = (
         "62.0 3 seeds, spread 2.0, s.e. 0.6 61.0, 62.0, 63.0",
         "54.0 3 seeds, spread 3.0, s.e. 0.9 52.0, 54.0, 55.0",
     )
-    assert f"| RTE accuracy | {own} | {control} | 52.7 | 58.0 bag of words |" in lines
+    assert f"| RTE accuracy | {pretrained} | {control} | 52.7 | 58.0 bag of words |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
     assert "Nats per masked token. Faint: training." in lines, "a drawing's caption without the key to its colours"

@@ -18,7 +18,7 @@ from albert_cli.errors import InputError
 from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.race import RACE as RACE_TASKS
-from tests.checkpoints import untrained
+from tests.helpers.checkpoints import untrained
 from tests.helpers.task_runs import evaluate, finetune, prepare
 
 OVERRIDES = (

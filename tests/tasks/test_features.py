@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,9 @@ from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text.build_vocabulary import VocabularySettings, build
 from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.letters import Letters, letters
 
 encode = GLUE["mrpc"].encode
-
-
-class Letters:
-    """A tokeniser of one piece a letter, ids from 10 on."""
-
-    cls_id, sep_id = 2, 3
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        self.seen += texts
-        return [[10 + ord(letter) - ord("a") for letter in text] for text in texts]
-
-
-def letters() -> Any:
-    return Letters()
 
 
 def spelled(features: PairFeatures, index: int) -> str:

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.text.vocabulary import Vocabulary
-from tests.checkpoints import untrained
-from tests.command import QUICK, albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE, sentence
 
 CPU = torch.device("cpu")

@@ -22,8 +22,8 @@ from albert_cli.tasks.multi_label import MultiLabelClassification, score_multi_l
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
-from tests.checkpoints import untrained
-from tests.command import QUICK, albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE, sentence
 
 LABELS = ("bad", "good", "x")

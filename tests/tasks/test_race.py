@@ -15,7 +15,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.race import RACE as RACE_TASKS
 from albert_cli.tasks.registry import find_task
-from tests.tasks.test_features import letters
+from tests.helpers.letters import letters
 
 RACE = RACE_TASKS["race"]
 CHOICE = Choice(name="", title="", metrics=())

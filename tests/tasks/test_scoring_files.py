@@ -12,8 +12,8 @@ from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
-from tests.checkpoints import untrained
-from tests.command import QUICK, albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE
 
 ROWS = 30

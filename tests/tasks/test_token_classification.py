@@ -27,8 +27,8 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import TokenClassification, open_token_task
 from albert_cli.tasks.token_data import TokenExample, read_token_file, split_words
 from albert_cli.text.vocabulary import Vocabulary
-from tests.checkpoints import untrained
-from tests.command import QUICK, albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE, WORDS
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")

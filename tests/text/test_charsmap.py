@@ -23,17 +23,17 @@ def make_normalizer(model: bytes) -> Any:
     )
 
 
-@pytest.mark.parametrize("kept", ["\u200c", "\u200b", "\ufeff", "Ａ", "ﷺ"])
-def test_keep_character_changes_no_other_character(kept: str) -> None:
+@pytest.mark.parametrize("preserved", ["\u200c", "\u200b", "\ufeff", "Ａ", "ﷺ"])
+def test_keep_character_changes_no_other_character(preserved: str) -> None:
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_model_proto())
     before = make_normalizer(model.SerializeToString())
-    model.normalizer_spec.precompiled_charsmap = keep_character(model.normalizer_spec.precompiled_charsmap, kept)
+    model.normalizer_spec.precompiled_charsmap = keep_character(model.normalizer_spec.precompiled_charsmap, preserved)
     after = make_normalizer(model.SerializeToString())
-    assert before.Normalize(f"x{kept}y") != f"x{kept}y"
-    assert after.Normalize(f"x{kept}y") == f"x{kept}y"
-    others = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000 and chr(c) != kept]
-    assert [c for c in others if before.Normalize(f"x{c}y") != after.Normalize(f"x{c}y")] == []
+    assert before.Normalize(f"x{preserved}y") != f"x{preserved}y"
+    assert after.Normalize(f"x{preserved}y") == f"x{preserved}y"
+    remaining = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000 and chr(c) != preserved]
+    assert [c for c in remaining if before.Normalize(f"x{c}y") != after.Normalize(f"x{c}y")] == []
 
 
 def test_keep_character_without_a_rule_changes_nothing() -> None:
@@ -68,12 +68,12 @@ def test_vocabulary_keeps_zwnj_on_request_with_equal_ids(
     (tmp_path / "fa.txt").write_text("\n".join(lines), encoding="utf-8")
     build_largest_vocabulary(tmp_path / "fa.txt", tmp_path / "lost", cleaning=cleaning)
     assert "use --keep-zwnj" in capsys.readouterr().err
-    built = build_largest_vocabulary(tmp_path / "fa.txt", tmp_path / "kept", cleaning=cleaning, keep_zwnj=True)
+    built = build_largest_vocabulary(tmp_path / "fa.txt", tmp_path / "preserved", cleaning=cleaning, keep_zwnj=True)
     assert "--keep-zwnj" not in capsys.readouterr().err
     assert built.report.tokens.character_coverage == 1
     assert built.report.tokens.unknown_rate == 0
-    vocabulary = load_sentencepiece(tmp_path / "kept")
-    tokenizer = Tokenizer.from_file(str(tmp_path / "kept" / "tokenizer.json"))
+    vocabulary = load_sentencepiece(tmp_path / "preserved")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "preserved" / "tokenizer.json"))
     for line in [*lines[:50], ZWNJ, f"{ZWNJ}a {ZWNJ} b{ZWNJ}", f"Ａ{ZWNJ}２,", f"e{ZWNJ}\u0301"]:
         ids = vocabulary.encode(line)
         assert tokenizer.encode(line, add_special_tokens=False).ids == ids

@@ -15,7 +15,7 @@ from albert_cli.text.build_vocabulary import VocabularySettings, build, read_sym
 from albert_cli.text.clean import Cleaning, NormalForm
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import normalize_symbols
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.vocabularies import load_sentencepiece
 
 KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFKC")

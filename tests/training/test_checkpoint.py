@@ -29,30 +29,30 @@ def test_restore_checkpoint_returns_state_and_moments(make_job: MakeJob, tmp_pat
         save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory
     )  # once is enough
     assert restore_checkpoint(directory, again) == state
-    kept, loaded = state_tensors(optimizer), state_tensors(again)
-    assert kept.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
-    assert all(torch.equal(tensor, loaded[name]) for name, tensor in kept.items())
+    saved, loaded = state_tensors(optimizer), state_tensors(again)
+    assert saved.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in saved.items())
 
 
-@pytest.mark.parametrize("what", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
-def test_restore_checkpoint_other_moments_raise(what: str, make_job: MakeJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
+def test_restore_checkpoint_other_moments_raise(fault: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
     directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
     tensors = load_file(directory / OPTIMIZER_FILE)
     name = "first.encoder.embeddings.word.weight"
-    others = {
+    changes = {
         "missing": {},
         "transposed": {name: tensors[name].T.contiguous()},
         "a number": {name: torch.tensor([1.0])},
         "of another optimizer": {name: tensors[name], f"third.{name[6:]}": tensors[name].clone()},
     }
     del tensors[name]
-    save_file(tensors | others.get(what, {}), directory / OPTIMIZER_FILE)
-    if what == "no safetensors":
+    save_file(tensors | changes.get(fault, {}), directory / OPTIMIZER_FILE)
+    if fault == "no safetensors":
         (directory / OPTIMIZER_FILE).write_bytes(b"something")
-    name = f"third.{name[6:]}" if what == "of another optimizer" else name
-    said = "cannot be read" if what == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
+    name = f"third.{name[6:]}" if fault == "of another optimizer" else name
+    said = "cannot be read" if fault == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
     with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {said}"):
         restore_checkpoint(directory, optimizer)
 

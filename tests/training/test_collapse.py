@@ -18,9 +18,9 @@ from albert_cli.tasks.squad.windows import AnswerSpans, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.finetune import find_collapse
 from albert_cli.training.task_inputs import Inputs, InputSettings
+from tests.helpers.labeled import labeled
 from tests.helpers.results import run_result
 from tests.helpers.task_runs import as_text, summarize
-from tests.labeled import labeled
 
 TRAIN = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
@@ -74,7 +74,7 @@ def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, l
 
 
 @pytest.mark.parametrize(
-    ("task", "null", "places", "expected"),
+    ("task", "null", "starts", "expected"),
     [
         ("squad2", [0.1, 7.0], [0, 5], "no question answered"),
         ("squad2", [-0.1, 7.0], [0, 5], None),
@@ -84,11 +84,11 @@ def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, l
     ],
 )
 def test_find_collapse_constant_spans(
-    tmp_path: Path, tiny_vocabulary: Path, task: str, null: list[float], places: list[int], expected: str | None
+    tmp_path: Path, tiny_vocabulary: Path, task: str, null: list[float], starts: list[int], expected: str | None
 ) -> None:
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
-    start = np.array(places)
+    start = np.array(starts)
     said = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
     log = journal(tmp_path / "metrics.jsonl", [0.1])
     assert find_collapse(find_task(task), said, make_inputs(questions, dev), log, beats_majority=False) == expected
@@ -99,12 +99,14 @@ def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
 
 
 def test_summarize_runs_counts_collapsed_seeds() -> None:
-    why = "one class for all inputs"
-    result = summarize([run(0, 0.5, why), run(1, 0.7, None), run(2, 0.5, why), run(3, 0.6, None)])
-    assert result.collapsed == {"0": why, "2": why}
+    reason = "one class for all inputs"
+    result = summarize([run(0, 0.5, reason), run(1, 0.7, None), run(2, 0.5, reason), run(3, 0.6, None)])
+    assert result.collapsed == {"0": reason, "2": reason}
     assert result.median == pytest.approx(0.55) and result.median_without_collapsed == pytest.approx(0.65)
     said = as_text(result.to_json())
     assert "collapsed" in said.splitlines()[0] and "2 of 4" in said
-    assert f"RTE collapsed: seed 0 ({why}), seed 2 ({why}); the median of the others is 65.0" in " ".join(said.split())
+    assert f"RTE collapsed: seed 0 ({reason}), seed 2 ({reason}); the median of the others is 65.0" in " ".join(
+        said.split()
+    )
     assert "collapsed" not in as_text(summarize([run(0, 0.5, None)]).to_json())
-    assert summarize([run(0, 0.5, why)]).median_without_collapsed is None
+    assert summarize([run(0, 0.5, reason)]).median_without_collapsed is None

@@ -22,7 +22,7 @@ from albert_cli.model.packing import pack
 from albert_cli.training import device
 from albert_cli.training.device import seed_micro_batch
 from albert_cli.training.settings import TrainSettings
-from tests.model.shapes import TINY, random_batch
+from tests.helpers.shapes import TINY, random_batch
 
 CPU = torch.device("cpu")
 BASE = PRESETS["albert-base"]
@@ -56,8 +56,8 @@ def test_resolve_auto_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     settings = TrainSettings(precision="fp32")
     narrow = replace(BASE, hidden_size=64, num_attention_heads=2, intermediate_size=256)
-    found = [resolved(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
-    assert found[0] == 1 and found == sorted(found) and found[-1] == 8
+    threads = [resolved(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
+    assert threads[0] == 1 and threads == sorted(threads) and threads[-1] == 8
     assert resolved(settings, BASE, 16, 128).threads == 8
     assert resolved(replace(settings, threads=3), narrow, 16, 32).threads == 3  # what is asked for
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # a rank's share
@@ -119,10 +119,10 @@ def gradients(model: PretrainingModel, seed: int = 0) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_checkpoint_activations_changes_no_bit(dropout: float) -> None:
     model = PretrainingModel(replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)).train()
-    kept = gradients(model)
+    stored = gradients(model)
     device.prepare_model(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
     again = gradients(model)
-    assert all(torch.equal(kept[name], again[name]) for name in kept) and len(kept) == len(again)
+    assert all(torch.equal(stored[name], again[name]) for name in stored) and len(stored) == len(again)
 
 
 def switches() -> tuple[bool, bool, bool, str | None]:
@@ -172,8 +172,8 @@ def test_prepare_model_compiles_block_once(monkeypatch: pytest.MonkeyPatch) -> N
     with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave it deleted
         device.prepare_model(model, replace(TrainSettings(), compile="on"), CPU)
         for seed in batches:
-            for name, found in gradients(model, seed).items():
-                assert torch.allclose(found, plain[seed][name], rtol=1e-4, atol=1e-5), name
+            for name, gradient in gradients(model, seed).items():
+                assert torch.allclose(gradient, plain[seed][name], rtol=1e-4, atol=1e-5), name
     # Two forms of it, for six layers' applications a pass: all tokens, and the last layer's rows.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     torch._dynamo.reset()
@@ -181,11 +181,11 @@ def test_prepare_model_compiles_block_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_seed_micro_batch_determines_dropout() -> None:
     drawn = {}
-    for place in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
-        seed_micro_batch(*place)
-        drawn[place] = tuple(torch.rand(4).tolist())
-        seed_micro_batch(*place)
-        assert drawn[place] == tuple(torch.rand(4).tolist())
+    for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
+        seed_micro_batch(*key)
+        drawn[key] = tuple(torch.rand(4).tolist())
+        seed_micro_batch(*key)
+        assert drawn[key] == tuple(torch.rand(4).tolist())
     assert len(set(drawn.values())) == len(drawn)
 
 

@@ -16,7 +16,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import DistillSettings, Teacher
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.runs import LAST, checkpoint_hashes, create_checkpoint
-from tests.model.shapes import TINY, random_batch
+from tests.helpers.shapes import TINY, random_batch
 
 CPU = torch.device("cpu")
 
@@ -46,8 +46,8 @@ def test_distill_with_groups_resumes_to_same_bytes(
     result = pretrain(*call, device="cpu")
     assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.metrics.keys()
     run, whole = tmp_path / "run", checkpoint_hashes(tmp_path / "run", LAST)
-    lines = [r for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
-    assert len(lines) == 6 and lines[-1]["distill_loss"] > 0
+    losses = [r["distill_loss"] for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
+    assert len(losses) == 6 and losses[-1] > 0
     assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
     for step in (20, 25, 30):
         shutil.rmtree(run / f"step-{step:08d}")

@@ -31,8 +31,8 @@ from albert_cli.training import device
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
+from tests.helpers.processes import albert, start
 from tests.helpers.task_runs import build_model, evaluate, finetune, prepare, summarize
-from tests.processes import albert, start
 
 OVERRIDES = (
     "optimizer.lr=5e-3", "schedule.total_steps=30", "schedule.warmup_steps=3", "train.batch_size=8",
@@ -162,6 +162,11 @@ def test_finetune_epochs_below_warmup_are_rejected(finished: Path, table: Path, 
     assert not (tmp_path / "run").exists()
 
 
+def train_labels(prepared: PreparedTask) -> list[Any]:
+    examples: Any = prepared.load_inputs().train_examples
+    return [example.label for example in examples]
+
+
 def test_build_model_bias_from_labels(prepared: PreparedTask, tmp_path: Path) -> None:
     def first(p: PreparedTask) -> torch.Tensor:
         settings = replace(p.recipe.model, classifier_bias="labels")
@@ -171,22 +176,22 @@ def test_build_model_bias_from_labels(prepared: PreparedTask, tmp_path: Path) ->
         bias: torch.Tensor = begun.classifier.bias.detach()
         return bias
 
-    labels = [example.label for example in prepared.load_inputs().train_examples]
+    labels = train_labels(prepared)
     share = (labels.count(0) + 1) / (len(labels) + 2)
     assert first(prepared).exp().tolist() == pytest.approx([share, 1 - share])
     (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
     values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
-    labels = [example.label for example in values.load_inputs().train_examples]
+    labels = train_labels(values)
     mean = sum(labels) / len(labels)
     assert first(values).tolist() == pytest.approx([mean])
 
 
 def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
-    asked = prepared.request
+    request = prepared.request
 
     def part(seed: int, count: int) -> list[str]:
         overrides = (*OVERRIDES, f"data.train_examples={count}")
-        inputs = prepare("table", asked.checkpoint, asked.data, overrides, "cpu").load_inputs(seed)
+        inputs = prepare("table", request.checkpoint, request.data, overrides, "cpu").load_inputs(seed)
         assert inputs.dev_examples == all_inputs.dev_examples
         return [example.id for example in inputs.train_examples]
 
@@ -196,7 +201,7 @@ def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path
     assert part(1, 10) == part(1, 10) != part(2, 10)
     assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
     overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
-    few = prepare("table", asked.checkpoint, asked.data, overrides, "cpu")
+    few = prepare("table", request.checkpoint, request.data, overrides, "cpu")
     results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
     assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["protocol"]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
@@ -209,8 +214,8 @@ def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finis
     for name in ("train", "dev"):
         lines = "".join("\t".join(row) + "\n" for row in rows)
         (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\n" + lines)
-    asked = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
-    both = prepare("table", str(finished), str(tmp_path), asked, "cpu")
+    overrides = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
+    both = prepare("table", str(finished), str(tmp_path), overrides, "cpu")
     inputs, size = both.load_inputs(), len(rows)
     features = inputs.train
     assert isinstance(features, PairFeatures)
@@ -384,8 +389,8 @@ def test_eval_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path
 
 def test_eval_task_checkpoint_is_only_scored(tuned: Path, table: Path, tmp_path: Path) -> None:
     result = evaluate("table", str(tuned), str(table), tmp_path / "scores", 5, OVERRIDES, "cpu")
-    known = store.read_json(tuned / "results.json")
-    assert result["scores"]["accuracy"] == pytest.approx(known["scores"]["accuracy"], abs=1e-5)
+    trained = store.read_json(tuned / "results.json")
+    assert result["scores"]["accuracy"] == pytest.approx(trained["scores"]["accuracy"], abs=1e-5)
     assert result["kind"] == "scored" and not list((tmp_path / "scores").glob("**/*.safetensors"))
     assert predictions(tmp_path / "scores" / "predictions.dev.jsonl") == predictions(tuned / "predictions.dev.jsonl")
 
@@ -410,10 +415,10 @@ def test_predict_equals_the_evaluation(tuned: Path, table: Path, tmp_path: Path)
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
     summary = predict_file(str(tuned), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert summary.lines == len(texts)
-    known = predictions(tuned / "predictions.dev.jsonl")
-    found = predictions(tmp_path / "out.jsonl")
-    assert [row["prediction"] for row in found] == [row["prediction"] for row in known]
-    for one, other in zip(found, known, strict=True):
+    expected = predictions(tuned / "predictions.dev.jsonl")
+    predicted = predictions(tmp_path / "out.jsonl")
+    assert [row["prediction"] for row in predicted] == [row["prediction"] for row in expected]
+    for one, other in zip(predicted, expected, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
 
 
@@ -434,10 +439,11 @@ def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
     bf16 = (*OVERRIDES, "train.precision=bf16", "schedule.total_steps=12")
     result = finetune(prepare("table", str(finished), str(tmp_path), bf16, "cpu"), tmp_path / "bf16", 0)
-    found = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
-    labels, said = ([row[key] for row in found] for key in ("label", "prediction"))
-    # The score is that of the predictions beside it, by which the model was kept.
-    assert np.corrcoef(labels, said)[0, 1] == pytest.approx(result["score"], abs=2e-5)
+    bf16_rows = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
+    labels = [row["label"] for row in bf16_rows]
+    predicted = [row["prediction"] for row in bf16_rows]
+    # The recorded score is the score of the saved predictions.
+    assert np.corrcoef(labels, predicted)[0, 1] == pytest.approx(result["score"], abs=2e-5)
 
 
 def test_keep_best_equal_score_keeps_the_first() -> None:

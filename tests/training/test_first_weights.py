@@ -12,8 +12,8 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.training.pretrain import pretrain
+from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST
-from tests.processes import end, start_ranks
 
 START = [
     "init.words=cooccurrence", "init.neighbors=[-1]", "init.value_output_scale=0.7",
@@ -65,14 +65,14 @@ def test_init_transformers_computes_same_logits(run: Path) -> None:
 
     from albert_cli.model.heads import PretrainingModel
     from albert_cli.model.packing import pack
-    from tests.model.shapes import random_batch
+    from tests.helpers.shapes import random_batch
 
     for directory in (run / "init", run / LAST):
         theirs, info = AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
-        found = hub.read_checkpoint(directory)
-        ours = PretrainingModel(found.config)
-        hub.load_weights(ours, found, hub.LoadPolicy.EVERYTHING)
+        checkpoint = hub.read_checkpoint(directory)
+        ours = PretrainingModel(checkpoint.config)
+        hub.load_weights(ours, checkpoint, hub.LoadPolicy.EVERYTHING)
         batch = random_batch((20,))
         ids = torch.from_numpy(batch.ids).long()[None]
         with torch.no_grad():

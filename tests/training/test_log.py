@@ -6,12 +6,12 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from albert_cli import journal
+from albert_cli.journal import JournalRecord
 from albert_cli.training.log import LossHints, StepWindow, progress_suffix
 
 ENTROPY = 6.2
@@ -19,11 +19,11 @@ ENTROPY = 6.2
 
 def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: float = 1.0) -> list[tuple[int, str]]:
     """The step and text of each hint that a curve, a line each `every` steps, gives reason for."""
-    watch, found = LossHints(ENTROPY, warmup), []
+    watch, reported = LossHints(ENTROPY, warmup), []
     for number, loss in enumerate(losses, start=1):
         line = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
-        found += [(number * every, hint) for hint in watch.observe(line)]
-    return found
+        reported += [(number * every, hint) for hint in watch.observe(line)]
+    return reported
 
 
 def noisy(level: Callable[[int], float], steps: int, every: int, deviation: float) -> list[float]:
@@ -34,10 +34,14 @@ def noisy(level: Callable[[int], float], steps: int, every: int, deviation: floa
 
 @pytest.mark.parametrize("every", [1, 10, 50, 100, 300])
 def test_hints_plateau_is_reported_ever_more_rarely(every: int) -> None:
-    found = hints(noisy(lambda n: ENTROPY, 5000, every, 0.3), every)
-    assert 3 <= len(found) <= 4
-    assert 500 <= found[0][0] <= 1300 and "has not left 6." in found[0][1] and "docs/pretraining.md" in found[0][1]
-    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(found)]
+    reported = hints(noisy(lambda n: ENTROPY, 5000, every, 0.3), every)
+    assert 3 <= len(reported) <= 4
+    assert (
+        500 <= reported[0][0] <= 1300
+        and "has not left 6." in reported[0][1]
+        and "docs/pretraining.md" in reported[0][1]
+    )
+    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(reported)]
     assert gaps == sorted(gaps)
 
 
@@ -51,10 +55,10 @@ def test_hints_falling_loss_has_none(every: int) -> None:
 
 def test_hints_spike_is_reported_once() -> None:
     calm = noisy(lambda n: 4.0, 1500, 50, 0.3)
-    found = hints([*calm, 5.0, 5.1, *calm, 5.0])
-    assert [step for step, _ in found] == [1550, 3150]
-    assert re.search(r"jumped from 4\.[67]\d\d to 5\.690 by step 1,550 \(gradient norm 1, usually 1\)", found[0][1])
-    assert all("jumped" in text and "docs/pretraining.md" in text for _, text in found)
+    reported = hints([*calm, 5.0, 5.1, *calm, 5.0])
+    assert [step for step, _ in reported] == [1550, 3150]
+    assert re.search(r"jumped from 4\.[67]\d\d to 5\.690 by step 1,550 \(gradient norm 1, usually 1\)", reported[0][1])
+    assert all("jumped" in text and "docs/pretraining.md" in text for _, text in reported)
     assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # single steps are noisy, and that is no jump
 
 
@@ -91,7 +95,7 @@ def test_step_window_averages_each_value_over_its_own_steps() -> None:
 # ---------------------------------------------------------------- in a run
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
+def lines(run: Path) -> list[JournalRecord]:
     return [r for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
 
 

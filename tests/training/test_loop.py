@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.ranks import RankGroup
 from albert_cli.training import loop
-from albert_cli.training.loop import measure_step_seconds, split_micro_batches
+from albert_cli.training.job import split_micro_batches
+from albert_cli.training.loop import measure_step_seconds
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.jobs import MakeJob, gradients, make_loop
@@ -33,11 +34,11 @@ def test_accumulate_micro_batch_size_keeps_gradient(loss: str, make_job: MakeJob
         job = make_job(**cut, data__sentence_loss=loss)
         sizes = [len(part.data.host.ids) for part in job.sample_step(3, RankGroup())]
         assert max(sizes) <= cut.get("batch__micro_tokens", max(sizes))
-        losses, found = gradients(job)
+        losses, actual = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for name, gradient in expected.items():
-            assert float((found[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+            assert float((actual[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
 
 
 def test_accumulate_losses_are_means_over_batch(make_job: MakeJob) -> None:
@@ -63,12 +64,12 @@ def test_split_micro_batches_covers_batch_once() -> None:
 
 def test_accumulate_bf16_keeps_fp32_weights(make_job: MakeJob) -> None:
     job = make_job(train__precision="bf16")
-    losses, found = gradients(job)
+    losses, actual = gradients(job)
     exact_losses, exact = gradients(make_job())
     assert losses == pytest.approx(exact_losses, rel=0.02)
-    assert all(g.dtype == torch.float32 for g in found.values())
+    assert all(g.dtype == torch.float32 for g in actual.values())
     word = "encoder.embeddings.word.weight"
-    assert float((found[word] - exact[word]).norm()) < 0.1 * float(exact[word].norm())
+    assert float((actual[word] - exact[word]).norm()) < 0.1 * float(exact[word].norm())
 
 
 # ---------------------------------------------------------------- the loop
@@ -101,12 +102,12 @@ def test_loop_signal_stops_after_step(number: signal.Signals, make_job: MakeJob,
     job = make_job()
     loop = make_loop(job, tmp_path / "run", recipe, "train.save_every=0")
     plain = job.loss_sums
-    places: list[int] = []
+    steps: list[int] = []
 
     def loss_sums(data: object) -> dict[str, Tensor]:
-        places.append(loop.state.step)
-        if places.count(3) == 1:
-            places.append(3)
+        steps.append(loop.state.step)
+        if steps.count(3) == 1:
+            steps.append(3)
             signal.raise_signal(number)
         return plain(data)  # type: ignore[arg-type]
 

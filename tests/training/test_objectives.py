@@ -128,5 +128,5 @@ def test_sample_lengths_equal_sampled_batch(make_job: MakeJob) -> None:
         job = make_job(data__sentence_loss=loss)
         index = job.settings.examples_of(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).sample_step(5, RankGroup())
-        known = sample_lengths(job.corpora.train, job.settings.data, job.settings.train.seed, index)
-        assert known.tolist() == np.diff(part.data.host.offsets).tolist()
+        lengths = sample_lengths(job.corpora.train, job.settings.data, job.settings.train.seed, index)
+        assert lengths.tolist() == np.diff(part.data.host.offsets).tolist()

@@ -29,8 +29,8 @@ from albert_cli.training.optimizers import (
     update_weights,
 )
 from albert_cli.training.settings import OptimizerSettings
-from tests.model.shapes import ALL, TINY
-from tests.processes import start
+from tests.helpers.processes import start
+from tests.helpers.shapes import ALL, TINY
 
 Arrays = dict[str, NDArray[Any]]
 SHAPES: dict[str, tuple[int, ...]] = {

@@ -17,9 +17,9 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
 from albert_cli.training.pretrain import plan_pretraining
 from albert_cli.training.pretrain_result import DryRun
-from tests.command import albert
+from tests.helpers.command import albert
+from tests.helpers.processes import end, start, start_ranks
 from tests.helpers.runs import list_steps, read_status
-from tests.processes import end, start, start_ranks
 
 GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
 

@@ -29,9 +29,9 @@ from albert_cli.training import checkpoint, device
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.task_recipe import load_recipe as resolve_task
+from tests.helpers.namespaces import has_namespaces
+from tests.helpers.processes import albert, start
 from tests.helpers.runs import LAST, copy_run, list_steps, poison_loss, read_curve, read_status, weights_hash
-from tests.processes import albert, start
-from tests.test_store import has_namespaces
 
 # ---------------------------------------------------------------- a run
 
@@ -123,12 +123,12 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     examples = [TextExample(a, b, None, "") for a, b in texts]
     features = GLUE["mrpc"].encode(examples, Vocabulary.load(directory), 48)
     packed, _ = features.batch(np.arange(2))
-    there = inputs["attention_mask"].bool()
-    assert inputs["input_ids"][there].tolist() == packed.ids.tolist()
-    assert inputs["token_type_ids"][there].tolist() == packed.segment_ids.tolist()
-    found = hub.read_checkpoint(directory)
-    ours = PretrainingModel(found.config).eval()
-    hub.load_weights(ours, found, hub.LoadPolicy.EVERYTHING)
+    mask = inputs["attention_mask"].bool()
+    assert inputs["input_ids"][mask].tolist() == packed.ids.tolist()
+    assert inputs["token_type_ids"][mask].tolist() == packed.segment_ids.tolist()
+    checkpoint = hub.read_checkpoint(directory)
+    ours = PretrainingModel(checkpoint.config).eval()
+    hub.load_weights(ours, checkpoint, hub.LoadPolicy.EVERYTHING)
     with torch.inference_mode():
         expected = model.eval()(**inputs).sop_logits
         logits = ours(pack(packed, torch.device("cpu"))).sentence_order
@@ -235,8 +235,8 @@ def test_pretrain_damaged_checkpoint_is_skipped(
 ) -> None:
     run = copy_run(finished, tmp_path)
     whole = bytearray((run / LAST / file).read_bytes())
-    place = random.Random(file).randrange(8 * len(whole))
-    whole[place // 8] ^= 1 << place % 8
+    bit = random.Random(file).randrange(8 * len(whole))
+    whole[bit // 8] ^= 1 << bit % 8
     (run / LAST / file).write_bytes(whole)
     pretrain(str(recipe), tiny_data, run, device="cpu")
     said = capfd.readouterr().err
@@ -364,8 +364,8 @@ def test_pretrain_infinite_gradient_is_named(
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
     with pytest.raises(DivergedError, match=r"step 3: .*grad_norm (nan|inf); order\.bias\)"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
-    found = store.read_json(tmp_path / "run" / "diverged.json")
-    assert (found["step"], found["not_finite"]) == (3, ["order.bias"])
+    report = store.read_json(tmp_path / "run" / "diverged.json")
+    assert (report["step"], report["not_finite"]) == (3, ["order.bias"])
     monkeypatch.undo()
     pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "diverged.json").exists()

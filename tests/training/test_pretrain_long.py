@@ -25,8 +25,8 @@ from albert_cli.tasks.race import RACE
 from albert_cli.tasks.squad.windows import encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import pretrain
-from tests.command import QUICK, albert
-from tests.processes import end, start_ranks
+from tests.helpers.command import QUICK, albert
+from tests.helpers.processes import end, start_ranks
 
 LENGTH = 1024
 SPARSE = ("model.attention=window", "model.attention_window=16")
@@ -89,18 +89,18 @@ def test_sample_batch_any_length_from_same_shards(length: int, long_data: Path, 
 
 
 def test_resize_positions_tiles_or_interpolates(finished: Path) -> None:
-    found = hub.read_checkpoint(hub.find_checkpoint(str(finished)))
-    own = found.tensors["encoder.embeddings.position.weight"]
-    assert resize_positions(found, len(own), "tile") is found
-    tiled = resize_positions(found, 100, "tile")
+    checkpoint = hub.read_checkpoint(hub.find_checkpoint(str(finished)))
+    positions = checkpoint.tensors["encoder.embeddings.position.weight"]
+    assert resize_positions(checkpoint, len(positions), "tile") is checkpoint
+    tiled = resize_positions(checkpoint, 100, "tile")
     table = tiled.tensors["encoder.embeddings.position.weight"]
-    assert tiled.config == replace(found.config, max_position_embeddings=100)
-    assert torch.equal(table, torch.stack([own[i % len(own)] for i in range(100)]))
-    stretched = resize_positions(found, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
-    assert len(stretched) == 95 and torch.allclose(stretched[::2], own, atol=1e-6)
-    assert torch.allclose(stretched[1], (own[0] + own[1]) / 2, atol=1e-6)
+    assert tiled.config == replace(checkpoint.config, max_position_embeddings=100)
+    assert torch.equal(table, torch.stack([positions[i % len(positions)] for i in range(100)]))
+    stretched = resize_positions(checkpoint, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
+    assert len(stretched) == 95 and torch.allclose(stretched[::2], positions, atol=1e-6)
+    assert torch.allclose(stretched[1], (positions[0] + positions[1]) / 2, atol=1e-6)
     with pytest.raises(ConfigError, match=r"has 48 positions, model\.max_position_embeddings is 20"):
-        resize_positions(found, 20, "tile")
+        resize_positions(checkpoint, 20, "tile")
 
 
 @pytest.mark.parametrize("how", ["tile", "interpolate"])
@@ -153,11 +153,12 @@ def test_long_run_is_described(long_run: Path, tmp_path: Path) -> None:
     values = store.read_json(step / "config.json")
     assert values["model_type"] == CUSTOM_MODEL_TYPE and values["attention"] == "window"
     assert "attention_block" not in values
-    assert "seeing 16 tokens to either side, [CLS] all, of up to 1,024 tokens" in (step / "README.md").read_text()
+    card = (step / "README.md").read_text()
+    assert "up to 1,024 tokens, with sparse attention (16 tokens to either side; [CLS] sees all tokens)" in card
     shown = albert("inspect", step).out
     assert "window" in shown and "1024" in shown
     albert("report", long_run, "--out", tmp_path / "report.html")
-    assert "16 tokens to either side, [CLS] all" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "16 tokens to either side; [CLS] sees all tokens" in (tmp_path / "report.html").read_text(encoding="utf-8")
     facts = json.loads(albert("params", step, "--json").out)["models"][0]
     full = json.loads(albert("params", f"{step}:attention=full", "--json").out)
     assert facts["flops_per_token"]["forward"] < full["models"][0]["flops_per_token"]["forward"]
@@ -195,9 +196,9 @@ def test_squad_reads_a_long_context_in_one_pass(
     documents: list[str], finished: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
     context = " ".join(documents[:25])
-    asked = [{"id": f"q{i}", "question": "Ba de fi?", "answers": [{"text": word, "answer_start": context.rindex(word)}]}
-             for i, word in enumerate(context.split()[-4:])]  # fmt: skip
-    file = {"version": "1.1", "data": [{"title": "long", "paragraphs": [{"context": context, "qas": asked}]}]}
+    rows = [{"id": f"q{i}", "question": "Ba de fi?", "answers": [{"text": word, "answer_start": context.rindex(word)}]}
+            for i, word in enumerate(context.split()[-4:])]  # fmt: skip
+    file = {"version": "1.1", "data": [{"title": "long", "paragraphs": [{"context": context, "qas": rows}]}]}
     for split in ("train", "dev"):
         (tmp_path / f"{split}-v1.1.json").write_text(json.dumps(file), encoding="utf-8")
     shape = ("model.max_position_embeddings=4096", "model.attention=window", "model.attention_window=16",

@@ -13,8 +13,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
+from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import read_curve, weights_hash
-from tests.processes import end, start_ranks
 
 GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
 BY_TOKENS = "batch.micro_tokens=70"

@@ -22,10 +22,10 @@ from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
+from tests.helpers.hugging_face import HEADS, new_of_theirs
+from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
-from tests.model.hugging_face import HEADS, new_of_theirs
-from tests.model.shapes import OWN, SHARED, TINY, random_batch
-from tests.processes import end, start_ranks
+from tests.helpers.shapes import OWN, SHARED, TINY, random_batch
 
 
 def logits(model: PretrainingModel) -> torch.Tensor:
@@ -190,10 +190,10 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
 
 def test_load_parent_other_fingerprint_raises(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = create_checkpoint(tmp_path / "it", tiny_vocabulary)
-    own, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
-    assert load_parent(WarmStart(str(parent), own), SHAPE, vocabulary).directory == parent
+    fingerprint, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
+    assert load_parent(WarmStart(str(parent), fingerprint), SHAPE, vocabulary).directory == parent
     with pytest.raises(
-        ConfigError, match=rf"is another checkpoint \({own}\) than warm_start\.fingerprint names \(0123"
+        ConfigError, match=rf"is another checkpoint \({fingerprint}\) than warm_start\.fingerprint names \(0123"
     ):
         load_parent(WarmStart(str(parent), "0123"), SHAPE, vocabulary)
 
@@ -306,8 +306,8 @@ def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
 
 
 def recorded(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]
-    return found
+    warm_start: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]
+    return warm_start
 
 
 def test_continued_run_ends_in_bytes_of_one_run(

@@ -91,7 +91,7 @@ class _TokenRoles(NamedTuple):
     """The roles of a packed batch's tokens.
 
     `sequence` [T] is each token's sequence, `first` [N] the index of each [CLS]. `context` [T] is true for context
-    tokens, `allowed` [T] for those and for [CLS], at which a sequence without an answer starts and ends.
+    tokens; `allowed` [T] also for [CLS], where the answer of a sequence without one starts and ends.
     """
 
     sequence: Tensor
@@ -196,7 +196,7 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
 
 
 def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpans:
-    """Copy the `count` best spans of each window to the host; those that are no spans get the score -inf."""
+    """Copy the `count` best spans of each window to the host; a pair that is no span gets the score -inf."""
     first, last, start, end = (values.flatten(1) for values in candidates[:4])
     scores, best = (start + end).topk(min(count, start.shape[1]), dim=1)
     first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))

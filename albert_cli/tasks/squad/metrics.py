@@ -63,16 +63,16 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Return the null-odds threshold above which questions stay unanswered with the best mean score, and that score.
 
-    `scores` [N] are those of the predictions, `answered` [N] is true for a prediction that is not empty, `has_answer`
-    [N] for a question with a gold answer, `odds` [N] are of being unanswerable. As published, the thresholds are those
-    odds in ascending order (0 stands for no question answered), the first best one is returned, and equal odds are not
-    treated together.
+    `scores` [N] are the scores of the predictions. `answered` [N] is true for a prediction that is not empty,
+    `has_answer` [N] for a question with a gold answer. `odds` [N] are the odds that a question is unanswerable. As
+    published, the candidate thresholds are these odds in ascending order (0 means that no question is answered), the
+    first best one is returned, and equal odds are not treated together.
     """
     possible = np.asarray(has_answer, dtype=bool)
     is_answer = np.asarray(answered, dtype=bool)
     order = np.argsort(odds, kind="stable")
     gains = np.where(possible, scores, -is_answer.astype(np.float64))[order]
-    # Summed one after the other from the score of answering nothing, so that ties are those of the published loop.
+    # Summed one after the other, from the score of answering nothing: ties are resolved as in the published loop.
     totals = np.cumsum(np.concatenate([[float(np.count_nonzero(~possible))], gains]))
     best = int(totals.argmax())
     threshold = float(odds[order[best - 1]]) if best else 0.0
@@ -90,7 +90,7 @@ def evaluate_answers(
 
     In version 2.0 a question whose odds in `null_odds` [N] exceed the threshold counts as unanswered, in these two
     and in their parts over the questions with and without an answer (`has_answer_em` and so on). `best_em` and
-    `best_f1` are those at the threshold that is best for each, `best_threshold` the one for F1.
+    `best_f1` are the scores at their best thresholds, `best_threshold` is the best threshold for F1.
     """
     raw = np.array([score_answer(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
     if version == "1.1":

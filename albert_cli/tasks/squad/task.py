@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def with_null_threshold(self, threshold: float) -> Self:
         """Return the task that leaves questions unanswered, as `run_qa.py` does with models of SQuAD 2.0.
 
-        The null odds are the start and end logits of [CLS] minus those of the best span.
+        The null odds are the sum of the start and end logits at [CLS] minus the same sum for the best span.
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
 
@@ -159,7 +159,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             is_unanswered = self.is_unanswered(null)
             prediction = "" if is_unanswered else best.text
             golds = [answer.text for answer in question.answers]
-            line: dict[str, Any] = {"id": question.id, "title": question.title, "question": question.question}
+            line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
             if scored:
                 line["answers"] = golds
             line["prediction"] = prediction
@@ -235,7 +235,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             return None
         finetuned = checkpoint.finetuned_task
         # Without recorded settings: the reference's limit, or a quarter of the positions of a short model.
-        recorded: Mapping[str, Any] = {"max_query_length": min(64, checkpoint.config.max_position_embeddings // 4)}
+        recorded: Mapping[str, object] = {"max_query_length": min(64, checkpoint.config.max_position_embeddings // 4)}
         if finetuned is not None:
             recorded = finetuned.settings
         origin = checkpoint.directory / "config.json"
@@ -259,7 +259,7 @@ def _gold_answers(examples: Sequence[Question]) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
 
 
-def _recorded_span_settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_span_settings(recorded: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a checkpoint's fine-tuning that are fields of `SpanSettings`."""
     names = [setting.name for setting in fields(SpanSettings)]
     return {name: recorded[name] for name in names if name in recorded}

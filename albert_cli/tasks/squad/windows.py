@@ -46,7 +46,7 @@ class Contexts:
 
         All arguments and results are int64 [N]. The last is before the first if no token holds any of the characters.
         """
-        # Shift the positions of each context beyond those of the one before, so that one search serves all.
+        # Shift the positions of each context beyond the previous context, so that one search serves all.
         stride = 1 + max(int(self.ends.max(initial=0)), int(stop.max(initial=0)))
         shift = np.repeat(np.arange(len(self.lengths)) * stride, self.lengths)
         first = np.searchsorted(shift + self.ends, context * stride + start, side="right")
@@ -262,11 +262,11 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
 
 
 def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
-    """Convert the spans of a batch of windows from tokens to characters, without those of score -inf."""
+    """Convert the spans of a batch of windows from tokens to characters, without spans of score -inf."""
     window, span = np.nonzero(np.isfinite(batch.score))
     index = batch.window[window]
     question = features.question[index]
-    # Tokens of a window count from [CLS]; those of `contexts` from the first token of the first context.
+    # Positions in a window count from [CLS]; positions in `contexts` from the first token of the first context.
     context_base = features.contexts.offsets[:-1][features.context[question]]
     shift = context_base + features.start[index] - features.context_start(index)
     start = features.contexts.starts[batch.first[window, span] + shift].astype(np.int64)

@@ -15,7 +15,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.task_runs import sentence
 
 CONTEXT = "The boat was late. It rained."

@@ -26,7 +26,7 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import BEAM_ARCHITECTURE, LINEAR_ARCHITECTURE, SQUAD
 from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans, iter_best_answers
 from albert_cli.text.vocabulary import Vocabulary
-from tests.gpu.test_without import Operations
+from tests.helpers.losses import Operations
 from tests.helpers.task_runs import build_model, finetune, prepare
 
 CPU = torch.device("cpu")
@@ -218,12 +218,13 @@ def test_finetune_squad2_starts_from_squad1_head(tuned: Callable[[str], Path]) -
 
 def test_from_checkpoint_bad_settings_are_rejected(tuned: Callable[[str], Path]) -> None:
     result = hub.read_checkpoint(tuned("squad1"))
-    said = result.values["albert_task"]
-    damaged = said | {"settings": {"doc_stride": 0}}
+    values: Any = result.values
+    recorded = values["albert_task"]
+    damaged = recorded | {"settings": {"doc_stride": 0}}
     with pytest.raises(CheckpointError, match=r"config\.json: doc_stride is 0: .*greater than or equal to 1"):
-        task_from_checkpoint(replace(result, values=result.values | {"albert_task": damaged}))
+        task_from_checkpoint(replace(result, values=values | {"albert_task": damaged}))
     for wrong in ({"inputs": 7}, {"max_seq_length": 0}):
-        assert replace(result, values=result.values | {"albert_task": said | wrong}).finetuned_task is None
+        assert replace(result, values=values | {"albert_task": recorded | wrong}).finetuned_task is None
 
 
 def test_load_incomplete_head_is_rejected(tuned: Callable[[str], Path]) -> None:

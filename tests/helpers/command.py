@@ -10,6 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+# As `albert --help` lists them.
+VERBS = (
+    "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
+    "convert", "export",
+    "report", "inspect", "status", "quickstart", "doctor", "reproduce", "probe",
+)  # fmt: skip
 # A model that trains twenty steps in a second.
 TINY = ["-s", "model.hidden_size=32", "-s", "model.embedding_size=16", "-s", "model.intermediate_size=64"]
 TINY += ["-s", "schedule.total_steps=20", "-s", "train.batch_size=4", "-s", "train.micro_batch_size=4"]
@@ -57,8 +63,8 @@ def albert(*arguments: object, expect: int | None = 0) -> Ended:
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
     """Every file (its bytes) and folder below, locks apart: they are empty and belong to no artefact."""
-    found = sorted(p for p in folder.rglob("*") if p.name != ".lock")
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in found}
+    paths = sorted(p for p in folder.rglob("*") if p.name != ".lock")
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in paths}
 
 
 def pretrained(data: Path, out: Path) -> Path:

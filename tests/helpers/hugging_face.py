@@ -16,6 +16,7 @@ from albert_cli.bench.peer import pad_batch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import heads, hub
 from albert_cli.model.config import ModelConfig
+from albert_cli.model.hf_config import config_to_json
 from albert_cli.model.packing import PackedTokens, pack
 
 transformers.logging.set_verbosity_error()
@@ -105,16 +106,16 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
 
 def assert_same_outputs(head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch) -> None:
     with torch.no_grad():
-        found = head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index))
+        outputs = head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index))
         wanted = head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch)
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(outputs, wanted, strict=True):
         assert_same(one, other)
 
 
 def hf_config(config: ModelConfig, labels: tuple[str, ...] = ()) -> Any:
     """A Hugging Face configuration of our shape, made by its own class."""
-    values = hub.config_to_json(config, "Model", labels)
-    kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[values["model_type"]]
+    values = config_to_json(config, "Model", labels)
+    kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[str(values["model_type"])]
     return kind(**{key: value for key, value in values.items() if key not in ("architectures", "dtype")})
 
 
@@ -144,6 +145,6 @@ def read_into(model: nn.Module, directory: Path) -> None:
 def read_all_into(model: nn.Module, directory: Path) -> None:
     """Load every parameter, from a file that holds no other."""
     model.eval()
-    found = hub.read_checkpoint(directory)
-    assert found.tensors.keys() == model.state_dict().keys()
-    hub.load_weights(model, found, hub.LoadPolicy.EVERYTHING)
+    checkpoint = hub.read_checkpoint(directory)
+    assert checkpoint.tensors.keys() == model.state_dict().keys()
+    hub.load_weights(model, checkpoint, hub.LoadPolicy.EVERYTHING)

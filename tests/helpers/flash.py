@@ -24,8 +24,8 @@ def _shares(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
 def _parts(*tensors: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """The rows [A, rows, d] of each sequence, of tensors [rows, A, d] with their offsets."""
     bounds = [list(pairwise(offsets.tolist())) for _, offsets in tensors]
-    for each in zip(*bounds, strict=True):
-        yield tuple(x[a:b].transpose(0, 1) for (x, _), (a, b) in zip(tensors, each, strict=True))
+    for ends in zip(*bounds, strict=True):
+        yield tuple(x[a:b].transpose(0, 1) for (x, _), (a, b) in zip(tensors, ends, strict=True))
 
 
 def _kept(shape: torch.Size, dropout: float, generator: torch.Generator) -> Tensor:
@@ -55,16 +55,16 @@ def _backward(
     *, scale: float | None = None, **other: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     generator = torch.Generator().manual_seed(int(state[0]))
-    found: list[list[Tensor]] = []
+    gradients: list[list[Tensor]] = []
     scale = scale or q.shape[-1] ** -0.5
     for g_ARd, q_ARd, k_ASd, v_ASd in _parts((gradient, q_offsets), (q, q_offsets), (k, k_offsets), (v, k_offsets)):
         shares = _shares(q_ARd, k_ASd, scale)
-        kept = _kept(shares.shape, dropout, generator)
-        by_share = g_ARd @ v_ASd.transpose(-1, -2) * kept
+        dropout_mask = _kept(shares.shape, dropout, generator)
+        by_share = g_ARd @ v_ASd.transpose(-1, -2) * dropout_mask
         by_score = shares * (by_share - (by_share * shares).sum(-1, keepdim=True)) * scale
-        v_grad = (shares * kept).transpose(-1, -2) @ g_ARd
-        found.append([by_score @ k_ASd, by_score.transpose(-1, -2) @ q_ARd, v_grad])
-    of_q, of_k, of_v = (torch.cat([x.transpose(0, 1) for x in part]) for part in zip(*found, strict=True))
+        v_grad = (shares * dropout_mask).transpose(-1, -2) @ g_ARd
+        gradients.append([by_score @ k_ASd, by_score.transpose(-1, -2) @ q_ARd, v_grad])
+    of_q, of_k, of_v = (torch.cat([x.transpose(0, 1) for x in part]) for part in zip(*gradients, strict=True))
     return of_q, of_k, of_v
 
 

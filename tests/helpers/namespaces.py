@@ -1,0 +1,11 @@
+"""User namespaces of Linux, in which a test may mount a small disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def has_namespaces() -> bool:
+    """Return True if `unshare` may make a user namespace with mounts of its own."""
+    return sys.platform == "linux" and not subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode

@@ -1,0 +1,36 @@
+"""Commands that must reject their input: exit code, one error line, one hint, and no file left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import Ended, albert, snapshot
+
+USAGE = 2
+INPUT = 3
+CHECKPOINT = 4
+BUSY = 6
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter an empty working directory, so that a test sees every file that a command leaves."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def refused(code: int, *arguments: object) -> Ended:
+    """Run a command that must end with the code, an `error:` line and a `hint:` line, and change no file."""
+    before = snapshot(Path())
+    said = albert(*arguments, expect=code)
+    assert snapshot(Path()) == before
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    lines = said.err.splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["error:", "hint:"], said.err
+    assert sum(line.startswith("error:") for line in lines) == 1
+    return said
