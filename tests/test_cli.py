@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -48,6 +49,19 @@ def test_help_groups_commands_by_stage() -> None:
     commands = [line.split()[1] for line in lines if re.match(r"│ [a-z]", line)]
     assert commands[:5] == ["quickstart", "doctor", "vocab", "data", "pretrain"]
     assert set(commands) == {*VERBS, "bench", "recipes"}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("albert pre", {"pretrain", "predict"}), ("albert pretrain --sa", {"--save-every"}), ("albert bench s", {"step"})],
+)
+def test_bash_completion_offers_what_fits(line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_ALBERT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
+        app(prog_name="albert")
+    assert set(printed.getvalue().split()) == offered
 
 
 def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
