@@ -299,6 +299,6 @@ def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardT
     Large tasks come first, so that the last worker to finish has little left.
     """
     ordered = sorted(tasks, key=lambda task: (-task.size, task.name))
-    if min(workers, len(tasks)) <= 1:
+    if min(workers, len(tasks)) <= 1 and not executor.has_cluster():
         return sorted(ordered, key=lambda task: not task.is_stream), []
     return [task for task in ordered if task.is_stream], [task for task in ordered if not task.is_stream]

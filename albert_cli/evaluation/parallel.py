@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from albert_cli import console, executor
+from albert_cli import console, executor, store
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.errors import DivergedError
-from albert_cli.evaluation.output import run_directory
+from albert_cli.errors import DivergedError, LockedError
+from albert_cli.evaluation.output import best_run, run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import seeds_of
+from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
 from albert_cli.formatting import format_percent
-from albert_cli.results import RESULTS
-from albert_cli.training.finetune import finetune
+from albert_cli.results import RESULTS, RunResult, read_result
+from albert_cli.training.finetune import DivergedRun, finetune
 from albert_cli.training.intermediate import KEY, use_intermediate
 from albert_cli.training.loop import DIVERGED_FILE
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
+
+_SECONDS_BETWEEN_ATTEMPTS = 10.0
 
 
 class ArrayJobDone(Exception):  # noqa: N818  (a normal end)
@@ -59,14 +62,55 @@ def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     signal every process saves its run, and the same command resumes. An array job fine-tunes only its share, and raises
     `ArrayJobDone` if other runs are unfinished then.
     """
-    items = [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
     if request.array_job is not None:
-        _run_items(request.array_job.select(items), request.nproc)
-        unfinished = [item for item in items if not _is_finished(item)]
-        if unfinished:
-            raise ArrayJobDone(request.array_job, finished=len(items) - len(unfinished), total=len(items))
-    elif items and (request.nproc > 1 or executor.has_cluster()):
-        _run_items(items, request.nproc)
+        train_share(tasks, request.array_job, request.nproc)
+        require_finished(tasks, request.array_job)
+    elif request.nproc > 1 or executor.has_cluster():
+        _run_items(_list_items(tasks), request.nproc)
+
+
+def train_share(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
+    """Fine-tune the share of an array job."""
+    share = array_job.select(_list_items(tasks))
+    _run_items([item for item in share if not _is_finished(item)], nproc)
+
+
+def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
+    """Raise `ArrayJobDone` if a run of any job is unfinished."""
+    items = _list_items(tasks)
+    finished = sum(map(_is_finished, items))
+    if finished < len(items):
+        raise ArrayJobDone(array_job, finished, total=len(items))
+
+
+def finish_runs(runs: TaskRuns, nproc: int) -> None:
+    """Fine-tune all unfinished runs that no other array job fine-tunes, and wait for the runs of other jobs."""
+    items = _list_items([runs])
+    while unfinished := [item for item in items if not _is_finished(item)]:
+        try:
+            _run_items(unfinished, nproc)
+        except LockedError:
+            console.info(f"waiting for {len(unfinished)} runs, which other jobs fine-tune")
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+def find_best_run(runs: TaskRuns) -> Path:
+    """Return the directory of the best finished run; raise `AllSeedsDiverged` if no seed has a score."""
+    outcomes: list[RunResult | DivergedSeed] = []
+    for seed in seeds_of(runs.prepared):
+        directory = run_directory(runs.out, seed)
+        if (directory / RESULTS).is_file():
+            result = read_result(directory / RESULTS)
+            assert isinstance(result, RunResult), "a run has the result of one seed"
+            outcomes.append(result)
+        else:
+            outcomes.append(DivergedSeed(seed, store.read_record(directory / DIVERGED_FILE, DivergedRun).message))
+    return best_run(runs.out, summarize_runs(runs.prepared.task.title, outcomes))
+
+
+def _list_items(tasks: Sequence[TaskRuns]) -> list[executor.WorkItem[float | None]]:
+    """Return one item for each run of the tasks that are trained."""
+    return [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
 
 
 def _is_finished(item: executor.WorkItem[float | None]) -> bool:

@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from albert_cli import console
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
-from albert_cli.evaluation.parallel import TaskRuns, train_in_parallel
+from albert_cli.evaluation.parallel import (
+    TaskRuns,
+    find_best_run,
+    finish_runs,
+    require_finished,
+    train_in_parallel,
+    train_share,
+)
 from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
 from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
 from albert_cli.inference.table_predictions import check_test_file, predict_test_file
@@ -78,6 +86,27 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     return result
 
 
+@dataclass(frozen=True)
+class _SuitePlan:
+    """The tasks of a suite: those that are ready, all of them, and the intermediate task of each that waits for one."""
+
+    ready_tasks: Mapping[str, PreparedTask]
+    prepared_tasks: Mapping[str, PreparedTask]
+    intermediate_tasks: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+    def dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
+        """Return the tasks that start from the best run of another one, or from the checkpoint if there is none."""
+        tasks = {}
+        for name, intermediate in self.intermediate_tasks.items():
+            if intermediate in best_runs:
+                tasks[name] = use_intermediate(self.prepared_tasks[name], best_runs[intermediate])
+            else:
+                reason = self.left_out.get(intermediate, "it has an intermediate task itself")
+                tasks[name] = skip_intermediate(self.prepared_tasks[name], reason)
+        return tasks
+
+
 @dataclass
 class _SuiteState:
     """The results of a suite so far, and the tasks of which every seed diverged."""
@@ -108,20 +137,20 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
         for name, prepared in prepared_tasks.items()
         if (intermediate := missing_intermediate(prepared)) is not None
     }
-    state = _SuiteState({}, {})
     ready_tasks = {name: prepared for name, prepared in prepared_tasks.items() if name not in intermediate_tasks}
+    plan = _SuitePlan(ready_tasks, prepared_tasks, intermediate_tasks, left_out)
+    if request.array_job is not None:
+        _train_share(request, request.array_job, plan, out, opened)
+    state = _SuiteState({}, {})
     _evaluate_tasks(request, ready_tasks, out, opened, state)
-    dependent_tasks = {}
-    for name, intermediate in intermediate_tasks.items():
+    best_runs = {}
+    for intermediate in set(intermediate_tasks.values()):
         if intermediate in state.diverged:
             raise state.diverged[intermediate]
         result = state.results.get(intermediate)
         if isinstance(result, EvaluationResult):
-            dependent_tasks[name] = use_intermediate(prepared_tasks[name], best_run(out / intermediate, result))
-        else:
-            reason = left_out.get(intermediate, "it has an intermediate task itself")
-            dependent_tasks[name] = skip_intermediate(prepared_tasks[name], reason)
-    _evaluate_tasks(request, dependent_tasks, out, opened, state)
+            best_runs[intermediate] = best_run(out / intermediate, result)
+    _evaluate_tasks(request, plan.dependent_tasks(best_runs), out, opened, state)
     if state.diverged:
         raise next(iter(state.diverged.values()))
     tasks = {name: state.results[name] for name in GLUE_SCORE_TASKS if name in state.results}
@@ -161,6 +190,35 @@ def _prepare_available_tasks(
             with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
     return prepared_tasks, left_out
+
+
+def _train_share(
+    request: TaskRequest, array_job: ArrayJob, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
+) -> None:
+    """Fine-tune an array job's share of all tasks; raise `ArrayShareDone` if runs of other jobs are unfinished then.
+
+    Before its share of the tasks that start from MNLI's best run, a job completes the runs of MNLI: it fine-tunes those
+    that no job fine-tunes, and waits for the others. So one submission of the array is enough.
+    """
+    ready_runs = _list_runs(plan.ready_tasks, out, opened)
+    train_share(ready_runs, array_job, request.nproc)
+    best_runs = {}
+    for intermediate in set(plan.intermediate_tasks.values()) & set(plan.ready_tasks):
+        runs = TaskRuns(intermediate, plan.ready_tasks[intermediate], out / intermediate)
+        finish_runs(runs, request.nproc)
+        best_runs[intermediate] = find_best_run(runs)
+    dependent_runs = _list_runs(plan.dependent_tasks(best_runs), out, opened)
+    train_share(dependent_runs, array_job, request.nproc)
+    require_finished([*ready_runs, *dependent_runs], array_job)
+
+
+def _list_runs(prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints) -> list[TaskRuns]:
+    """Return the runs of the tasks and of their controls."""
+    runs = []
+    for name, prepared in prepared_tasks.items():
+        controls = _prepare_controls(name, prepared, out / name, out, opened)
+        runs += [TaskRuns(name, prepared, out / name), *controls.values()]
+    return runs
 
 
 def _evaluate_tasks(

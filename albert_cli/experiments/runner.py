@@ -160,7 +160,7 @@ def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bo
                 return False
             console.info(stage.title)
             needs = tuple(plan.result_path(need) for need in stage.needs)
-            command = recall_table.main if stage.kind == "table" else invoke
+            command = _GENERATORS.get(stage.kind, invoke)
             _record_stage(plan, stage, _run_stage(command, stage.argv, "", plan.directory(stage), needs))
             return True
     except LockedError:

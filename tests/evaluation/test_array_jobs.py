@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli import store
+from albert_cli.evaluation import parallel
 from tests.helpers.command import QUICK, albert, pretrained, write_table
+from tests.helpers.task_runs import QUICK as TASK_SETTINGS
+from tests.helpers.processes import start
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,33 @@ def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], 
     assert json.loads(albert(*call, "--out", out, "--task", "1/2").out)["runs_finished"] == 1
     last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
     assert [point["median"] for point in last["points"]] == [point["median"] for point in whole["points"]]
+
+
+def test_glue_jobs_are_submitted_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    settings = [word for text in TASK_SETTINGS for word in ("-s", text)]
+    call = ["eval", "glue", "--checkpoint", encoder, "--data", inference, "--runs", 2, "--no-baselines", "--json"]
+    call += ["--device", "cpu", *settings]
+    out = tmp_path / "out"
+    first = json.loads(albert(*call, "--out", out, "--task", "1/2").out)
+    assert first == {"job": "1/2", "runs_finished": 4, "runs_total": 6}, "both runs of MNLI, one of RTE, one of WNLI"
+    last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
+    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
+    assert list(last["tasks"]) == list(whole["tasks"]) == ["mnli", "rte", "wnli"]
+    assert [task["all_scores"] for task in last["tasks"].values()] == [
+        task["all_scores"] for task in whole["tasks"].values()
+    ]
+
+
+def retry_soon() -> None:
+    parallel._SECONDS_BETWEEN_ATTEMPTS = 0.1
+
+
+def test_glue_job_waits_for_a_run_of_another_job(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call = ["eval", "glue", "--checkpoint", encoder, "--data", inference, "--runs", 1, "--no-baselines", "--json"]
+    call += ["--device", "cpu", *(word for text in TASK_SETTINGS for word in ("-s", text)), "--out", out]
+    with store.lock(out / "mnli" / "run-0"):
+        job = start(tmp_path / "log", *call, "--task", "1/3", before=retry_soon)
+        job.wait_until(lambda: "waiting for 1 runs" in job.said())
+    assert job.wait() == 0, job.said()
+    assert (out / "mnli" / "run-0" / "results.json").is_file()

@@ -1,0 +1,163 @@
+"""The recipes of `recipes/cluster/` on a real Slurm of four nodes, unchanged except for their environment."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from albert_cli import store
+from tests.cluster.slurm import NODES, Slurm, missing_programs, run_slurm
+from tests.command import albert
+from tests.conftest import RECIPE
+from tests.helpers.data_directories import contents
+from tests.helpers.programs import ROOT, make_environment
+from tests.helpers.task_fixtures import encoder, inference
+from tests.helpers.task_runs import QUICK
+from tests.processes import free_port
+
+__all__ = ["encoder", "inference"]
+RECIPES = ROOT / "recipes" / "cluster"
+STEPS = 1200
+_MISSING = missing_programs()
+pytestmark = pytest.mark.skipif(
+    bool(_MISSING), reason=f"no real Slurm: {', '.join(_MISSING)} missing (apt-get install slurm-wlm munge)"
+)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with run_slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, documents: list[str]) -> list[str]:
+    """Twenty files; a weight of its own keeps each of them in a task of its own."""
+    sources = []
+    for number in range(20):
+        path = tmp_path / "corpus" / f"{number}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n\n".join(documents[number * 30 : (number + 1) * 30]))
+        sources.append(f"{path}@{1 + number / 10}")
+    return sources
+
+
+def submit(slurm: Slurm, folder: Path, recipe: str, *options: str, **variables: str) -> str:
+    """Submit a recipe, with options of sbatch before it and words for the recipe after `--`; return the job."""
+    split = options.index("--") if "--" in options else len(options)
+    environment = make_environment(folder, OMP_NUM_THREADS="1", **variables)
+    output = f"--output={folder}/%A-%a.log"
+    command = ["sbatch", "--parsable", output, *options[:split], str(RECIPES / recipe), *options[split + 1 :]]
+    return slurm.call(*command, **environment)
+
+
+def submit_last(slurm: Slurm, folder: Path, after: str, command: str) -> str:
+    """Submit the command that follows an array, as the comments of the recipes do."""
+    options = [f"--dependency=afterok:{after}", "--ntasks=1", "--mem=8G", f"--output={folder}/%j-last.log"]
+    return slurm.call("sbatch", "--parsable", *options, "--wrap", command, **make_environment(folder))
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.log")))
+
+
+def test_vocabulary_has_the_bytes_of_one_process(
+    slurm: Slurm, tmp_path: Path, corpus: list[str], documents: list[str]
+) -> None:
+    out = tmp_path / "vocabulary"
+    variables = {"SOURCES": " ".join(corpus), "OUT": str(out)}
+    job = submit(slurm, tmp_path, "vocabulary.slurm", "--", "--size", "300", **variables)
+    assert slurm.wait_for_end(job) == ["COMPLETED"], logs(tmp_path)
+    albert("vocab", *corpus, "--out", tmp_path / "whole", "--size", 300, "--workers", 1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_data_survives_a_killed_node_and_one_member_is_repeated(
+    slurm: Slurm, tmp_path: Path, corpus: list[str], tiny_vocabulary: Path
+) -> None:
+    out = tmp_path / "data"
+    variables = {"SOURCES": " ".join(corpus), "VOCABULARY": str(tiny_vocabulary), "OUT": str(out)}
+    array = submit(slurm, tmp_path, "data.slurm", **variables)
+    slurm.wait(lambda: slurm.states(array).count("RUNNING") == 16)
+    slurm.kill_node(NODES[1])
+    assert slurm.wait_for_end(array) == ["COMPLETED"] * 16, logs(tmp_path)
+    slurm.start_node(NODES[1])
+    assert store.read_manifest(out) is None, "the jobs of the array do not merge"
+    assert len(list(out.glob("shards/*"))) == 20
+    shutil.rmtree(out / "shards")
+    member = submit(slurm, tmp_path, "data.slurm", "--array=7", **variables)
+    merge = f"albert data {variables['SOURCES']} --vocab {tiny_vocabulary} --out {out}"
+    last = submit_last(slurm, tmp_path, member, merge)
+    assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
+    printed = (tmp_path / f"{member}-7.log").read_text()
+    assert "job 7/16, 1 tasks" in printed and "1 of 20 tasks are finished" in printed
+    albert("data", *corpus, "--vocab", tiny_vocabulary, "--out", tmp_path / "whole", "--workers", 1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_path: Path, tiny_data: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    run = tmp_path / "run"
+    settings = f"--device cpu -s schedule.total_steps={STEPS} -s train.eval_every=0 -s train.save_every=100".split()
+    variables = {"RECIPE": str(recipe), "DATA": str(tiny_data), "OUT": str(run), "PROCESSES": "1", "PORT": free_port()}
+    job = submit(slurm, tmp_path, "pretrain.slurm", "--", *settings, **variables)
+    slurm.wait(lambda: bool(store.saved_steps(run)))
+    slurm.call("scancel", "--signal=USR1", job)  # to the steps, as the option --signal of the recipe does
+    slurm.wait(lambda: read_status(run).get("state") == "interrupted")
+    assert read_status(run)["exit_code"] == 75
+    step = newest_step(run)
+    slurm.wait(lambda: newest_step(run) > step)
+    slurm.kill_node(NODES[3])
+    slurm.wait(lambda: slurm.states(job) == ["PENDING"])
+    slurm.call("scontrol", "update", f"JobId={job}", "NumNodes=2", "NumTasks=2", "NumCPUs=128")
+    assert slurm.wait_for_end(job) == ["COMPLETED"], logs(tmp_path)
+    slurm.start_node(NODES[3])
+    assert read_status(run)["state"] == "done" and newest_step(run) == STEPS
+    albert("pretrain", recipe, "--data", tiny_data, "--out", tmp_path / "whole", "--quiet", *settings)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        files = [folder / f"step-{STEPS:08d}" / name for folder in (run, tmp_path / "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def read_status(run: Path) -> Mapping[str, object]:
+    path = run / "status.json"
+    return store.read_json(path) if path.exists() else {}
+
+
+def newest_step(run: Path) -> int:
+    return max(int(path.name.removeprefix("step-")) for path in store.saved_steps(run))
+
+
+def test_evaluation_of_glue_needs_one_submission(slurm: Slurm, tmp_path: Path, encoder: Path, inference: Path) -> None:
+    out = tmp_path / "scores"
+    settings = ["--runs", "2", "--no-baselines", "--device", "cpu", *(word for text in QUICK for word in ("-s", text))]
+    variables = {"CHECKPOINT": str(encoder), "DATA": str(inference), "OUT": str(out)}
+    array = submit(slurm, tmp_path, "evaluate.slurm", "--", "glue", *settings, **variables)
+    paths = ["--checkpoint", str(encoder), "--data", str(inference)]
+    last = submit_last(slurm, tmp_path, array, " ".join(["albert eval glue", *paths, "--out", str(out), *settings]))
+    assert slurm.wait_for_end(array) == ["COMPLETED"] * 8, logs(tmp_path)
+    assert len(list(out.glob("*/run-*/results.json"))) == 6, "all runs are done before the last command"
+    assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
+    albert("eval", "glue", *paths, "--out", tmp_path / "whole", *settings)
+    for weights in sorted(out.glob("*/run-*/model.safetensors")):
+        assert weights.read_bytes() == (tmp_path / "whole" / weights.relative_to(out)).read_bytes()
+    scores, whole = (store.read_json(folder / "results.json") for folder in (out, tmp_path / "whole"))
+    assert [scores["tasks"][task]["median"] for task in whole["tasks"]] == [
+        whole["tasks"][task]["median"] for task in whole["tasks"]
+    ]
+
+
+def test_experiment_is_done_by_the_jobs_of_an_array(slurm: Slurm, tmp_path: Path, tiny_data: Path) -> None:
+    recipe = tmp_path / "sharing.toml"
+    recipe.write_text('extends = "experiments/sharing"\nscales.smoke = { variants = ["all", "none"], tasks = [] }\n')
+    words = [str(recipe), "--scale", "smoke", "--seeds", "1", "--device", "cpu", "--data", str(tiny_data)]
+    out = tmp_path / "experiments"
+    array = submit(slurm, tmp_path, "reproduce.slurm", "--", *words, OUT=str(out))
+    assert slurm.wait_for_end(array) == ["COMPLETED"] * 8, logs(tmp_path)
+    albert("reproduce", *words, "--out", tmp_path / "whole")
+    for weights in sorted((tmp_path / "whole").glob("stages/*/step-*/model.safetensors")):
+        assert weights.read_bytes() == (out / weights.relative_to(tmp_path / "whole")).read_bytes()
