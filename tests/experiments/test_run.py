@@ -149,6 +149,16 @@ def test_two_array_jobs_share_the_stages(
     assert scores(result) == scores(ran[1])
 
 
+def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:
+    recipe = tmp_path / "pairs.toml"
+    recipe.write_text(
+        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["word-order"] }\n'
+    )
+    call = ["reproduce", recipe, "--scale", "smoke", "--out", tmp_path / "out", "--device", "cpu", "--seeds", 1]
+    albert(*call, "--data", tiny_data, "--task", "0/1", "--quiet")
+    assert list(tmp_path.glob("out/stages/pairs-*/pairs.jsonl"))
+
+
 def test_killed_run_resumes_to_the_same_report(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
 ) -> None:
