@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import re
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from albert_cli import console
@@ -17,6 +20,7 @@ from albert_cli.errors import ConfigError
 T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
 _DEFAULT_SLURM_JOBS = 4
+_SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
 _clients: list[Any] = []  # Dask's clients of the enclosing `use_cluster`
 
 
@@ -68,10 +72,15 @@ def _start_workers(address: str) -> Iterator[object]:
     if match is None:
         yield address
         return
+    import dask
     from dask_jobqueue import SLURMCluster
 
-    with SLURMCluster(cores=1, processes=1) as cluster:
-        cluster.scale(jobs=int(match[1] or _DEFAULT_SLURM_JOBS))
+    configured = dask.config.get("jobqueue.slurm")
+    resources = {key: value for key, value in _SLURM_RESOURCES.items() if configured.get(key) is None}
+    jobs = int(match[1] or _DEFAULT_SLURM_JOBS)
+    # A worker that ran several items at a time would share its GPU among them.
+    with SLURMCluster(**resources, worker_extra_args=["--nthreads", "1"]) as cluster:
+        cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs)  # replaces jobs that are lost
         yield cluster
 
 
@@ -79,6 +88,16 @@ def make_executor() -> Executor:
     """Return the cluster's executor."""
     executor: Executor = _clients[-1].get_executor(pure=False)
     return executor
+
+
+def call_in_directory(directory: Path, call: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a directory: relative paths are those of the command, wherever the worker was started."""
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        message = f"{directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
+        raise ConfigError(message, "run the command in a directory on a disk that all machines see") from None
+    return call(*arguments)
 
 
 def shut_down(executor: Executor) -> None:

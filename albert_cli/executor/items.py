@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from albert_cli import console, ranks
@@ -178,7 +180,8 @@ class _ClusterWorkers(Generic[T]):
         self._stop_flag = cluster.StopFlag()
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
-        return self._executor.submit(cluster.run_in_child, self._stop_flag.name, item.call, item.arguments)
+        call = partial(cluster.run_in_child, self._stop_flag.name, item.call, item.arguments)
+        return self._executor.submit(cluster.call_in_directory, Path.cwd(), call)
 
     def finish(self, future: Future[T]) -> str | None:
         error = future.exception()

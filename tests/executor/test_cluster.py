@@ -57,6 +57,15 @@ def answer(value: int) -> int:
     return value
 
 
+def test_map_on_a_cluster_uses_the_commands_directory(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with use_cluster(cluster.scheduler_address):
+        results = map_unordered(Path.absolute, [(Path("out"),)], 1, "remedy")
+        assert [result for _, result in results] == [tmp_path / "out"]
+
+
 def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
     with use_cluster(cluster.scheduler_address):
         results = map_unordered(kill_worker_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
