@@ -1,0 +1,148 @@
+"""Nodes of a pretraining run, each a `torchrun` agent with one worker on this machine, which a test can lose.
+
+A scheduler starts an agent again when it ends with an error; so does `Nodes.tend`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from albert_cli import store
+from tests.processes import free_port
+
+# A second instead of five between signs of life, and five seconds instead of thirty for nodes that join late.
+_RENDEZVOUS = "keep_alive_interval=1,last_call_timeout=5"
+_SECONDS_BEFORE_RESTART = 2.0
+_PATIENCE_SECONDS = 300
+
+
+@dataclass
+class Nodes:
+    """The nodes of a run. `minimum`: the number of nodes that the run needs at least; `restarts`: of agents."""
+
+    folder: Path
+    command: Sequence[str]  # `pretrain RECIPE …`, without --out
+    names: Sequence[str]
+    minimum: int
+    port: str = field(default_factory=free_port)
+    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    restarts: int = 0
+
+    @property
+    def run(self) -> Path:
+        """The run's directory."""
+        return self.folder / "run"
+
+    def start_all(self) -> None:
+        """Start the agents; the first one serves the rendezvous."""
+        for name in self.names:
+            self.start(name)
+            self.wait(self._is_rendezvous_open)
+
+    def start(self, name: str) -> None:
+        """Start an agent."""
+        environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"{self.minimum}:{len(self.names)}"),
+            *("--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "run"),
+            *("--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-conf", _RENDEZVOUS),
+            *("-m", "albert_cli", *self.command, "--out", str(self.run)),
+        ]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.agents[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def kill_worker(self, name: str) -> None:
+        """Kill the worker of an agent."""
+        with suppress(ProcessLookupError):
+            os.kill(self._worker(name), signal.SIGKILL)
+
+    def kill_agent(self, name: str) -> None:
+        """Kill an agent, but not its worker."""
+        self.agents[name].kill()
+        self.agents[name].wait()
+
+    def kill_node(self, name: str) -> None:
+        """Kill an agent and its worker for good."""
+        worker = self._worker(name)
+        agent = self.agents.pop(name)
+        agent.kill()
+        agent.wait()
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+    def _worker(self, name: str) -> int:
+        agent = self.agents[name].pid
+        (child,) = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+        return int(child)
+
+    def tend(self) -> bool:
+        """Start agents that ended with an error again, after a while; return True once all have ended well."""
+        for name, agent in list(self.agents.items()):
+            if agent.poll():
+                time.sleep(_SECONDS_BEFORE_RESTART)
+                self.restarts += 1
+                self.start(name)
+        return all(agent.poll() == 0 for agent in self.agents.values())
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until the run has saved a step."""
+        self.wait(lambda: any(int(path.name.removeprefix("step-")) >= step for path in store.saved_steps(self.run)))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        """Return all that the agents and the workers have printed."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
+
+    def stop(self) -> None:
+        """Kill the agents; their workers end by themselves."""
+        for agent in self.agents.values():
+            agent.kill()
+            agent.wait()
+
+    def _is_rendezvous_open(self) -> bool:
+        with socket.socket() as connection:
+            return connection.connect_ex(("localhost", int(self.port))) == 0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss: its name, what is done to the nodes, and whether they must be able to continue without one."""
+
+    name: str
+    inflict: Callable[[Nodes], None]
+    is_for_good: bool = False
+
+
+LOSSES = (
+    Loss("nothing", lambda nodes: None),
+    Loss("a worker", lambda nodes: nodes.kill_worker(nodes.names[-1])),
+    Loss("an agent", lambda nodes: nodes.kill_agent(nodes.names[-1])),
+    Loss("the rendezvous agent", lambda nodes: nodes.kill_agent(nodes.names[0])),
+    Loss("a node for good", lambda nodes: nodes.kill_node(nodes.names[-1]), is_for_good=True),
+)
+
+
+def survive(nodes: Nodes, loss: Loss, step: int) -> None:
+    """Run the nodes to the end of the run, with a loss once `step` is saved."""
+    try:
+        nodes.start_all()
+        nodes.wait_for_step(step)
+        loss.inflict(nodes)
+        nodes.wait(nodes.tend)
+    finally:
+        nodes.stop()
