@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
+from albert_cli.work_plan import UnitNote, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
-_PLAN = "plan.json"  # the plan of an unfinished `albert data`
+# The folders of locks that are not in the unit's own directory: tasks of `albert data`, stages of job arrays.
 _TASK_LOCKS = ".tasks"
+_STAGE_LOCKS = ".locks"
 _MAX_NAMES = 5  # of finished and remaining units, which may be thousands
 
 
@@ -27,10 +29,6 @@ class _RunStatus(TypedDict, total=False):
     message: str
     host: str
     command: str
-
-
-class _PlanNames(TypedDict):
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,11 @@ class WorkUnitStatus:
 
 @dataclass(frozen=True)
 class DirectoryStatus:
-    """The state of all units of work below a directory."""
+    """The state of all units of work below a directory, and the commands that do what remains."""
 
     directory: str
     units: list[WorkUnitStatus]
+    commands: list[str]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -58,12 +57,13 @@ class DirectoryStatus:
 
     @property
     def is_finished(self) -> bool:
-        """True if no unit is left to do."""
-        return set(self.counts) <= {"done"}
+        """True if nothing is left to do, also no merge and no report."""
+        return set(self.counts) <= {"done"} and not self.commands
 
     def as_json(self) -> dict[str, object]:
         """Return the status as `--json` prints it."""
-        return {"directory": self.directory, "counts": self.counts, "units": [asdict(unit) for unit in self.units]}
+        units = [asdict(unit) for unit in self.units]
+        return {"directory": self.directory, "counts": self.counts, "units": units, "commands": self.commands}
 
     def as_text(self) -> str:
         """Return the counts, the units that need attention, and the commands that continue them."""
@@ -75,11 +75,8 @@ class DirectoryStatus:
             lines += [f"  {state:<11}  {unit.name}  {unit.detail}".rstrip() for unit in shown]
             if len(shown) < len(units):
                 lines.append(f"  {state:<11}  and {len(units) - len(shown):,} more")
-        commands = dict.fromkeys(u.command for u in self.units if u.command and u.state in ("failed", "interrupted"))
-        if commands:
-            lines += ["to continue:", *(f"  {command}" for command in commands)]
-        elif not self.is_finished:
-            lines.append("to continue: run the command that started it again; it does what is remaining")
+        if self.commands:
+            lines += ["to continue:", *(f"  {command}" for command in self.commands)]
         return "\n".join(lines)
 
 
@@ -87,58 +84,72 @@ def read_status(directory: Path) -> DirectoryStatus:
     """Return the state of all units of work below a directory; raise `InputError` if there is none."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory", "check the path")
-    units = [*_shard_tasks(directory), *_runs(directory), *_stages(directory)]
+    plans = read_plans(directory)
+    runs = {unit.name: unit for unit in _runs(directory)}
+    planned = {name: _planned_unit(directory, name, runs) for plan in plans for name in plan.units}
+    planned |= {unit.name: unit for unit in _stages(directory)}
+    # The runs of a stage are part of it.
+    runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
+    units = list((runs | planned).values())
     if not units and store.read_manifest(directory) is not None:
         units = [WorkUnitStatus(".", "done")]
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
-    return DirectoryStatus(str(directory), units)
+    commands = [plan.command for plan in plans]
+    if not plans:
+        commands = [unit.command for unit in units if unit.command and unit.state in ("failed", "interrupted")]
+    return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 
-def _shard_tasks(directory: Path) -> Iterator[WorkUnitStatus]:
-    """Yield the tasks of an unfinished `albert data`."""
-    plan = directory / _PLAN
-    if not plan.is_file():
-        return
-    for name in store.read_record(plan, _PlanNames)["names"]:
-        if (directory / "shards" / name / store.MANIFEST).is_file():
-            yield WorkUnitStatus(name, "done")
-        elif store.is_locked(directory / _TASK_LOCKS / name):
-            yield WorkUnitStatus(name, "running")
-        else:
-            yield WorkUnitStatus(name, "remaining")
+def _planned_unit(directory: Path, name: str, runs: Mapping[str, WorkUnitStatus]) -> WorkUnitStatus:
+    """Return the state of a unit of a plan."""
+    path = directory / name
+    if name in runs:
+        return runs[name]
+    if (path / store.MANIFEST).is_file():
+        return WorkUnitStatus(name, "done")
+    note = UnitNote()
+    for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _TASK_LOCKS / path.name):
+        note = read_note(lock_directory) if note == UnitNote() else note
+        if store.is_locked(lock_directory):
+            return WorkUnitStatus(name, "running", f"on {note.host}" if note.host else "")
+    if note.error:
+        return WorkUnitStatus(name, "failed", f"on {note.host}: {note.error}")
+    return WorkUnitStatus(name, "remaining")
+
+
+def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:
+    return any(parent.as_posix() in planned for parent in PurePosixPath(name).parents)
 
 
 def _runs(directory: Path) -> Iterator[WorkUnitStatus]:
     """Yield the training runs, which record their own status."""
     for path in sorted(directory.rglob("status.json")):
+        name = path.parent.relative_to(directory).as_posix()
         try:
-            status = store.read_record(path, _RunStatus)
+            yield _describe_run(path.parent, name)
         except CheckpointError as error:
-            yield WorkUnitStatus(_relative(path.parent, directory), "failed", error.message)
-            continue
-        state = status.get("state", "")
-        progress = f"step {status.get('step', 0):,} of {status.get('total_steps', 0):,}"
-        host = f" on {status['host']}" if status.get("host") else ""
-        name = _relative(path.parent, directory)
-        command = status.get("command", "")
-        if state == "done":
-            yield WorkUnitStatus(name, "done", progress)
-        elif state in ("starting", "running"):
-            if store.is_locked(path.parent):
-                yield WorkUnitStatus(name, "running", f"{progress}{host}", command)
-            else:
-                yield WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
-        else:
-            detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
-            yield WorkUnitStatus(name, "interrupted" if state == "interrupted" else "failed", detail, command)
+            yield WorkUnitStatus(name, "failed", error.message)
+
+
+def _describe_run(run: Path, name: str) -> WorkUnitStatus:
+    """Return the state of a run from its `status.json`; a run whose process was killed could not change it."""
+    status = store.read_record(run / "status.json", _RunStatus)
+    state = status.get("state", "")
+    progress = f"step {status.get('step', 0):,} of {status.get('total_steps', 0):,}"
+    host = f" on {status['host']}" if status.get("host") else ""
+    command = status.get("command", "")
+    if state == "done":
+        return WorkUnitStatus(name, "done", progress)
+    if state in ("starting", "running"):
+        if store.is_locked(run):
+            return WorkUnitStatus(name, "running", f"{progress}{host}", command)
+        return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
+    detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
+    return WorkUnitStatus(name, "interrupted" if state == "interrupted" else "failed", detail, command)
 
 
 def _stages(directory: Path) -> Iterator[WorkUnitStatus]:
     """Yield the finished stages of experiments."""
     for path in sorted(directory.glob("stages/*.json")):
         yield WorkUnitStatus(f"stages/{path.stem}", "done")
-
-
-def _relative(path: Path, directory: Path) -> str:
-    return path.relative_to(directory).as_posix()

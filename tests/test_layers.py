@@ -21,7 +21,7 @@ LAYERS = (
     ("formatting", "randomness", "ranks"),
     ("matmul",),
     ("console", "store", "config", "hub_access", "machine"),
-    ("array_jobs", "journal", "launch", "executor", "results"),
+    ("array_jobs", "journal", "launch", "executor", "results", "work_plan"),
     ("text",),
     ("data",),
     ("model",),

@@ -37,6 +37,7 @@ from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
+from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
 
 _PLAN: Final = "plan.json"
 _LOCKS: Final = ".tasks"
@@ -70,12 +71,14 @@ def build_data(
         return _run_array_job(out, tasks, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
+        record_plan(out / PLAN_FILE, _unit_names(tasks))
         results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
         shutil.rmtree(out / _LOCKS, ignore_errors=True)
         (out / _PLAN).unlink()
-        (out / ARRAY_FILE).unlink(missing_ok=True)
+        for name in (ARRAY_FILE, PLAN_FILE):
+            (out / name).unlink(missing_ok=True)
         record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
@@ -89,6 +92,7 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
     selected = array_job.select(tasks, size=lambda task: task.size)
     out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, tasks)
+    record_plan(out / PLAN_FILE, _unit_names(tasks))
     results = _run_tasks(selected, workers)
     return ArrayJobReport(
         out=out,
@@ -169,6 +173,11 @@ def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
     )
 
 
+def _unit_names(tasks: Sequence[ShardTask]) -> list[str]:
+    """Return the directories of the tasks, relative to the output directory."""
+    return [f"shards/{task.name}" for task in tasks]
+
+
 def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
     """Write the plan; raises `BusyError` if an unfinished build in `out` has tasks that this one would delete.
 
@@ -221,7 +230,7 @@ def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = 
 
     Raises `LockedError` while another process runs it.
     """
-    with store.lock(task.directory.parents[1] / _LOCKS / task.name):
+    with locked_unit(task.directory.parents[1] / _LOCKS / task.name):
         finished = load_finished_task(task)
         if finished is not None:
             return finished

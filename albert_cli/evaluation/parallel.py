@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from albert_cli import console, executor, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import DivergedError, LockedError
-from albert_cli.evaluation.output import best_run, run_directory
+from albert_cli.evaluation.output import CONTROLS_FOLDER, best_run, run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
 from albert_cli.formatting import format_percent
@@ -53,6 +53,16 @@ class _RunRequest:
     out: Path
     intermediate: Path | None
     intermediate_note: str | None
+
+
+def name_runs(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> list[str]:
+    """Return the directories of all runs and of those of the controls; tasks: by folder of the output directory."""
+    names = []
+    for folder, prepared in tasks.items():
+        if not prepared.for_scoring:
+            outs = [Path(folder), *(Path(folder) / CONTROLS_FOLDER / control for control in request.controls)]
+            names += [run_directory(out, seed).as_posix() for out in outs for seed in seeds_of(prepared)]
+    return names
 
 
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:

@@ -20,6 +20,7 @@ from albert_cli.evaluation.parallel import (
     TaskRuns,
     find_best_run,
     finish_runs,
+    name_runs,
     require_finished,
     train_in_parallel,
     train_share,
@@ -47,6 +48,7 @@ from albert_cli.training.intermediate import (
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
+from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 GLUE_SUITE = "glue"
 TaskEvaluation = ScoredResult | EvaluationResult
@@ -70,12 +72,13 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if not prepared.for_scoring:
         resolve_schedule(prepared, inputs).check()
     controls = _prepare_controls(name, prepared, out, out, opened)
-    prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
-    runs = TaskRuns(name, prepared, out)
-    train_in_parallel([runs, *controls.values()], request)
-    known_baselines: KnownBaselines = {}
-    result = evaluate_task(prepared, inputs, out, known_baselines)
-    result = add_controls(result, controls, inputs, out, known_baselines)
+    with recorded_plan(out / PLAN_FILE, name_runs({".": prepared}, request)):
+        prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
+        runs = TaskRuns(name, prepared, out)
+        train_in_parallel([runs, *controls.values()], request)
+        known_baselines: KnownBaselines = {}
+        result = evaluate_task(prepared, inputs, out, known_baselines)
+        result = add_controls(result, controls, inputs, out, known_baselines)
     checkpoint = prepared.checkpoint.directory
     if isinstance(result, EvaluationResult):
         checkpoint = best_run(out, result)
@@ -132,6 +135,32 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     if not prepared_tasks:
         reason = next(iter(left_out.values()), None)
         raise InputError(f"{request.data or GLUE_ON_HUB}: found the data of no GLUE task", reason)
+    with recorded_plan(out / PLAN_FILE, name_runs(prepared_tasks, request)):
+        results = _evaluate_in_order(request, prepared_tasks, left_out, out, opened)
+    tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
+    mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
+    suite = SuiteResult(
+        tasks=tasks,
+        tasks_scored=len(tasks),
+        left_out=left_out,
+        glue_score=None if left_out else mean,
+        mean_of_tasks=mean if left_out else None,
+        diagnostics=_score_diagnostics(request, out, tasks),
+    )
+    suite.write(out / RESULTS)
+    if submission_file is not None:
+        submission.write_submission(submission_file, request, out, suite.tasks)
+    return suite
+
+
+def _evaluate_in_order(
+    request: TaskRequest,
+    prepared_tasks: Mapping[str, PreparedTask],
+    left_out: Mapping[str, str],
+    out: Path,
+    opened: OpenCheckpoints,
+) -> Mapping[str, TaskEvaluation]:
+    """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
     intermediate_tasks = {
         name: intermediate
         for name, prepared in prepared_tasks.items()
@@ -153,20 +182,7 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     _evaluate_tasks(request, plan.dependent_tasks(best_runs), out, opened, state)
     if state.diverged:
         raise next(iter(state.diverged.values()))
-    tasks = {name: state.results[name] for name in GLUE_SCORE_TASKS if name in state.results}
-    mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
-    suite = SuiteResult(
-        tasks=tasks,
-        tasks_scored=len(tasks),
-        left_out=left_out,
-        glue_score=None if left_out else mean,
-        mean_of_tasks=mean if left_out else None,
-        diagnostics=_score_diagnostics(request, out, tasks),
-    )
-    suite.write(out / RESULTS)
-    if submission_file is not None:
-        submission.write_submission(submission_file, request, out, suite.tasks)
-    return suite
+    return state.results
 
 
 def _prepare_available_tasks(

@@ -37,6 +37,7 @@ from albert_cli.experiments.stages import make_plan
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
+from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan, recorded_plan
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command: exit code and what it printed
 _GENERATORS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
@@ -108,8 +109,20 @@ def reproduce_experiment(
             if executor.is_stop_requested():
                 raise _stopped(plan)
         plan = make_plan(plan.experiment, request)
-        num_finished += run(list(plan.stages.values()))
-        return _write_outcome(plan, num_finished, started)
+        with recorded_plan(_plan_path(plan), _unit_names(plan)):
+            num_finished += run(list(plan.stages.values()))
+            return _write_outcome(plan, num_finished, started)
+
+
+def _plan_path(plan: ExperimentPlan) -> Path:
+    """Return the path of the experiment's plan; experiments of one output directory have a plan each."""
+    name = Path(PLAN_FILE)
+    return plan.request.out / f"{name.stem}-{plan.report_folder.name}{name.suffix}"
+
+
+def _unit_names(plan: ExperimentPlan) -> list[str]:
+    """Return the directories of the stages, relative to the output directory."""
+    return [plan.directory(stage).relative_to(plan.request.out).as_posix() for stage in plan.stages.values()]
 
 
 def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
@@ -138,10 +151,13 @@ def run_array_job(
     num_finished = 0
     while True:
         plan = make_plan(recipe.load_experiment(name), request)  # measured speeds change it
+        record_plan(_plan_path(plan), _unit_names(plan))
         unfinished = plan.unfinished(list(plan.stages.values()))
         if not unfinished:
             with store.lock(request.out):
-                return _write_outcome(plan, num_finished, started)
+                written = _write_outcome(plan, num_finished, started)
+            _plan_path(plan).unlink(missing_ok=True)
+            return written
         offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
@@ -155,7 +171,7 @@ def run_array_job(
 def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bool:
     """Run a stage unless another job runs it or has finished it; return True if it was run."""
     try:
-        with store.lock(plan.request.stage_folder / _STAGE_LOCKS / stage.id):
+        with locked_unit(plan.request.stage_folder / _STAGE_LOCKS / stage.id):
             if plan.is_finished(stage):
                 return False
             console.info(stage.title)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _LOCK = ".lock"
+_PATIENCE_SECONDS = 0.2  # `is_locked` of another process holds the lock for an instant
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
@@ -69,10 +70,10 @@ def _make_directory(directory: Path) -> None:
 
 
 def _acquire(directory: Path) -> BaseFileLock:
-    """Acquire the lock without waiting; raise `LockedError` if it is held, `BusyError` if there are no locks."""
+    """Acquire the lock; raise `LockedError` if it is held, `BusyError` if there are no locks."""
     from filelock import FileLock, Timeout
 
-    file_lock = FileLock(directory / _LOCK, timeout=0)
+    file_lock = FileLock(directory / _LOCK, timeout=_PATIENCE_SECONDS)
     try:
         with warnings.catch_warnings():
             # Without flock, newer releases of filelock warn and lock by a file, which would outlive a killed process.

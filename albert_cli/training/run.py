@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +20,7 @@ from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.settings import AUTO_KEYS, RESUME_SAFE_KEYS, TrainSettings
+from albert_cli.work_plan import current_command
 
 ResumeMode = Literal["auto", "must", "never"]
 RecipeT = TypeVar("RecipeT")
@@ -161,7 +160,7 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.step = step
     status.total_steps = total_steps
     status.host = socket.gethostname()
-    status.command = shlex.join(["albert", *sys.argv[1:]])
+    status.command = current_command()
     if is_main():
         store.write_json(out / "status.json", asdict(status))
 
