@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import socket
+import sys
 from pathlib import Path
 
+import pytest
+
 from albert_cli import store
-from tests.helpers.command import albert, pretrained
+from albert_cli.work_plan import locked_unit, record_plan
+from albert_cli.work_status import read_status
+from tests.helpers.command import QUICK, albert, pretrained, write_table
 
 
 def write_status(run: Path, **values: object) -> None:
@@ -28,17 +36,58 @@ def test_status_of_runs_names_state_reason_and_command(tmp_path: Path) -> None:
     assert text.endswith("to continue:\n  albert finetune a\n  albert finetune c\n")
 
 
-def test_status_of_a_build_counts_tasks(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
-    files = [tmp_path / f"{n}.txt" for n in range(3)]
-    text = documents_file.read_text(encoding="utf-8")
-    for n, file in enumerate(files):
-        file.write_text(f"{text}\n\nNumber {n}.", encoding="utf-8")
+@pytest.fixture
+def build(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The command of a build of three tasks, as if it were this process's."""
+    sources = []
+    for number in range(3):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(f"{documents_file.read_text(encoding='utf-8')}\n\nNumber {number}.", encoding="utf-8")
+        sources.append(f"{path}@{number + 1}")
+    command = ["data", *sources, "--vocab", tiny_vocabulary, "--out", tmp_path / "out", "--workers", 1]
+    monkeypatch.setattr(sys, "argv", ["albert", *map(str, command), "--task", "0/3"])
+    return command
+
+
+def test_status_of_a_build_names_remaining_tasks_and_the_command(build: list[object], tmp_path: Path) -> None:
+    albert(*build, "--task", "0/3")
+    status = json.loads(albert("status", tmp_path / "out", "--json").out)
+    assert status["counts"] == {"done": 1, "remaining": 2}
+    assert status["commands"] == [shlex.join(["albert", *map(str, build)])]
+    albert(*build)
+    status = json.loads(albert("status", tmp_path / "out", "--json").out)
+    assert (status["counts"], status["commands"]) == ({"done": 1}, [])
+
+
+def test_status_of_a_build_names_machine_and_reason(build: list[object], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    sources = [f"{file}@{n + 1}" for n, file in enumerate(files)]
-    albert("data", *sources, "--vocab", tiny_vocabulary, "--out", out, "--workers", 1, "--task", "0/3")
-    counts = json.loads(albert("status", out, "--json").out)["counts"]
-    assert counts == {"done": 1, "remaining": 2}
-    assert "does what is remaining" in albert("status", out).out
+    with (tmp_path / "2.txt").open("ab") as file:
+        file.write(b"\xff")
+    albert(*build, "--task", "0/3", expect=3)
+    remaining, _ = (unit for unit in read_status(out).units if unit.state == "remaining")
+    with locked_unit(out / ".tasks" / Path(remaining.name).name):
+        text = albert("status", out).out
+    assert f"running      {remaining.name}  on {socket.gethostname()}" in text
+    assert re.search(rf"failed       \S+  on {re.escape(socket.gethostname())}: .*2\.txt.*UTF-8", text), text
+
+
+def test_status_of_an_evaluation_names_remaining_runs(tmp_path: Path, tiny_data: Path) -> None:
+    run = pretrained(tiny_data, tmp_path / "run")
+    call = ["eval", "table", "--checkpoint", run, "--data", write_table(tmp_path / "table"), "--runs", 2, *QUICK]
+    albert(*call, "--out", tmp_path / "out", "--no-baselines", "--task", "1/2")
+    units = {unit.name: unit.state for unit in read_status(tmp_path / "out").units}
+    assert units == {"run-0": "remaining", "run-1": "done"}
+    albert(*call, "--out", tmp_path / "out", "--no-baselines")
+    assert read_status(tmp_path / "out").is_finished
+
+
+def test_status_of_an_experiment_names_stages(tmp_path: Path) -> None:
+    record_plan(tmp_path / ".work-sharing-smoke.json", ["stages/data-1", "stages/pretrain-2", "stages/task-3"])
+    write_status(tmp_path / "stages" / "pretrain-2", state="interrupted")
+    write_status(tmp_path / "stages" / "data-1" / "run-0", state="done")
+    store.write_json(tmp_path / "stages" / "data-1.json", {})
+    states = {unit.name: unit.state for unit in read_status(tmp_path).units}
+    assert states == {"stages/data-1": "done", "stages/pretrain-2": "interrupted", "stages/task-3": "remaining"}
 
 
 def test_status_of_a_finished_run_is_done(tiny_data: Path, tmp_path: Path) -> None:
