@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,9 @@ from albert_cli.data.records import BuildSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
 from tests.helpers.data_directories import contents
+from tests.helpers.programs import ROOT, install, make_environment
 from tests.helpers.processes import free_port
-from tests.helpers.tiny_recipe import RECIPE
 
-ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "recipes" / "cluster"
 
 
@@ -36,23 +34,6 @@ def corpus(tmp_path: Path, documents: list[str]) -> Path:
         # A weight of its own keeps a file apart from the others.
         (folder / f"{number}.txt").write_text("\n\n".join(documents[number * 150 : (number + 1) * 150]))
     return folder
-
-
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    """`albert` is on the path, and nothing of a real scheduler is set."""
-    install(tmp_path, "albert", f'exec "{sys.executable}" -m albert_cli "$@"')
-    install(tmp_path, "torchrun", f'exec "{sys.executable}" -m torch.distributed.run "$@"')
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "JOB_"))}
-    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
-    return {**clean, "PATH": path, "PYTHONPATH": str(ROOT), **more}
-
-
-def install(tmp_path: Path, name: str, script: str) -> None:
-    """A program on the path."""
-    program = tmp_path / "bin" / name
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!/bin/bash\n{script}\n")
-    program.chmod(0o755)
 
 
 def run(command: list[str], env: dict[str, str]) -> str:
@@ -77,11 +58,11 @@ def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     shared |= {"OUT": str(tmp_path / "corpus" / "data"), "SLURM_CPUS_PER_TASK": "1"}
     array = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "1"}
     for job in ("1", "0"):
-        env = environment(tmp_path, **shared, **array, SLURM_ARRAY_TASK_ID=job)
+        env = make_environment(tmp_path, **shared, **array, SLURM_ARRAY_TASK_ID=job)
         assert f"job {job}/2, 2 tasks" in run(["bash", str(CLUSTER / "data.slurm")], env)
     # Repeated alone, a job is still counted from the whole array.
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
-    again = environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
+    again = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
     repeated = run(["bash", str(CLUSTER / "data.slurm")], again)
     assert "job 1/2, 2 tasks" in repeated and "4 of 4 tasks are finished" in repeated
     merged(tmp_path, sources, tiny_vocabulary, again)
@@ -112,16 +93,16 @@ def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None
     workers = command.index("--workers") + 1
     command[workers] = "1"
     for index in ("0", "1"):
-        said = run(command, environment(tmp_path, **env | {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}))
+        said = run(command, make_environment(tmp_path, **env | {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}))
         assert f"job {index}/2" in said
-    merged(tmp_path, [str(corpus)], tiny_vocabulary, environment(tmp_path))
+    merged(tmp_path, [str(corpus)], tiny_vocabulary, make_environment(tmp_path))
 
 
 # ---------------------------------------------------------------- pretraining
 
 # What SLURM does, on this one machine: a step runs its command once a node, and a signal to the step reaches each.
 SRUN = """
-shift  # --kill-on-bad-exit=0
+shift 2  # --ntasks=2 --kill-on-bad-exit=0
 for node in $(seq "$SLURM_NNODES"); do "$@" & nodes+=($!); done
 trap 'kill -USR1 "${nodes[@]}"; signalled=yes' USR1
 for node in "${nodes[@]}"; do
@@ -164,7 +145,7 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
     settings = {"RECIPE": str(folder / "tiny.toml"), "DATA": str(data), "OUT": str(folder / "run")}
     settings |= {"PROCESSES": "1", "PORT": free_port(), "OMP_NUM_THREADS": "1", "CALLS": str(folder / "calls")}
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost"}
-    return environment(folder, **settings, **slurm)
+    return make_environment(folder, **settings, **slurm)
 
 
 def test_slurm_saves_before_the_time_limit_and_is_queued_again(stopped: Path, tiny_data: Path) -> None:
@@ -203,7 +184,7 @@ def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
         assert path in line
         line = line.replace(path, replaced)
     before = status(stopped / "run")["step"]
-    env = environment(stopped, OMP_NUM_THREADS="1")
+    env = make_environment(stopped, OMP_NUM_THREADS="1")
     env["JOB_COMPLETION_INDEX"] = "0"
     done = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
