@@ -19,8 +19,9 @@ from albert_cli.data.records import BuildSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
 from tests.helpers.data_directories import contents
-from tests.helpers.programs import ROOT, install, make_environment
 from tests.helpers.processes import free_port
+from tests.helpers.programs import ROOT, install, make_environment
+from tests.helpers.tiny_recipe import RECIPE
 
 CLUSTER = ROOT / "recipes" / "cluster"
 

@@ -211,7 +211,7 @@ def _prepare_available_tasks(
 def _train_share(
     request: TaskRequest, array_job: ArrayJob, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> None:
-    """Fine-tune an array job's share of all tasks; raise `ArrayShareDone` if runs of other jobs are unfinished then.
+    """Fine-tune an array job's share of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished then.
 
     Before its share of the tasks that start from MNLI's best run, a job completes the runs of MNLI: it fine-tunes those
     that no job fine-tunes, and waits for the others. So one submission of the array is enough.

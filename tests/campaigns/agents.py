@@ -18,7 +18,8 @@ from pathlib import Path
 
 from albert_cli.console import format_table
 from tests.cluster.agents import LOSSES, Loss, Nodes, survive
-from tests.conftest import RECIPE, SYLLABLES
+from tests.conftest import SYLLABLES
+from tests.helpers.tiny_recipe import RECIPE
 
 STEPS = 1000
 KILL_AFTER_STEP = 200

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from albert_cli import store
-from tests.processes import free_port
+from tests.helpers.processes import free_port
 
 # A second instead of five between signs of life, and five seconds instead of thirty for nodes that join late.
 _RENDEZVOUS = "keep_alive_interval=1,last_call_timeout=5"

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.processes import free_port
+from tests.helpers.processes import free_port
 
 NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")  # addresses of the loopback: no name service knows n1
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")

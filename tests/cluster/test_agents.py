@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.agents import LOSSES, Loss, Nodes, survive
 from tests.helpers.command import albert
-from tests.conftest import RECIPE
+from tests.helpers.tiny_recipe import RECIPE
 
 STEPS = 400
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find workers in")

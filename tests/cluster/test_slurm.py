@@ -10,13 +10,13 @@ import pytest
 
 from albert_cli import store
 from tests.cluster.slurm import NODES, Slurm, missing_programs, run_slurm
-from tests.command import albert
-from tests.conftest import RECIPE
+from tests.helpers.command import albert
 from tests.helpers.data_directories import contents
+from tests.helpers.processes import free_port
 from tests.helpers.programs import ROOT, make_environment
 from tests.helpers.task_fixtures import encoder, inference
 from tests.helpers.task_runs import QUICK
-from tests.processes import free_port
+from tests.helpers.tiny_recipe import RECIPE
 
 __all__ = ["encoder", "inference"]
 RECIPES = ROOT / "recipes" / "cluster"

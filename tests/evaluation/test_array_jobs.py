@@ -10,8 +10,8 @@ import pytest
 from albert_cli import store
 from albert_cli.evaluation import parallel
 from tests.helpers.command import QUICK, albert, pretrained, write_table
-from tests.helpers.task_runs import QUICK as TASK_SETTINGS
 from tests.helpers.processes import start
+from tests.helpers.task_runs import QUICK as TASK_SETTINGS
 
 
 @pytest.fixture(scope="module")
