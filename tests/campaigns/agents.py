@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from albert_cli.console import format_table
+from tests.campaigns.world import SYLLABLES
 from tests.cluster.agents import LOSSES, Loss, Nodes, survive
-from tests.conftest import SYLLABLES
 from tests.helpers.tiny_recipe import RECIPE
 
 STEPS = 1000
