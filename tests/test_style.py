@@ -139,7 +139,7 @@ def test_test_modules_do_not_import_each_other() -> None:
 
 
 def test_helpers_of_tests_have_their_folders() -> None:
-    folders = ("helpers", "campaigns")
+    folders = ("helpers", "campaigns", "cluster")
     names = [path.relative_to(ROOT / "tests") for path in TESTS]
     modules = [name for name in names if not name.name.startswith("test_") and name.parts[0] not in folders]
     assert [name for name in modules if name.name not in ("__init__.py", "conftest.py")] == []
