@@ -10,6 +10,11 @@ def format_percent(score: float | None) -> str:
     return "" if score is None else f"{100 * score:.1f}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2,000 rows"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def join_words(words: Sequence[str]) -> str:
     """Join words as a sentence lists them: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

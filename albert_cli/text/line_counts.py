@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from albert_cli.formatting import count_of
+
 
 @dataclass(frozen=True)
 class LineCounts:
@@ -22,9 +24,9 @@ class LineCounts:
         """Return a line for each count that is not zero."""
         lines = []
         if self.too_long:
-            lines.append(f"{self.too_long:,} long lines left out")
+            lines.append(f"{count_of(self.too_long, 'long line')} left out")
         if self.replaced:
-            lines.append(f"{self.replaced:,} lines with invalid bytes or characters, which were replaced")
+            lines.append(f"invalid bytes or characters replaced in {count_of(self.replaced, 'line')}")
         if self.without_text:
-            lines.append(f"{self.without_text:,} rows without text left out")
+            lines.append(f"{count_of(self.without_text, 'row')} without text left out")
         return lines

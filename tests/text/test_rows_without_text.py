@@ -104,8 +104,8 @@ def test_replaced_and_long_lines_are_counted(tmp_path: Path) -> None:
     assert texts == ["caf\ufffd", "fine", "ab"]
     assert counts == LineCounts(too_long=1, replaced=2)
     assert counts.format() == [
-        "1 long lines left out",
-        "2 lines with invalid bytes or characters, which were replaced",
+        "1 long line left out",
+        "invalid bytes or characters replaced in 2 lines",
     ]
 
 

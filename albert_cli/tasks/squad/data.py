@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, field_validator
 
 from albert_cli import console
 from albert_cli.errors import InputError
+from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_lines, read_text, validate_as
 from albert_cli.tasks.holdout import hold_out_dev
@@ -248,10 +249,10 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
         elif located or not answers:
             repaired.append(replace(question, answers=located))
     if moved:
-        console.info(f"{origin}: {moved:,} answers are not at their answer_start; using the nearest occurrence")
+        console.info(f"{origin}: {count_of(moved, 'answer')} not at its answer_start; using the nearest occurrence")
     if missing:
         left_out = ", left out" if is_train else ""
-        console.warn(f"{origin}: {missing:,} answers do not occur in their contexts{left_out}")
+        console.warn(f"{origin}: {count_of(missing, 'answer')} not found in the context{left_out}")
     if not repaired:
         message = f"{origin}: no training question has an answer in its context"
         raise InputError(message, "check that this is the right file")
