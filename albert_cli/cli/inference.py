@@ -9,7 +9,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, verb
-from albert_cli.cli.options import AsJson, BadBytes, Debug, Device, Quiet, check_output_file
+from albert_cli.cli.options import AsJson, BadBytes, Debug, Device, Overrides, Quiet, TaskData, check_output_file
 from albert_cli.errors import ConfigError
 
 InputFile = Annotated[
@@ -22,6 +22,11 @@ InputFile = Annotated[
 ]
 PrecisionName = Annotated[
     Literal["auto", "fp32", "bf16"], typer.Option(help="Precision of matmuls; auto measures which is faster here.")
+]
+
+NullThreshold = Annotated[
+    float | None,
+    typer.Option(help="Leave a question unanswered if its null odds exceed this value (SQuAD 2.0 models)."),
 ]
 
 
@@ -44,10 +49,7 @@ def predict(
             "--out", "-o", help="File to write: .jsonl, .csv, .tsv or .parquet. Default: JSON lines on stdout."
         ),
     ] = None,
-    null_threshold: Annotated[
-        float | None,
-        typer.Option(help="Leave a question unanswered if its null odds exceed this value (SQuAD 2.0 models)."),
-    ] = None,
+    null_threshold: NullThreshold = None,
     on_bad_bytes: BadBytes = "refuse",
     precision: PrecisionName = "auto",
     device: Device = "auto",
@@ -149,18 +151,32 @@ def convert(
 def export(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="Texts to compare outputs on, one per line; pairs with a tab.")
+    data: TaskData = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task whose dev set in --data is scored. Default: the one of the model's fine-tuning."),
     ] = None,
+    input_file: Annotated[
+        str | None,
+        typer.Option("--input", help="Inputs to compare outputs on without scores, in a file as for `albert predict`."),
+    ] = None,
+    null_threshold: NullThreshold = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Write a checkpoint as ONNX in fp32 and int8 for onnxruntime, Optimum and transformers.js.
 
-    Example: albert export mrpc --out mrpc-onnx
+    Example: albert export mrpc --data glue --out mrpc-onnx
     """
+    if data is not None and input_file is not None:
+        raise ConfigError("--data and --input are both set", "use one of them: the outputs are compared once")
+    if data is None and (task is not None or overrides):
+        raise ConfigError("--task and --set need --data", "name the folder with the task's files")
     from albert_cli.inference import export as verb_module
+    from albert_cli.inference.export_source import ExportRequest
 
-    result = verb_module.export(checkpoint, out, input_file)
+    request = ExportRequest(checkpoint, data, task, input_file, null_threshold, tuple(overrides or ()))
+    result = verb_module.export(request, out)
     console.print_result(result.to_json(), verb_module.format_export(result))

@@ -45,7 +45,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
             f"{checkpoint}: the vocabulary has {vocabulary.size} tokens, the model {source.config.vocab_size}",
             "use a tokenizer and weights that belong together",
         )
-    architecture = source.architecture or _infer_architecture(source.tensors)
+    architecture = source.architecture or infer_architecture(source.tensors)
     labels = source.output_names if source.is_multi_label else source.labels
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
@@ -105,7 +105,7 @@ def _required_names(source: hub.Checkpoint) -> list[str]:
     return names
 
 
-def _infer_architecture(tensors: Mapping[str, Tensor]) -> str:
+def infer_architecture(tensors: Mapping[str, Tensor]) -> str:
     """Return the class of a checkpoint's heads by their parameters."""
     if "masked.bias" in tensors:
         return "ForPreTraining" if "order.weight" in tensors else "ForMaskedLM"

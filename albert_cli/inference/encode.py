@@ -34,7 +34,7 @@ from albert_cli.training.device import autocast
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
-_TEXTS = Classification(name="", title="", metrics=(), inputs=0)  # reads one text or two, as a classifier does
+TEXTS = Classification(name="", title="", metrics=(), inputs=0)  # reads one text or two, as a classifier does
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def encode_file(
     count = 0
     truncated = 0
     longest = 0
-    reader = InputReader(as_any_tasks({"": _TEXTS})[""], _TEXTS.example, None, on_bad_bytes)
+    reader = InputReader(as_any_tasks({"": TEXTS})[""], TEXTS.example, None, on_bad_bytes)
     with ExitStack() as stack:
         stream = None
         if out is not None and not is_tensor:
@@ -145,7 +145,7 @@ def _encode_rows(
     chunks: Iterator[list[InputRow[TextExample]]], vocabulary: Vocabulary, length: int
 ) -> Iterator[tuple[list[InputRow[TextExample]], PairFeatures]]:
     for rows in chunks:
-        yield rows, _TEXTS.encode([row.example for row in rows], vocabulary, length)
+        yield rows, TEXTS.encode([row.example for row in rows], vocabulary, length)
 
 
 def _format_vectors(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> Iterator[str]:

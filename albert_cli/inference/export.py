@@ -6,242 +6,263 @@ The layout is the one that onnxruntime, Optimum and transformers.js read: `onnx/
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model import hub
-from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, MultipleChoice, PretrainingModel
-from albert_cli.model.hf_config import CUSTOM_HEADS
-from albert_cli.model.padded import INPUT_NAMES, PaddedModel
-from albert_cli.tasks.registry import task_from_checkpoint
-from albert_cli.text.vocabulary import Vocabulary
-
-_OPSET: Final = 17
-_TOLERANCE: Final = 1e-3  # of logits in fp32; a larger difference means that the export is wrong
-_BATCH: Final = 16  # texts
-_SAMPLE_CHOICES: Final = 4  # options of a multiple-choice question
-_MAX_LENGTH: Final = 128  # tokens of a compared text
-_SAMPLE: Final = (
-    "A short text.",
-    "The second sentence is somewhat longer than the first, so that a batch needs padding.",
-    "One more.",
-    "Numbers such as 2,011 and punctuation - of several kinds! - are compared too.",
+from albert_cli.inference.export_source import (
+    ExportRequest,
+    ExportSource,
+    describe_head,
+    open_source,
+    output_labels,
 )
-Arrays = dict[str, NDArray[np.int64]]
+from albert_cli.inference.onnx_files import FULL, QUANTIZED, require_onnx, write_onnx
+from albert_cli.inference.runtimes import (
+    CPU,
+    OnnxRuntime,
+    Outputs,
+    ReplayedModel,
+    Runtime,
+    TorchRuntime,
+    equal_decisions,
+    iter_batches,
+    largest_value,
+    max_difference,
+    pad_batch,
+)
+from albert_cli.model.config import CUSTOM_MODEL_TYPE
+from albert_cli.model.heads import MultipleChoice
+from albert_cli.model.padded import PaddedModel
+from albert_cli.model.weight_files import find_weight_files
+from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask
+
+TORCH: Final = "torch, fp32"
+_TOLERANCE: Final = 1e-3  # of the largest output in fp32; a larger difference means that the export is wrong
+_LANGUAGE_MODEL_TOKENS: Final = 1024  # of a batch whose outputs are logits over the vocabulary
 
 
 @dataclass(frozen=True)
-class ExportedFile:
-    """One ONNX file compared with the model: the largest difference of outputs, and the fraction of equal decisions."""
+class RuntimeReport:
+    """A runtime's figures on the compared inputs.
 
-    path: str
+    `max_difference` is the largest difference from torch of any output. `equal_predictions` is the fraction of equal
+    answers; None for a model without answers, or whose answers are numbers. `scores` are those of the dev split.
+    """
+
+    name: str
     bytes: int
+    inputs_per_second: float
     max_difference: float
-    equal_decisions: float
-    texts_per_second: float
+    equal_predictions: float | None
+    scores: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The result of an export, as `--json` prints it."""
+    """The result of an export, as `--json` prints it; `compared_on` names the source of the compared inputs."""
 
     out: str
-    texts: int
-    torch_texts_per_second: float
-    files: list[ExportedFile]
+    compared_on: str
+    inputs: int
+    labels: Sequence[str]
+    null_threshold: float | None
+    best_null_threshold: float | None
+    metrics: Sequence[str]
+    torch: RuntimeReport
+    files: Sequence[RuntimeReport]
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
         return asdict(self)
 
 
-def export(checkpoint: str, out: Path, input_file: Path | None = None) -> ExportResult:
-    """Export a checkpoint to the new directory `out`, and compare it on the lines of `input_file` or on a sample.
+def export(request: ExportRequest, out: Path) -> ExportResult:
+    """Export a checkpoint to the new directory `out`, and compare it on the task's dev split, a file or a sample.
 
     Raises `ConfigError` without the extra `onnx` or if `out` exists, `CheckpointError` for a head or an attention that
-    ONNX runtimes do not have, or if the outputs differ.
+    other runtimes do not have, or if the outputs differ.
     """
-    _require_onnx()
+    require_onnx()
     if out.exists():
         raise ConfigError(f"{out}: exists already", "choose another --out")
-    source = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
-    if source.config.is_sparse:
-        raise CheckpointError(f"{source.directory}: has sparse attention, which is not exported")
-    vocabulary = hub.load_vocabulary(source)
-    padded = PaddedModel(_load_model(source)).eval()
-    texts = list(_SAMPLE) if input_file is None else _read_lines(input_file)
-    choices = _SAMPLE_CHOICES if isinstance(padded.model, MultipleChoice) else 0
-    batches = [_encode(texts[i : i + _BATCH], vocabulary, source, choices) for i in range(0, len(texts), _BATCH)]
+    source = open_source(request)
+    if source.checkpoint.type == CUSTOM_MODEL_TYPE:
+        console.warn(
+            f"{source.checkpoint.directory}: has a shape that Hugging Face lacks; onnxruntime runs the exported model, "
+            "but Optimum and transformers.js do not load it"
+        )
+    padded = PaddedModel(source.model).eval()
     with store.commit_directory(out, "export") as staging:
-        (staging / "onnx").mkdir()
-        _write_onnx(padded, staging / "onnx" / "model.onnx", batches[0])
-        _quantize(staging / "onnx" / "model.onnx", staging / "onnx" / "model_quantized.onnx")
-        store.write_bytes(staging / "config.json", store.read_bytes(source.directory / "config.json"))
-        vocabulary.copy_to(staging, source.config.max_position_embeddings)
-        expected, torch_speed = _run_torch(padded, batches, len(texts))
-        files = [
-            _compare(staging, f"onnx/{name}", expected, batches, len(texts))
-            for name in ("model.onnx", "model_quantized.onnx")
-        ]
-        if files[0].max_difference > _TOLERANCE:
-            raise CheckpointError(f"{source.directory}: ONNX outputs differ by {files[0].max_difference:.3g}")
-    return ExportResult(str(out), len(texts), torch_speed, files)
+        first_batch = next(iter_batches(source.features, _LANGUAGE_MODEL_TOKENS))
+        write_onnx(padded, staging, pad_batch(first_batch, _choices(source)))
+        store.write_json(staging / "config.json", describe_head(source))
+        source.vocabulary.copy_to(staging, source.checkpoint.max_length)
+        runtimes: dict[str, Runtime] = {TORCH: TorchRuntime(padded)}
+        runtimes |= {name: OnnxRuntime(staging / name) for name in (FULL, QUANTIZED)}
+        comparison = _compare(source, padded, runtimes)
+        sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
+        sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
+        difference = comparison.differences[FULL]
+        if difference > _TOLERANCE * max(1.0, comparison.largest_value):
+            raise CheckpointError(f"{source.checkpoint.directory}: ONNX outputs differ from torch by {difference:.3g}")
+    return _summarize(source, out, runtimes, comparison, sizes)
 
 
-def _require_onnx() -> None:
-    """Raise `ConfigError` unless the extra `onnx` is installed."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        raise ConfigError("exporting needs onnx and onnxruntime", "pip install 'albert-cli[onnx]'") from None
-
-
-def _load_model(source: hub.Checkpoint) -> nn.Module:
-    """Load a checkpoint with its head."""
-    if source.architecture in CUSTOM_HEADS:
-        raise CheckpointError(f"{source.directory}: has a head for answer beams, which is not exported")
-    model: nn.Module
-    if source.architecture == "ForPreTraining":
-        model = PretrainingModel(source.config)
-    elif source.architecture == "ForMaskedLM":
-        model = MaskedLanguageModel(source.config)
-    elif source.architecture in (None, "Model"):
-        model = BareEncoder(source.config, pooler="encoder.pooler.weight" in source.tensors)
-    else:
-        return task_from_checkpoint(source).load(source)
-    hub.load_weights(model, source, hub.LoadPolicy.HEADS)
-    return model
-
-
-def _read_lines(path: Path) -> list[str]:
-    lines = [line for line in store.read_bytes(path).decode("utf-8", "replace").splitlines() if line]
-    if not lines:
-        raise ConfigError(f"{path}: has no lines", "name a file with one text per line")
-    return lines
-
-
-def _encode(texts: Sequence[str], vocabulary: Vocabulary, source: hub.Checkpoint, choices: int) -> Arrays:
-    """Return padded inputs; a tab separates the two texts of a pair, and each text is repeated for every choice."""
-    limit = min(_MAX_LENGTH, source.config.max_position_embeddings)
-    rows = []
-    for text in texts:
-        first, tab, second = text.partition("\t")
-        ids = [vocabulary.cls_id, *vocabulary.encode(first)[: limit // 2 - 2], vocabulary.sep_id]
-        segments = [0] * len(ids)
-        if tab:
-            ids += [*vocabulary.encode(second)[: limit // 2 - 1], vocabulary.sep_id]
-            segments += [1] * (len(ids) - len(segments))
-        rows.append((ids, segments))
-    width = max(len(ids) for ids, _ in rows)
-    arrays = {name: np.zeros((len(rows), width), np.int64) for name in INPUT_NAMES}
-    arrays["input_ids"][:] = vocabulary.pad_id
-    for number, (ids, segments) in enumerate(rows):
-        arrays["input_ids"][number, : len(ids)] = ids
-        arrays["attention_mask"][number, : len(ids)] = 1
-        arrays["token_type_ids"][number, : len(ids)] = segments
-    if choices:
-        return {name: np.repeat(array[:, None], choices, axis=1) for name, array in arrays.items()}
-    return arrays
-
-
-# ---------------------------------------------------------------- writing
-
-
-def _write_onnx(padded: PaddedModel, path: Path, batch: Arrays) -> None:
-    """Trace the model; the number of texts and their length stay dynamic."""
-    inputs = tuple(torch.from_numpy(batch[name]) for name in INPUT_NAMES)
-    axes = {0: "batch", 1: "sequence"}
-    if inputs[0].ndim == 3:
-        axes = {0: "batch", 1: "choices", 2: "sequence"}
-    dynamic = dict.fromkeys(INPUT_NAMES, axes)
-    with torch.no_grad():
-        outputs = padded(*inputs)
-    for name, output in zip(padded.output_names, outputs, strict=True):
-        has_positions = output.ndim > 1 and output.shape[1] == inputs[0].shape[-1]
-        dynamic[name] = {0: "batch", 1: "sequence"} if has_positions else {0: "batch"}
-    torch.onnx.export(
-        padded,
-        inputs,
-        str(path),
-        input_names=list(INPUT_NAMES),
-        output_names=list(padded.output_names),
-        dynamic_axes=dynamic,
-        opset_version=_OPSET,
-        dynamo=False,
-    )
-
-
-def _quantize(source: Path, target: Path) -> None:
-    """Write the model with int8 weights; activations are quantized at run time."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    quantize_dynamic(str(source), str(target), weight_type=QuantType.QInt8)
+def _choices(source: ExportSource) -> int:
+    """Return the number of sequences of a multiple-choice question, 0 for other models."""
+    return source.features.group if isinstance(source.model, MultipleChoice) else 0
 
 
 # ---------------------------------------------------------------- comparing
 
 
-def _run_torch(padded: PaddedModel, batches: Iterable[Arrays], texts: int) -> tuple[list[list[NDArray[Any]]], float]:
-    """Return the model's outputs for every batch, and texts per second."""
-    start = time.perf_counter()
-    with torch.inference_mode():
-        outputs = [
-            [output.numpy() for output in padded(*(torch.from_numpy(batch[name]) for name in INPUT_NAMES))]
-            for batch in batches
-        ]
-    return outputs, round(texts / (time.perf_counter() - start), 1)
+@dataclass
+class _Comparison:
+    """The outputs of all runtimes on all batches, compared with those of torch.
+
+    `decisions` are True where a decision of a model without a task is equal. `outputs` are batch by batch, and only
+    retained for tasks.
+    """
+
+    differences: dict[str, float]
+    largest_value: float = 0.0
+    decisions: dict[str, list[bool]] = field(default_factory=dict)
+    outputs: dict[str, list[Outputs]] = field(default_factory=dict)
 
 
-def _compare(
-    folder: Path, name: str, expected: Sequence[Sequence[NDArray[Any]]], batches: Sequence[Arrays], texts: int
-) -> ExportedFile:
-    """Run an ONNX file on the batches and compare its outputs at all positions that are no padding."""
-    import onnxruntime
+def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, Runtime]) -> _Comparison:
+    """Run every runtime on every batch, alternating, so that all are measured under the same conditions."""
+    comparison = _Comparison(
+        differences=dict.fromkeys(runtimes, 0.0),
+        decisions={name: [] for name in runtimes},
+        outputs={name: [] for name in runtimes},
+    )
+    # Task.predict, which takes the outputs batch by batch, has batches of this size.
+    tokens_per_batch = _LANGUAGE_MODEL_TOKENS if source.task is None else EVALUATION_TOKENS
+    for number, tokens in enumerate(iter_batches(source.features, tokens_per_batch)):
+        inputs = pad_batch(tokens, _choices(source))
+        mask = inputs["attention_mask"]
+        if number == 0:
+            for runtime in runtimes.values():
+                runtime.warm_up(inputs)
+        expected: Outputs = {}
+        for name, runtime in runtimes.items():
+            outputs = runtime(inputs)
+            expected = expected or outputs
+            difference = max_difference(outputs, expected, padded.outputs, mask)
+            comparison.differences[name] = max(comparison.differences[name], difference)
+            if source.task is None:
+                comparison.decisions[name] += equal_decisions(outputs, expected, padded.outputs, mask).tolist()
+            else:
+                comparison.outputs[name].append(outputs)
+        comparison.largest_value = max(comparison.largest_value, largest_value(expected))
+    return comparison
 
-    session = onnxruntime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
-    difference = 0.0
-    equal = 0
-    decisions = 0
-    seconds = 0.0
-    for batch, wanted in zip(batches, expected, strict=True):
-        start = time.perf_counter()
-        outputs = session.run(None, batch)
-        seconds += time.perf_counter() - start
-        mask = batch["attention_mask"].astype(bool)
-        for output, reference in zip(outputs, wanted, strict=True):
-            if reference.shape[: mask.ndim] == mask.shape:
-                output = output[mask]
-                reference = reference[mask]
-            difference = max(difference, float(np.abs(output - reference).max()))
-            same = output.argmax(-1) == reference.argmax(-1)
-            equal += int(np.sum(same))
-            decisions += int(np.size(same))
-    return ExportedFile(
-        path=name,
-        bytes=(folder / name).stat().st_size,
-        max_difference=difference,
-        equal_decisions=round(equal / max(decisions, 1), 6),
-        texts_per_second=round(texts / seconds, 1),
+
+def _summarize(
+    source: ExportSource,
+    out: Path,
+    runtimes: Mapping[str, Runtime],
+    comparison: _Comparison,
+    sizes: Mapping[str, int],
+) -> ExportResult:
+    """Compute scores and equal answers, and collect the figures of every runtime."""
+    scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
+    best_threshold = None
+    equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
+    task = source.task
+    if task is not None:
+        padded = PaddedModel(source.model)
+        outputs = {
+            name: task.predict(ReplayedModel(batches, padded), source.features, CPU)
+            for name, batches in comparison.outputs.items()
+        }
+        answers = {name: _answers(task, source.examples, task_outputs) for name, task_outputs in outputs.items()}
+        for name, values in answers.items():
+            pairs = zip(values, answers[TORCH], strict=True)
+            equal[name] = _fraction([answer == reference for answer, reference in pairs])
+        if source.has_scores:
+            for name, task_outputs in outputs.items():
+                metrics = task.compute_metrics(task_outputs, source.features, source.examples)
+                scores[name] = {metric: metrics[metric] for metric in task.metrics if metric in metrics}
+                if name == TORCH:
+                    best_threshold = metrics.get("best_threshold")
+    reports = {
+        name: RuntimeReport(
+            name=name,
+            bytes=sizes[name],
+            inputs_per_second=round(len(source.examples) / runtime.seconds, 1),
+            max_difference=comparison.differences[name],
+            equal_predictions=equal[name],
+            scores=scores[name],
+        )
+        for name, runtime in runtimes.items()
+    }
+    return ExportResult(
+        out=str(out),
+        compared_on=source.origin,
+        inputs=len(source.examples),
+        labels=output_labels(source),
+        null_threshold=None if task is None else task.null_threshold,
+        best_null_threshold=best_threshold,
+        metrics=list(task.published or task.metrics[:1]) if task is not None and source.has_scores else [],
+        torch=reports[TORCH],
+        files=[reports[FULL], reports[QUANTIZED]],
     )
 
 
+def _fraction(values: Sequence[bool]) -> float | None:
+    return round(float(np.mean(values)), 6) if values else None
+
+
+def _answers(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
+    """Return the predictions without their scores; empty for predictions that are numbers."""
+    answers = [json.loads(line)["prediction"] for line in task.format_predictions(examples, outputs, scored=False)]
+    if any(isinstance(answer, float) for answer in answers):
+        return []
+    return [_without_scores(answer) for answer in answers]
+
+
+def _without_scores(answer: Any) -> object:
+    """Return an answer without the scores of entities."""
+    if not isinstance(answer, list):
+        return answer
+    return [{**part, "score": None} if isinstance(part, dict) else part for part in answer]
+
+
+# ---------------------------------------------------------------- printing
+
+
 def format_export(result: ExportResult) -> str:
-    """Format the comparison as a table."""
-    rows = [("torch, fp32", "", "", "", f"{result.torch_texts_per_second:,.0f}")]
-    for file in result.files:
-        size = f"{file.bytes / 1e6:.1f} MB"
-        cells = (file.path, size, f"{file.max_difference:.2g}", f"{file.equal_decisions:.2%}")
-        rows.append((*cells, f"{file.texts_per_second:,.0f}"))
-    headers = (f"{result.out}, {result.texts} texts", "size", "largest difference", "equal decisions", "texts/s")
-    return console.format_table(headers, rows)
+    """Format the comparison as a table, with the labels and the null threshold."""
+    rows = []
+    for report in (result.torch, *result.files):
+        equal = "" if report.equal_predictions is None else f"{report.equal_predictions:.2%}"
+        rows.append(
+            (
+                report.name,
+                f"{report.bytes / 1e6:.1f} MB",
+                f"{report.inputs_per_second:,.0f}",
+                *(f"{100 * report.scores[name]:.1f}" for name in result.metrics),
+                f"{report.max_difference:.2g}" if report is not result.torch else "",
+                equal if report is not result.torch else "",
+            )
+        )
+    title = f"{result.out}, {result.inputs:,} of {result.compared_on}"
+    headers = (title, "size", "inputs/s", *result.metrics, "largest difference", "equal predictions")
+    lines = [console.format_table(headers, rows)]
+    if result.labels:
+        lines.append(f"labels: {', '.join(result.labels)}")
+    if result.null_threshold is not None:
+        best = ""
+        if result.best_null_threshold is not None:
+            best = f"; the best on {result.compared_on} is {result.best_null_threshold:g}"
+        lines.append(f"null threshold: {result.null_threshold:g}{best}")
+    return "\n".join(lines)

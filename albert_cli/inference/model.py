@@ -25,13 +25,6 @@ class InferenceCheckpoint:
     device: torch.device
     precision: str
 
-    @property
-    def max_length(self) -> int:
-        """The tokens at which inputs are truncated: as in fine-tuning, else the model's positions."""
-        positions = self.checkpoint.config.max_position_embeddings
-        finetuned = self.checkpoint.finetuned_task
-        return positions if finetuned is None else min(positions, finetuned.max_seq_length)
-
 
 def open_for_inference(name: str, device: str, precision: Precision = "auto") -> InferenceCheckpoint:
     """Read a checkpoint and choose device and precision; prints the precision and a warning if memory may not suffice.

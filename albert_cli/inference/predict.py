@@ -75,7 +75,7 @@ class Predictor:
             for examples in self.task.split_encodable([row.example for row in chunk]):
                 rows = chunk[start : start + len(examples)]
                 start += len(examples)
-                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.max_length))
+                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.checkpoint.max_length))
 
     def predict(self, encoded: EncodedRows) -> list[dict[str, Any]]:
         """Return the prediction of each row, as its JSON line."""
@@ -121,12 +121,13 @@ def predict_file(
     predictor = load_predictor(checkpoint, device, precision, null_threshold)
     started = time.monotonic()
     task = predictor.task
+    finetuned = predictor.opened.checkpoint.finetuned_task
     is_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
     count = 0
     truncated = 0
     longest = 0
     with open_prediction_writer(out) as write:
-        for encoded in run_ahead(predictor.encode_rows(_read_chunks(predictor, input_file, on_bad_bytes))):
+        for encoded in run_ahead(predictor.encode_rows(read_rows(task, finetuned, input_file, on_bad_bytes))):
             predictions = predictor.predict(encoded)
             rows = []
             for row, prediction in zip(encoded.rows, predictions, strict=True):
@@ -139,9 +140,8 @@ def predict_file(
             truncated += encoded.features.truncated
             longest = max(longest, encoded.longest)
     seconds = time.monotonic() - started
-    print_lengths(
-        count, truncated, longest, predictor.opened.max_length, task.describe_truncation(predictor.opened.max_length)
-    )
+    limit = predictor.opened.checkpoint.max_length
+    print_lengths(count, truncated, longest, limit, task.describe_truncation(limit))
     return InferenceSummary(
         out=None if out is None else str(out),
         lines=count,
@@ -153,16 +153,20 @@ def predict_file(
     )
 
 
-def _read_chunks(predictor: Predictor, input_file: str, on_bad_bytes: OnBadBytes) -> Iterator[list[InputRow[Any]]]:
-    """Yield the rows of an input; a .json file is a document in the task's own layout."""
-    task = predictor.task
+def read_rows(
+    task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
+) -> Iterator[list[InputRow[Any]]]:
+    """Yield the rows of an input, some at a time; a .json file is a document in the task's own layout.
+
+    finetuned: the task of the checkpoint's fine-tuning, whose column names the input may have.
+    """
     if input_file.lower().endswith(".json"):
         document = task.examples_of_document(Path(input_file))
         if document is not None:
             for start in range(0, len(document), CHUNK_LINES):
                 yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
             return
-    reader = InputReader(task, task.example, predictor.opened.checkpoint.finetuned_task, on_bad_bytes)
+    reader = InputReader(task, task.example, finetuned, on_bad_bytes)
     yield from reader.read_chunks(input_file)
 
 

@@ -130,6 +130,13 @@ class Checkpoint:
                 return FinetunedTask(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
         return None
 
+    @property
+    def max_length(self) -> int:
+        """The tokens at which inputs are truncated: as in fine-tuning, else the model's positions."""
+        positions = self.config.max_position_embeddings
+        finetuned = self.finetuned_task
+        return positions if finetuned is None else min(positions, finetuned.max_seq_length)
+
 
 def find_checkpoint(name: str) -> Path:
     """Return the directory of a checkpoint name: a model directory, a run (its newest step), or a Hub id.

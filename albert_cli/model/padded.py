@@ -6,7 +6,8 @@ Shapes: N sequences, S positions, H hidden, A heads of width d, V vocabulary, C 
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Mapping
+from typing import Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,25 +22,33 @@ from albert_cli.model.heads import (
     PretrainingModel,
     QuestionAnswering,
     SequenceClassifier,
+    TokenClassifier,
 )
 
-INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
+Axes = dict[int, str]  # the names of an array's axes of dynamic size
+_TEXTS: Final[Axes] = {0: "batch"}
+_TOKENS: Final[Axes] = {0: "batch", 1: "sequence"}
 
 
 class PaddedModel(nn.Module):
     """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
 
-    `output_names` are the names that Hugging Face's classes use. For multiple choice the inputs are [N, C, S].
+    `input_axes` are the axes of every input, `outputs` those of each output by Hugging Face's name for it. For multiple
+    choice the inputs are [N, C, S].
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.encoder = cast(Encoder, model.encoder)
-        self.output_names = _output_names(model)
+        self.input_axes: Axes = _TOKENS
+        if isinstance(model, MultipleChoice):
+            self.input_axes = {0: "batch", 1: "choices", 2: "sequence"}
+        self.outputs = _output_axes(model)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs that `output_names` lists."""
+        """Return the outputs in the order of `outputs`."""
         model = self.model
         if isinstance(model, MultipleChoice):
             flat = (x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
@@ -48,6 +57,8 @@ class PaddedModel(nn.Module):
         states_NSH = self._encode(input_ids, attention_mask, token_type_ids)
         if isinstance(model, SequenceClassifier):
             return (model.classifier(self._pooled(states_NSH)),)
+        if isinstance(model, TokenClassifier):
+            return (model.classifier(states_NSH),)
         if isinstance(model, QuestionAnswering):
             start_NS, end_NS = model.span(states_NSH).unbind(-1)
             return start_NS, end_NS
@@ -92,11 +103,19 @@ class PaddedModel(nn.Module):
         return context.transpose(1, 2).flatten(2)
 
 
-def _output_names(model: nn.Module) -> tuple[str, ...]:
+def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
+    """Return the dynamic axes of each output by its name."""
+    if isinstance(model, MultipleChoice):
+        return {"logits": {0: "batch", 1: "choices"}}
+    if isinstance(model, SequenceClassifier):
+        return {"logits": _TEXTS}
     if isinstance(model, QuestionAnswering):
-        return ("start_logits", "end_logits")
+        return {"start_logits": _TOKENS, "end_logits": _TOKENS}
     if isinstance(model, PretrainingModel):
-        return ("prediction_logits", "seq_relationship_logits")
-    if isinstance(model, BareEncoder):
-        return ("last_hidden_state",) if model.encoder.pooler is None else ("last_hidden_state", "pooler_output")
-    return ("logits",)
+        return {"prediction_logits": _TOKENS, "seq_relationship_logits": _TEXTS}
+    if isinstance(model, TokenClassifier | MaskedLanguageModel):
+        return {"logits": _TOKENS}
+    assert isinstance(model, BareEncoder), f"{type(model).__name__} has no padded form"
+    if model.encoder.pooler is None:
+        return {"last_hidden_state": _TOKENS}
+    return {"last_hidden_state": _TOKENS, "pooler_output": _TEXTS}

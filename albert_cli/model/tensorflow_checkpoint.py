@@ -51,11 +51,16 @@ _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
-    """Return the shape and the content of `albert_config.json` or `bert_config.json`; raise `CheckpointError`."""
+    """Return the shape and the content of `albert_config.json` or `bert_config.json`; raise `CheckpointError`.
+
+    In ALBERT's code "gelu" is the tanh approximation, whose name elsewhere is "gelu_new".
+    """
     for kind, name in CONFIG_FILES.items():
         path = directory / name
         if path.is_file():
             values = {**store.read_json(path), "model_type": kind}
+            if kind == "albert" and values.get("hidden_act", "gelu") == "gelu":
+                values["hidden_act"] = "gelu_new"
             return ModelConfig.from_hf(values, str(path)), values
     names = " or ".join(CONFIG_FILES.values())
     raise CheckpointError(f"{directory}: a TensorFlow checkpoint without {names}", "copy the file next to it")

@@ -173,6 +173,11 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         raise ConfigError("--null-threshold is for models that answer questions", "leave it out")
 
     @property
+    def null_threshold(self) -> float | None:
+        """The null odds above which a question is left unanswered; None for tasks without such questions."""
+        return None
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the head's logits."""
         return self.labels

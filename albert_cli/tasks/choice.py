@@ -130,8 +130,8 @@ class Choice(LogitsTask[ChoiceExample]):
         return self.summed_loss(logits_NC.masked_fill(is_padding_NC, _MASKED_LOGIT), label_N)
 
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
-        assert isinstance(model, MultipleChoice)
-        model.choices = features.group
+        if isinstance(model, MultipleChoice):
+            model.choices = features.group
         logits = super().predict(model, features, device)
         if features.options is not None:
             logits[np.arange(features.group) >= features.options[:, None]] = _MASKED_LOGIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,46 @@ _ROBERTA_ROLES: Final = {
     "unk_token": "<unk>",
     "mask_token": "<mask>",
 }
+# Assigned code points of each script since Unicode 1.1 or 2.0, so that every library knows them.
+_RANGES: Final = {
+    "Latin": ((0x41, 0x5A), (0x61, 0x7A), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x17F)),
+    "Cyrillic": ((0x401, 0x40C), (0x410, 0x44F), (0x451, 0x45C)),
+    "Greek": ((0x391, 0x3A1), (0x3A3, 0x3A9), (0x3AC, 0x3CE)),
+    "Arabic": ((0x621, 0x63A), (0x641, 0x652)),
+    "Devanagari": ((0x905, 0x939), (0x93E, 0x94D), (0x966, 0x96F)),
+    "Hangul": ((0xAC00, 0xD7A3),),
+    "Han": ((0x4E00, 0x9FA5),),
+    "Kana": ((0x3041, 0x3094), (0x30A1, 0x30FA)),
+}
+_BLOCKS: Final = {
+    script: [chr(code) for first, last in ranges for code in range(first, last + 1)]
+    for script, ranges in _RANGES.items()
+}
+_ODD_WORDS: Final = (
+    "2,011", "1.5%", "don't", '"x"', "``y''", "(z)", "a-b", "e\u0301", "ﬁ", "½", "ＡＢＣ", "👍🏽", "👩\u200d👧",
+    "\u00a0", "snake_case", "#1", "№12", "İ", "ΣΑΣ", "ß", "～",
+)  # fmt: skip
 _BYTES: Final = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def lines_of_eight_scripts(count: int) -> list[str]:
     """Return `count` sentences, equally many of each language."""
     return [sentence for language in LANGUAGES for sentence in list(sentences(language))[: count // len(LANGUAGES)]]
+
+
+def mixed_lines(count: int) -> list[str]:
+    """Return `count` different lines of eight scripts: sentences, and as many lines of random words, digits and signs.
+
+    The random words have letters and marks in any order, which no sentence has.
+    """
+    rng = random.Random(0)
+    lines = dict.fromkeys(rng.sample(lines_of_eight_scripts(8000), min(count // 2, 8000)))
+    while len(lines) < count:
+        block = rng.choice(list(_BLOCKS.values()))
+        words = ["".join(rng.choices(block, k=rng.randint(1, 8))) for _ in range(rng.randint(2, 12))]
+        words.insert(rng.randrange(len(words)), rng.choice(_ODD_WORDS))
+        lines[" ".join(words) + rng.choice((".", "!", "?", "。", "…", ""))] = None
+    return list(lines)
 
 
 def train_wordpiece(directory: Path, size: int = 1500) -> Path:

@@ -122,6 +122,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
 
+    @property
+    def null_threshold(self) -> float | None:
+        return self.settings.threshold if self.version == "2.0" else None
+
     def is_unanswered(self, null: float) -> bool:
         """Return True if these null odds mean no answer; in version 1.1 every question has an answer."""
         return self.version == "2.0" and null > self.settings.threshold
