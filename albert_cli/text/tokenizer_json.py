@@ -124,8 +124,9 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
     dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
-    # The word mark is inserted only if a text begins at its first character: keep a space at that position.
-    steps.append(normalizers.Replace(Regex(rf"\A[{marks}{_format_ranges(dropped)}]+"), " "))
+    # The word mark is inserted only if a text begins at its first character: keep a space at that position. No line
+    # feed is left, so ^ matches nowhere else.
+    steps.append(normalizers.Replace(Regex(rf"^[{marks}{_format_ranges(dropped)}]+"), " "))
     if marks:
         steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:
@@ -165,5 +166,10 @@ def _format_ranges(characters: Iterable[str]) -> str:
 
 def _format_range(first: int, last: int) -> str:
     if first == last:
-        return f"\\x{{{first:X}}}"
-    return f"\\x{{{first:X}}}-\\x{{{last:X}}}"
+        return _format_character(first)
+    return f"{_format_character(first)}-{_format_character(last)}"
+
+
+def _format_character(code: int) -> str:
+    """Return a character in the form that Oniguruma (`tokenizers`) and JavaScript (transformers.js) both read."""
+    return f"\\u{code:04X}" if code < 0x10000 else chr(code)

@@ -68,8 +68,8 @@ class TokenizersVocabulary(Vocabulary):
         self._roles, special = _find_special_tokens(tokenizer, config, source)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        if tokenizer.post_processor is None:
-            tokenizer.post_processor = _build_post_processor(self._roles, special)
+        if not _adds_special_tokens(tokenizer, special):
+            tokenizer.post_processor = _build_post_processor(tokenizer, self._roles, special)
         self._json = tokenizer.to_str(pretty=False)
         self._config = dict(config)
         tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
@@ -283,17 +283,33 @@ def _token_of_role(role: str, ids: Mapping[str, int], config: TokenizerJson) -> 
     return next((name for name in candidates if isinstance(name, str) and name in ids), None)
 
 
-def _build_post_processor(roles: Mapping[str, str], special: SpecialIds) -> Any:
+def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:
+    """Return True if the tokenizer makes `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` with segments, as is done here."""
+    ids = tokenizer.encode("a", add_special_tokens=False).ids
+    single = tokenizer.encode("a")
+    pair = tokenizer.encode("a", "a")
+    return (
+        single.ids == [special.cls, *ids, special.sep]
+        and pair.ids == [special.cls, *ids, special.sep, *ids, special.sep]
+        and pair.type_ids == [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
+    )
+
+
+def _build_post_processor(tokenizer: Tokenizer, roles: Mapping[str, str], special: SpecialIds) -> Any:
     """Return the step that adds [CLS] and [SEP], with segment ids, for other programs."""
     from tokenizers import processors
 
     cls = roles["cls"]
     sep = roles["sep"]
-    return processors.TemplateProcessing(
+    template = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
+    if not _has_step(json.loads(tokenizer.to_str()), "ByteLevel"):
+        return template
+    # This step leaves the space before a word out of the characters that a token comes from.
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
 
 
 def _hide_names(content: TokenizerJson, names: set[str]) -> None:

@@ -162,7 +162,7 @@ def train_ours(folder: Path) -> Path:
     """Build a vocabulary of eight scripts and a model of this program, trained for a few steps."""
     folder.mkdir(parents=True)
     text = write_text(folder)
-    albert("vocab", text, "--size", 1500, "--out", folder / "vocabulary", "--no-strip-accents", "--normal-form", "NFKC")
+    albert("vocab", text, "--size", 600, "--out", folder / "vocabulary", "--no-strip-accents", "--normal-form", "NFKC")
     albert("data", text, "--vocab", folder / "vocabulary", "--out", folder / "data", "--holdout", 0.1)
     shape = {
         "hidden_size": 32, "embedding_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -191,12 +191,8 @@ def through_trainer(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip
 def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip:
     """Load our encoder in `sentence-transformers`, save it, and encode the lines here and there."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
 
-    encoder = Transformer(str(ours), max_seq_length=POSITIONS)
-    model = SentenceTransformer(
-        modules=[encoder, Pooling(encoder.get_word_embedding_dimension(), "mean")], device="cpu"
-    )
+    model = SentenceTransformer(str(ours), device="cpu")  # adds mean pooling
     model.save(str(folder / "sentences"))
     theirs = model.encode(list(lines), batch_size=_BATCH)
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")

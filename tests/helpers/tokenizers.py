@@ -87,7 +87,9 @@ def write_chinese_characters(directory: Path) -> Path:
     characters = sorted(set("".join(sentences("chinese"))) - {" "})
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "vocab.txt").write_text("\n".join([*BERT_ROLES.values(), *characters]) + "\n", encoding="utf-8")
-    (directory / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}), encoding="utf-8")
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}), encoding="utf-8"
+    )
     return directory
 
 

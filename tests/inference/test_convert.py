@@ -16,7 +16,7 @@ from albert_cli.inference.convert import convert
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.tensorflow_checkpoint import translate_name
+from albert_cli.model.tensorflow_checkpoint import read_config, translate_name
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
@@ -147,7 +147,8 @@ def tensorflow_model(kind: str) -> tuple[dict[str, Any], Any]:
     """Return the content of Google's configuration, and a model of transformers of this shape."""
     torch.manual_seed(0)
     if kind == "albert":
-        model: Any = transformers.AlbertForPreTraining(transformers.AlbertConfig(**SHAPE))
+        # The "gelu" of ALBERT's own code is the tanh approximation.
+        model: Any = transformers.AlbertForPreTraining(transformers.AlbertConfig(**{**SHAPE, "hidden_act": "gelu_new"}))
         return SHAPE, model.eval()
     shape = {
         key: value
@@ -155,6 +156,13 @@ def tensorflow_model(kind: str) -> tuple[dict[str, Any], Any]:
         if key not in ("embedding_size", "num_hidden_groups", "inner_group_num")
     }
     return shape, transformers.BertForPreTraining(transformers.BertConfig(**shape)).eval()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("albert", "gelu_new"), ("bert", "gelu")])
+def test_read_config_names_the_activation_of_the_release(kind: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / f"{kind}_config.json").write_text(json.dumps(SHAPE))
+    config, _ = read_config(tmp_path)
+    assert config.hidden_act == expected
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])

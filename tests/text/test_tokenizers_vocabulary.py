@@ -71,6 +71,17 @@ def test_encode_equals_transformers_and_survives_copying(directory: Path, tmp_pa
     )
 
 
+def test_written_tokenizer_adds_special_tokens_as_training_does(directory: Path, tmp_path: Path) -> None:
+    """Byte-level tokenizers have other steps, or none, to add them."""
+    vocabulary = Vocabulary.load(directory)
+    vocabulary.copy_to(tmp_path)
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    first, second = vocabulary.encode_batch(["Die Brücke", "ein Fass"])
+    pair = AutoTokenizer.from_pretrained(tmp_path)("Die Brücke", "ein Fass")
+    assert pair["input_ids"] == [cls, *first, sep, *second, sep]
+    assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+
+
 def test_offsets_cover_the_text_and_ids_are_equal(directory: Path) -> None:
     lines = lines_of_eight_scripts(800)
     vocabulary = Vocabulary.load(directory)
