@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import nn
@@ -214,6 +214,5 @@ def describe_head(source: ExportSource) -> dict[str, object]:
         values["null_threshold"] = threshold
         recorded = source.checkpoint.finetuned_task
         if recorded is not None:
-            settings = {**recorded.settings, "threshold": threshold}
-            values["albert_task"] = {**values["albert_task"], "settings": settings}
+            values |= replace(recorded, settings={**recorded.settings, "threshold": threshold}).to_json()
     return values

@@ -54,6 +54,11 @@ class FinetunedTask:
     max_seq_length: int
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, object]:
+        """Return the keys of `config.json`: the name under Hugging Face's key, the rest under one of our own."""
+        values = {name: value for name, value in asdict(self).items() if value != {}}
+        return {"finetuning_task": values.pop("task"), "albert_task": values}
+
 
 # ---------------------------------------------------------------- reading
 
@@ -360,10 +365,8 @@ def write_checkpoint(
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if order_labels:
         values[_ORDER_LABELS_KEY] = list(order_labels)
-    if finetuned_task is not None:  # the name under Hugging Face's key, the rest under one of our own
-        task_values = {name: value for name, value in asdict(finetuned_task).items() if value != {}}
-        values["finetuning_task"] = task_values.pop("task")
-        values["albert_task"] = task_values
+    if finetuned_task is not None:
+        values |= finetuned_task.to_json()
     store.write_json(directory / "config.json", values)
 
 

@@ -22,7 +22,7 @@ import onnxruntime
 import transformers
 
 from albert_cli.console import format_table
-from tests.command import albert
+from tests.helpers.command import albert
 
 SCRIPT = Path(__file__).with_name("classify.mjs")
 PACKAGE = "@huggingface/transformers@4"

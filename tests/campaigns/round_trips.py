@@ -26,7 +26,7 @@ from albert_cli.inference.export_source import ExportRequest, open_source
 from albert_cli.model import hub
 from albert_cli.model.padded import PaddedModel
 from albert_cli.text.vocabulary import Vocabulary
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.language_check import count_different_ids
 from tests.helpers.languages import sentences
 from tests.helpers.tokenizers import KINDS, lines_of_eight_scripts, mixed_lines

@@ -22,7 +22,7 @@ import transformers
 from numpy.typing import NDArray
 
 from albert_cli.console import format_table
-from tests.command import albert
+from tests.helpers.command import albert
 from tests.helpers.tokenizers import train_wordpiece
 
 Variables = dict[str, NDArray[np.float32]]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from albert_cli import store
-from tests.checkpoints import untrained
-from tests.command import albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import albert
 from tests.helpers.task_runs import SHAPE, WORDS, sentence
 
 pytest.importorskip("onnxruntime")
