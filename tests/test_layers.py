@@ -171,7 +171,7 @@ WRITES = {
     ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
     ("data/merge.py", "write_bytes"): "piece counts, into a staged directory",
     ("data/rewrites.py", "copyfile"): "hashes, into a staged directory",
-    ("inference/export.py", "mkdir"): "the folder of ONNX files in a staged directory",
+    ("inference/onnx_files.py", "mkdir"): "the folder of ONNX files in a staged directory",
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
     ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
