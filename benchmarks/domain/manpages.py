@@ -1,0 +1,107 @@
+"""Build a domain's data set from translated manual pages; the label of a paragraph is the section of its page.
+
+    python -m benchmarks.domain.manpages /usr/share/man/de --out domain-de
+
+Debian's packages manpages-de, -fr, -ja, -zh and others contain the pages; `mandoc` renders them. Sections are 1
+(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. Paths and the section in
+references such as ls(1) are removed, because they give the label away.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.errors import InputError
+from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
+
+_RENDER: Final = ("mandoc", "-T", "html", "-K", "utf-8", "-O", "fragment")
+_TEXT_TAGS: Final = ("p", "dd")
+_OTHER_TAGS: Final = ("pre", "table", "dt", "h1", "h2")
+_REFERENCE: Final = re.compile(r"\((?:\d[a-z]{0,4}|n|l)\)")  # the section in `ls(1)`
+_PATH: Final = re.compile(r"(?<![\w/.])~?/[\w.+*%@-]+(?:/[\w.+*%@-]*)*")
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+class _ParagraphParser(HTMLParser):
+    """A parser of mandoc's HTML that collects running text: no headings, terms, tables or examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paragraphs = [""]
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin a paragraph at each tag of a block."""
+        if tag in _TEXT_TAGS or tag in _OTHER_TAGS:
+            self._open.append(tag)
+            self.paragraphs.append("")
+        elif tag == "br":
+            self.paragraphs[-1] += " "
+
+    def handle_endtag(self, tag: str) -> None:
+        """End the paragraph of a block."""
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+            self.paragraphs.append("")
+
+    def handle_data(self, data: str) -> None:
+        """Add text inside of a text block."""
+        if self._open and not set(self._open) & set(_OTHER_TAGS):
+            self.paragraphs[-1] += data
+
+
+def parse_paragraphs(html: str) -> tuple[str, ...]:
+    """Return the paragraphs of a page that mandoc has rendered as HTML, without paths and sections of references."""
+    parser = _ParagraphParser()
+    parser.feed(html)
+    texts = (" ".join(_PATH.sub("PATH", _REFERENCE.sub("", text)).split()) for text in parser.paragraphs)
+    return tuple(text for text in texts if len(text) >= MIN_CHARACTERS)
+
+
+def read_pages(folder: Path) -> Iterator[Page]:
+    """Yield the pages of a manual in a fixed order, links to other pages left out; raises `InputError`."""
+    if shutil.which(_RENDER[0]) is None:
+        raise InputError("mandoc is not installed", "install it with `apt install mandoc`")
+    paths = sorted(path for path in folder.glob("man*/*.gz") if not path.is_symlink())
+    if not paths:
+        raise InputError(f"{folder}: found no manual pages (man*/*.gz)", "name a folder such as /usr/share/man/de")
+    for path in paths:
+        source = gzip.decompress(path.read_bytes())
+        if not source.startswith(b".so "):
+            html = subprocess.run(_RENDER, input=source, capture_output=True, check=False).stdout.decode()
+            section = path.parent.name.removeprefix("man")
+            yield Page(path.name.removesuffix(".gz"), f"section {section}", parse_paragraphs(html))
+
+
+@verb(app)
+def manpages(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A manual, such as /usr/share/man/de.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the text of a manual's pages, and paragraphs labeled with their section.
+
+    Example: python -m benchmarks.domain.manpages /usr/share/man/de --out domain-de
+    """
+    facts = write_pages(out, list(read_pages(folder)))
+    console.print_result(vars(facts), format_facts(facts))
+
+
+if __name__ == "__main__":
+    app()

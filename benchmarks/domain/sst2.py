@@ -1,0 +1,49 @@
+"""Build a domain's data set from SST-2: its training phrases without labels as text, and the labeled table.
+
+    python -m benchmarks.domain.sst2 glue --out domain-sst2
+
+Experiments take 100 to 2,000 of the labels (`data.train_examples`). Dev is GLUE's; its sentences are not in the text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from albert_cli import console
+from albert_cli.cli.app import verb
+from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.tasks.registry import find_task
+from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shuffle_rows, write_dataset
+
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@verb(app)
+def sst2(
+    glue: Annotated[str, typer.Argument(metavar="GLUE", help="The folder of GLUE's data.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write SST-2's phrases as unlabeled text, a phrase a document, and as a labeled table.
+
+    Example: python -m benchmarks.domain.sst2 glue --out domain-sst2
+    """
+    task = find_task("sst2")
+    rows = {
+        split: [LabeledText(example.text_a.strip(), task.labels[example.label]) for example in task.read(split, glue)]
+        for split in ("train", "dev")
+    }
+    dev_texts = {row.text for row in rows["dev"]}
+    train = [row for row in shuffle_rows(rows["train"]) if row.text not in dev_texts]
+    facts = write_dataset(out, dict.fromkeys(row.text for row in train), train[:TRAIN_ROWS], rows["dev"])
+    console.print_result(vars(facts), format_facts(facts))
+
+
+if __name__ == "__main__":
+    app()
