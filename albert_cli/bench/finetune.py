@@ -80,19 +80,20 @@ class FinetuneBench:
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options = options
         self.device = choose_device(options.device)
-        self.recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
-        self.task = _find_classifier(self.recipe.task)
+        recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
+        self.task = _find_classifier(recipe.task)
+        assert self.task.train_split is not None
+        examples = self.task.read(self.task.train_split, options.data)
+        self.recipe = recipe.with_label_count(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
         self.shape = replace(
             shapes.find_shape(options.model).config,
             vocab_size=vocabulary.size,
-            hidden_dropout_prob=self.recipe.model.dropout,
-            attention_probs_dropout_prob=self.recipe.model.dropout,
+            hidden_dropout_prob=self.recipe.model.encoder_dropout,
+            attention_probs_dropout_prob=self.recipe.model.encoder_dropout,
             classifier_dropout_prob=self.recipe.model.classifier_dropout,
         )
         self.max_length = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
-        assert self.task.train_split is not None
-        examples = self.task.read(self.task.train_split, options.data)
         features = self.task.encode(examples, vocabulary, self.max_length)
         if features.labels is None:
             raise InputError(f"{self.task.title}: the training data have no labels")

@@ -147,6 +147,7 @@ def finetune(
     A finished run with the same recipe is verified and not repeated. A diverged run continues from its last checkpoint
     or, without `retry_diverged`, raises the same `DivergedError` again.
     """
+    prepared = replace(prepared, recipe=prepared.recipe.with_label_count(inputs.num_labels))
     schedule = resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)

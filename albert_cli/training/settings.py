@@ -20,8 +20,9 @@ _PAPER_BATCH: Final = 4096
 class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in the reference code.
 
-    `lr = "auto"` is LAMB's learning rate for the batch size; the resolved recipe has the number. `clip_norm` limits the
-    norm of the gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives
+    `lr = "auto"` is LAMB's learning rate for the batch size or, in fine-tuning with AdamW, the rate for the number of
+    labels (`training/label_protocol.py`); the resolved recipe has the number. `clip_norm` limits the norm of the
+    gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives
     LayerNorms and biases a trust ratio (`training/optimizers.py`). The bounds are the range of fp32, below 3.4e38.
     """
 
@@ -34,10 +35,6 @@ class OptimizerSettings:
     clip_norm: Annotated[float, Ge(0), Le(1e38)] = 1.0
     bias_correction: bool = False
 
-    def __post_init__(self) -> None:
-        if self.lr == "auto" and self.name == "adamw":
-            raise ConfigError("optimizer.lr is auto, a rule for LAMB only", "set optimizer.lr to a number for adamw")
-
     @property
     def peak(self) -> float:
         """The rate that the warmup approaches (see `ScheduleSettings.rate`), after `with_lr`."""
@@ -47,10 +44,13 @@ class OptimizerSettings:
     def with_lr(self, batch_size: int) -> OptimizerSettings:
         """Replace `lr = "auto"` by the paper's rate times the square root of the ratio of batch sizes.
 
-        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size.
+        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
+        `ConfigError` for AdamW.
         """
         if self.lr != "auto":
             return self
+        if self.name == "adamw":
+            raise ConfigError("optimizer.lr is auto, a rule for LAMB only", "set optimizer.lr to a number for adamw")
         return replace(self, lr=_PAPER_LR * math.sqrt(batch_size / _PAPER_BATCH))
 
 

@@ -58,6 +58,11 @@ class Inputs:
         return self.examples[self.settings.train_split]
 
     @property
+    def num_labels(self) -> int:
+        """The number of training examples, 0 without a training split."""
+        return 0 if self.settings.train_split is None else len(self.train_examples)
+
+    @property
     def dev(self) -> Features:
         """The features of the dev split that selects the best checkpoint."""
         return self.features[self.settings.dev_splits[0]]

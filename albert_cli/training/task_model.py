@@ -41,7 +41,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     The result is not validated: with few epochs it can have fewer steps than the warmup. The caller checks that.
     """
-    recipe = prepared.recipe
+    recipe = prepared.recipe.with_label_count(inputs.num_labels)
     # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
@@ -58,8 +58,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     settings = prepared.recipe.model
     config = dataclasses.replace(
         prepared.checkpoint.config,
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
+        hidden_dropout_prob=settings.encoder_dropout,
+        attention_probs_dropout_prob=settings.encoder_dropout,
         classifier_dropout_prob=settings.classifier_dropout,
     )
     torch.manual_seed(seed)

@@ -38,7 +38,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
         lr=recipe.optimizer.peak,
         warmup_steps=schedule.warmup,
         max_seq_length=recipe.data.max_seq_length,
-        dropout=recipe.model.dropout,
+        dropout=recipe.model.encoder_dropout,
         eval_every=recipe.train.eval_every,
         weights=recipe.model.weights,
         head=recipe.model.head,

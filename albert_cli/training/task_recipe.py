@@ -21,6 +21,7 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import NER
+from albert_cli.training.label_protocol import choose_protocol
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED: Final = "pretrained"  # no intermediate task
@@ -46,10 +47,13 @@ class TaskDataSettings:
 
 @dataclass(frozen=True)
 class TaskScheduleSettings:
-    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` (default: 1,000) or in `epochs`."""
+    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` (default: 1,000) or in `epochs`.
+
+    `epochs = "auto"` depends on the number of labels (`training/label_protocol.py`).
+    """
 
     total_steps: PositiveInt | None = None
-    epochs: Annotated[float, Gt(0), Lt(math.inf)] | None = None
+    epochs: Annotated[float, Gt(0), Lt(math.inf)] | Literal["auto"] | None = None
     warmup_steps: NonNegativeInt | None = None
     warmup_ratio: Fraction = 0.1
 
@@ -60,9 +64,10 @@ class TaskScheduleSettings:
             self.to_steps(1, 1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
-        """Convert to a number of steps, at least one; an epoch has `num_items` items."""
+        """Convert to a number of steps, at least one; an epoch has `num_items` items. `epochs` must not be "auto"."""
         total_steps = self.total_steps or _DEFAULT_STEPS
         if self.epochs is not None:
+            assert self.epochs != "auto"
             total_steps = max(1, round(self.epochs * num_items / batch_size))
         return ScheduleSettings(total_steps, self.warmup_steps, self.warmup_ratio)
 
@@ -72,6 +77,7 @@ class TaskModelSettings:
     """`[model]` of a fine-tuning recipe.
 
     `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
+    `dropout = "auto"` depends on the number of labels (`training/label_protocol.py`).
 
     `weights` are the encoder's initial weights. Controls use it to show what pretraining contributes: "random" samples
     new weights for the checkpoint's shape and vocabulary, "init" takes the weights at step 0 of the checkpoint's run.
@@ -91,7 +97,7 @@ class TaskModelSettings:
     `labels` names the outputs of a checkpoint's classifier in their order, if it calls them LABEL_0, LABEL_1 and so on.
     """
 
-    dropout: Fraction = 0.0
+    dropout: Fraction | Literal["auto"] = 0.0
     classifier_dropout: Fraction = 0.1
     weights: Literal["pretrained", "init", "random"] = "pretrained"
     overlap_heads: int = 0
@@ -111,6 +117,12 @@ class TaskModelSettings:
             raise ConfigError("model.overlap_context_heads needs model.overlap_heads", "set model.overlap_heads to 1")
         if self.weights == "random" and self.head == "checkpoint":
             raise ConfigError("model.weights is random but model.head is the checkpoint's", "remove one of the two")
+
+    @property
+    def encoder_dropout(self) -> float:
+        """`dropout` as a number, once it is resolved."""
+        assert self.dropout != "auto"
+        return self.dropout
 
     def reshape_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the checkpoint with this recipe's attention, number of positions and class names.
@@ -169,8 +181,22 @@ class FinetuneRecipe:
         if schedule.epochs is None:
             schedule = replace(schedule, total_steps=schedule.total_steps or _DEFAULT_STEPS)
         intermediate_task = PRETRAINED if self.intermediate_task == self.task else self.intermediate_task
-        optimizer = self.optimizer.with_lr(self.train.batch_size)
+        optimizer = self.optimizer
+        if optimizer.name != "adamw":  # the rate of AdamW depends on the number of labels
+            optimizer = optimizer.with_lr(self.train.batch_size)
         return replace(self, schedule=schedule, intermediate_task=intermediate_task, optimizer=optimizer)
+
+    def with_label_count(self, count: int) -> FinetuneRecipe:
+        """Replace each "auto" that depends on the number of labels by its value; without labels, by that for one."""
+        protocol = choose_protocol(max(1, count))
+        recipe = self
+        if recipe.schedule.epochs == "auto":
+            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=protocol.epochs))
+        if recipe.optimizer.lr == "auto":
+            recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=protocol.lr))
+        if recipe.model.dropout == "auto":
+            recipe = replace(recipe, model=replace(recipe.model, dropout=protocol.dropout))
+        return recipe
 
     def clamp_to_positions(self, positions: int) -> FinetuneRecipe:
         """Return the recipe with inputs that fit a model's positions; a question takes at most half of them."""

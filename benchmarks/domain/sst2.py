@@ -15,11 +15,17 @@ import typer
 from albert_cli import console
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.registry import find_task
 from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shuffle_rows, write_dataset
 
-
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+def _read_split(split: str, glue: str) -> list[LabeledText]:
+    task = find_task("sst2")
+    assert isinstance(task, Classification)
+    return [LabeledText(example.text_a.strip(), task.labels[example.label]) for example in task.read(split, glue)]
 
 
 @verb(app)
@@ -34,11 +40,7 @@ def sst2(
 
     Example: python -m benchmarks.domain.sst2 glue --out domain-sst2
     """
-    task = find_task("sst2")
-    rows = {
-        split: [LabeledText(example.text_a.strip(), task.labels[example.label]) for example in task.read(split, glue)]
-        for split in ("train", "dev")
-    }
+    rows = {split: _read_split(split, glue) for split in ("train", "dev")}
     dev_texts = {row.text for row in rows["dev"]}
     train = [row for row in shuffle_rows(rows["train"]) if row.text not in dev_texts]
     facts = write_dataset(out, dict.fromkeys(row.text for row in train), train[:TRAIN_ROWS], rows["dev"])

@@ -1,0 +1,43 @@
+"""Tests of `training.label_protocol`, and of the recipes whose "auto" values it replaces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from albert_cli.errors import ConfigError
+from albert_cli.training.label_protocol import choose_protocol
+from albert_cli.training.task_recipe import load_recipe
+
+COUNTS = (1, 50, 100, 500, 2_000, 20_000, 50_000, 1_000_000)
+
+
+def test_more_labels_have_fewer_epochs_and_more_updates() -> None:
+    epochs = [choose_protocol(count).epochs for count in COUNTS]
+    updates = [count * value for count, value in zip(COUNTS, epochs, strict=True)]
+    assert all(few >= many for few, many in pairwise(epochs))
+    assert all(few < many for few, many in pairwise(updates))
+    assert epochs[-1] >= 1
+
+
+def test_recipe_auto_values_follow_the_label_count() -> None:
+    recipe = load_recipe("table", (), "mini")
+    assert (recipe.schedule.epochs, recipe.optimizer.lr, recipe.model.dropout) == ("auto", "auto", "auto")
+    protocol = choose_protocol(500)
+    resolved = recipe.with_label_count(500)
+    assert resolved.schedule.epochs == protocol.epochs
+    assert resolved.optimizer.lr == protocol.lr
+    assert resolved.model.encoder_dropout == protocol.dropout
+
+
+def test_recipe_numbers_override_auto_values() -> None:
+    overrides = ("schedule.epochs=3", "optimizer.lr=1e-4", "model.dropout=0.3")
+    recipe = load_recipe("table", overrides, "mini")
+    assert recipe.with_label_count(500) == recipe
+
+
+def test_pretraining_with_adamw_and_auto_rate_raises() -> None:
+    recipe = load_recipe("table", (), "mini")
+    with pytest.raises(ConfigError, match="a rule for LAMB only"):
+        recipe.optimizer.with_lr(32)
