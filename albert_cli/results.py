@@ -18,6 +18,7 @@ from albert_cli import store
 
 RESULTS = "results.json"
 CROSS_VALIDATED = "cross_validated"  # of a baseline: its main metric on held-out parts of the training examples
+CLASSICAL = "classical"  # the best linear model, among `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # initial weights of a control, and its title
 Verdict = Literal["reached", "not reached", "diverged", "skipped"]
 
@@ -186,6 +187,19 @@ class ScoredResult(SingleScoreResult, CheckpointResult):
     max_seq_length: int
 
 
+class ScoreDifference(Record):
+    """How much higher the main metric is than that of another model with the same seeds: the mean over the seeds.
+
+    `low` and `high` bound a 95 % interval; the standard error includes seeds and dev examples.
+    """
+
+    difference: float
+    standard_error: float
+    low: float
+    high: float
+    seeds: int
+
+
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
@@ -214,6 +228,7 @@ class EvaluationResult(CheckpointResult):
     """The median over several fine-tuning runs that differ only in their seed.
 
     `baselines` has every metric of each linear model, `all_scores` every metric of each seed that finished.
+    `differences` compares the model with the classical baseline ("classical") and with each control.
     """
 
     kind: Literal["eval"] = "eval"
@@ -231,6 +246,7 @@ class EvaluationResult(CheckpointResult):
     protocol: Protocol
     baselines: dict[str, dict[str, float]] = {}
     controls: dict[str, ControlResult] = {}
+    differences: dict[str, ScoreDifference] = {}
 
     @property
     def training(self) -> Protocol:

@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli import quickstart
+from albert_cli.quickstart import plan
 from tests.helpers.command import VERBS, albert, write_table
 from tests.helpers.languages import sentences
 
@@ -293,14 +293,10 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("NO_COLOR", "1")
-    small: dict[str, Any] = {
-        "max_time": "2s",
-        "runs": 1,
-        "epochs": {"125": 1},
-        "test_sentences": 200,
-        "sample_size": 3000,
-    }
-    monkeypatch.setattr(quickstart, "SMOKE", dataclasses.replace(quickstart.SMOKE, **small))
+    assert plan.SMOKE.bundled is not None
+    bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)
+    small = dataclasses.replace(plan.SMOKE, max_time="2s", runs=1, labels=(125,), sample_size=3000, bundled=bundled)
+    monkeypatch.setattr(plan, "SMOKE", small)
     return call
 
 

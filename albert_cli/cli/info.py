@@ -87,19 +87,43 @@ def report(
 @verb(app, stage="Start here")
 def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Your unlabeled text, sources as for `albert vocab`; may be repeated."),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Your labeled table: a folder with train and dev, or one file.")
+    ] = None,
+    max_time: Annotated[str | None, typer.Option(help="Time for pretraining on --text. Default: 10m.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="N,…", help="Numbers of labels to learn from. Default: 100,500,2000.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the vocabulary for --text. Default: 8,000.")
+    ] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run a smaller version in under a minute.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Run the full pipeline in minutes, on the documentation installed on this machine.
+    """Run the full pipeline: on the documentation installed on this machine, or on your own text and table.
 
-    Example: albert quickstart --out quickstart
+    Example: albert quickstart --text reviews.txt --table labeled --out mine
     """
-    from albert_cli.quickstart import format_summary, run_quickstart
+    from albert_cli.quickstart import plan as plans
+    from albert_cli.quickstart.run import run_quickstart
+    from albert_cli.quickstart.summary import format_summary
 
-    result = run_quickstart(out, invoke_json, smoke=smoke, device=device)
+    if text and table:
+        if smoke:
+            raise ConfigError("--smoke runs on bundled data only", "use a short --max-time, such as 30s")
+        plan = plans.plan_own_data(text, table, max_time, labels, size)
+    elif text or table or max_time or labels or size:
+        raise ConfigError("your own data need both --text and --table", "add the missing one")
+    else:
+        plan = plans.SMOKE if smoke else plans.FULL
+    result = run_quickstart(out, invoke_json, plan, device)
     console.print_result(result, format_summary(result))
 
 

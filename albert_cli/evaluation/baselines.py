@@ -7,6 +7,7 @@ the models counts as the baseline. Words are runs of word characters in lower ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +31,16 @@ _NGRAM_SIZES: Final = (1, 2)
 Texts = list[list[str]]  # the first texts of all examples and, for pairs, the second ones
 
 
-def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """Train linear models on `train` and return every metric of the task on `dev`; empty for choices and spans.
+@dataclass(frozen=True)
+class BaselineOutcome:
+    """A linear model's metrics on dev, with `CROSS_VALIDATED` among them, and its predictions [N]."""
+
+    scores: dict[str, float]
+    predictions: Array
+
+
+def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
+    """Train linear models on `train` and score every metric of the task on `dev`; empty for choices and spans.
 
     `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of the words, up
     to three together, or of the characters, up to five together. `overlap`, for pairs, is the same on what the two
@@ -52,18 +61,20 @@ def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
     if task.inputs == 2:
         features[OVERLAP] = _overlap_features(train_texts, dev_texts)
     if np.ptp(labels) == 0:  # a single class or value: the models predict nothing else
-        constant = scores(task.metrics, np.full(len(gold), labels[0]), gold)
-        return {name: {**constant, CROSS_VALIDATED: 0.0} for name in features}
-    metrics = {}
+        constant = np.full(len(gold), labels[0])
+        metrics = {**scores(task.metrics, constant, gold), CROSS_VALIDATED: 0.0}
+        return dict.fromkeys(features, BaselineOutcome(metrics, constant))
+    outcomes = {}
     for name, (train_features, dev_features) in features.items():
         cross_validated = {
             penalty: _cross_validate(task, train_features, labels, penalty) for penalty in _INVERSE_PENALTIES
         }
         best = max(cross_validated, key=cross_validated.__getitem__)
         model = _linear_model(task, train_features, best).fit(train_features, labels)
-        dev_scores = scores(task.metrics, model.predict(dev_features), gold)
-        metrics[name] = {**dev_scores, CROSS_VALIDATED: round(cross_validated[best], 4)}
-    return metrics
+        predictions = model.predict(dev_features)
+        metrics = {**scores(task.metrics, predictions, gold), CROSS_VALIDATED: round(cross_validated[best], 4)}
+        outcomes[name] = BaselineOutcome(metrics, predictions)
+    return outcomes
 
 
 def _linear_model(task: Classification, features: Any, inverse_penalty: float) -> Any:

@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from albert_cli import console
 from albert_cli.errors import DivergedError
-from albert_cli.evaluation.baselines import score_baselines
+from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
+from albert_cli.evaluation.differences import compare_predictions, read_predictions
 from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
-from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.results import CLASSICAL, RESULTS, EvaluationResult, RunResult, ScoredResult, standard_error
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_setup import PreparedTask
 
 Metrics = dict[str, float]
-BaselineScores = dict[str, Metrics]  # by linear model
-KnownBaselines = dict[str, BaselineScores]  # by fingerprint of the inputs: a command trains each model once
+Baselines = Mapping[str, BaselineOutcome]  # by linear model
+KnownBaselines = dict[str, Baselines]  # by fingerprint of the inputs: a command trains each model once
 
 
 class AllSeedsDiverged(DivergedError):  # noqa: N818  (as its base class)
@@ -62,7 +65,7 @@ def evaluate_task(
     _note_other_task(prepared)
     known_baselines = {} if known_baselines is None else known_baselines
     outcomes: list[RunResult | DivergedSeed] = []
-    baselines: list[BaselineScores] = []
+    baselines: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
         if inputs.settings != prepared.input_settings(seed):  # each seed has its own training subset
             inputs = prepared.load_inputs(seed)
@@ -77,13 +80,28 @@ def evaluate_task(
             )
         if prepared.request.baselines:
             if inputs.fingerprint not in known_baselines:
-                known_baselines[inputs.fingerprint] = score_baselines(
+                known_baselines[inputs.fingerprint] = train_baselines(
                     prepared.task, inputs.train_examples, inputs.dev_examples
                 )
-            baselines.append(known_baselines[inputs.fingerprint])
-    result = summarize_runs(prepared.task.title, outcomes, median_baselines(baselines))
+            baselines[seed] = known_baselines[inputs.fingerprint]
+    result = summarize_runs(prepared.task.title, outcomes, median_baselines(list(baselines.values())))
+    result = _add_classical_difference(result, prepared, inputs, out, baselines)
     result.write(out / RESULTS)
     return result
+
+
+def _add_classical_difference(
+    result: EvaluationResult, prepared: PreparedTask, inputs: Inputs, out: Path, baselines: Mapping[int, Baselines]
+) -> EvaluationResult:
+    """Add the difference to the best linear model, if there is one."""
+    if result.best_baseline is None:
+        return result
+    name, _ = result.best_baseline
+    gold = np.array([example.label for example in inputs.dev_examples])
+    predictions = read_predictions(prepared.task, out, list(result.scores_by_seed))
+    classical = {seed: by_model[name].predictions for seed, by_model in baselines.items()}
+    difference = compare_predictions(result.metric, gold, predictions, classical)
+    return result if difference is None else result.model_copy(update={"differences": {CLASSICAL: difference}})
 
 
 def _note_other_task(prepared: PreparedTask) -> None:
@@ -99,18 +117,18 @@ def _note_other_task(prepared: PreparedTask) -> None:
     )
 
 
-def median_baselines(seeds: Sequence[BaselineScores]) -> BaselineScores:
+def median_baselines(seeds: Sequence[Baselines]) -> dict[str, Metrics]:
     """Return the median over seeds of every metric of every linear model."""
     if not seeds:
         return {}
     return {
-        name: {metric: statistics.median(scores[name][metric] for scores in seeds) for metric in metrics}
-        for name, metrics in seeds[0].items()
+        name: {metric: statistics.median(seed[name].scores[metric] for seed in seeds) for metric in outcome.scores}
+        for name, outcome in seeds[0].items()
     }
 
 
 def summarize_runs(
-    title: str, outcomes: Sequence[RunResult | DivergedSeed], baselines: BaselineScores | None = None
+    title: str, outcomes: Sequence[RunResult | DivergedSeed], baselines: Mapping[str, Metrics] | None = None
 ) -> EvaluationResult:
     """Compute the median, the spread and the standard error of runs that differ only in their seed.
 
@@ -141,7 +159,7 @@ def summarize_runs(
         diverged=diverged,
         collapsed={str(run.seed): run.collapsed for run in runs if run.collapsed is not None},
         majority=first.majority,
-        baselines=baselines or {},
+        baselines=dict(baselines or {}),
         checkpoint=first.checkpoint,
         intermediate=first.intermediate,
         recipe=first.recipe,

@@ -11,10 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
+from albert_cli.evaluation.differences import compare_predictions, read_predictions
 from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
 from albert_cli.evaluation.parallel import (
     TaskRuns,
@@ -33,6 +36,7 @@ from albert_cli.results import (
     RESULTS,
     ControlResult,
     EvaluationResult,
+    ScoreDifference,
     ScoredResult,
     SeedSummary,
     SuiteResult,
@@ -333,6 +337,7 @@ def add_controls(
         return result
     lowest = min(result.scores_by_seed.values())
     control_results = {}
+    differences = dict(result.differences)
     for name, control in controls.items():
         try:
             evaluation = evaluate_task(control.prepared, inputs, control.out, known_baselines)
@@ -344,6 +349,21 @@ def add_controls(
         highest = max(evaluation.scores_by_seed.values())
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest > highest)
-    result = result.model_copy(update={"controls": control_results})
+        difference = _compare_with_control(result, evaluation, control, inputs, out)
+        if difference is not None:
+            differences[name] = difference
+    result = result.model_copy(update={"controls": control_results, "differences": differences})
     result.write(out / RESULTS)
     return result
+
+
+def _compare_with_control(
+    result: EvaluationResult, evaluation: EvaluationResult, control: TaskRuns, inputs: Inputs, out: Path
+) -> ScoreDifference | None:
+    task = control.prepared.task
+    predictions = read_predictions(task, out, list(result.scores_by_seed))
+    control_predictions = read_predictions(task, control.out, list(evaluation.scores_by_seed))
+    if not predictions:
+        return None
+    gold = np.array([example.label for example in inputs.dev_examples])
+    return compare_predictions(result.metric, gold, predictions, control_predictions)

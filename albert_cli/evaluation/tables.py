@@ -14,6 +14,7 @@ from albert_cli.results import (
     EnsembleResult,
     EvaluationResult,
     RunResult,
+    ScoreDifference,
     ScoredResult,
     SearchPoint,
     SearchResult,
@@ -137,6 +138,9 @@ def _format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     if any(result.baselines for result in results):
         yield _BASELINES_NOTE
+    for result in results:
+        for name, difference in result.differences.items():
+            yield f"{result.title}, pretrained minus {CONTROLS.get(name, name)}: {format_difference(difference)}"
     yield from _control_notes(results)
     for result in results:
         if result.diverged:
@@ -173,6 +177,12 @@ def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"Every pretrained seed is above every seed of the {control} on {', '.join(above)}{exception}."
         elif not_above:
             yield f"On {', '.join(not_above)} not every pretrained seed is above every seed of the {control}."
+
+
+def format_difference(difference: ScoreDifference) -> str:
+    """Return a difference times 100 with its interval."""
+    low = _format_points(difference.low)
+    return f"{_format_points(difference.difference)} (95 % interval {low} to {_format_points(difference.high)})"
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:

@@ -25,7 +25,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def _read_split(split: str, glue: str) -> list[LabeledText]:
     task = find_task("sst2")
     assert isinstance(task, Classification)
-    return [LabeledText(example.text_a.strip(), task.labels[example.label]) for example in task.read(split, glue)]
+    return [
+        LabeledText(example.text_a.strip(), task.labels[int(example.label or 0)]) for example in task.read(split, glue)
+    ]
 
 
 @verb(app)

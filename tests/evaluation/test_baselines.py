@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from albert_cli import store
-from albert_cli.evaluation.baselines import CHARACTERS, OVERLAP, WORDS, score_baselines
+from albert_cli.evaluation.baselines import CHARACTERS, OVERLAP, WORDS, train_baselines
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import CLASSICAL, collect
 from albert_cli.results import CROSS_VALIDATED, best_baseline
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
 from tests.helpers.command import albert
@@ -32,6 +35,10 @@ def pairs(count: int, seed: int, kind: str = "same") -> list[TextExample]:
         label: float = float(shared) if kind == "share" else shared // 5
         made.append(TextExample(" ".join(a), " ".join(b).upper(), label, str(i)))
     return made
+
+
+def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
+    return {name: outcome.scores for name, outcome in train_baselines(task, train, dev).items()}
 
 
 def test_overlap_baseline_generalizes_to_unseen_words() -> None:

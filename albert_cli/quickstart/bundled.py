@@ -1,0 +1,139 @@
+"""The quickstart's bundled data: the documentation installed on this machine, and a task made of it.
+
+Which package is a sentence from, with package names masked? The sentences come from modules that are excluded from the
+unlabeled text.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from pathlib import Path
+from typing import Any, Final
+
+from albert_cli import console, store
+from albert_cli.randomness import hash_to_unit_interval
+from albert_cli.text.corpus import Document, read_documents
+from albert_cli.text.sentences import split_sentences
+
+TaskRow = tuple[str, str]  # sentence, package
+
+_MASKED_NAME: Final = "package"  # replaces every package name
+_ALIASES: Final = {
+    "numpy": ["np"],
+    "pandas": ["pd"],
+    "matplotlib": ["plt", "mpl", "pyplot"],
+    "networkx": ["nx"],
+    "sklearn": ["scikit-learn", "scikit", "skl"],
+    "torch": ["pytorch"],
+    "tkinter": ["tk", "tcl"],
+}
+_MIN_MODULES: Final = 8  # of a package that becomes a class of the task
+
+
+@dataclass(frozen=True)
+class BundledData:
+    """The size of the bundled data; `heldout` is the fraction of these packages' modules that only the task uses."""
+
+    source: str
+    packages: int  # classes of the task
+    heldout: float
+    train_sentences: int
+    test_sentences: int
+
+
+def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
+    """Write `corpus.jsonl` and `task/` below `out` unless they exist; return facts about them."""
+    facts_file = out / "text.json"
+    if facts_file.is_file():
+        return store.read_json(facts_file)
+    return _write_bundled(out, data)
+
+
+def _write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
+    """Write the corpus without the held-out modules, and the task's tables from these modules."""
+    documents = list(read_documents([data.source]))
+    names = _choose_packages(documents, data.packages)
+    heldout = [d for d in documents if _package(d) in names and _is_held_out(d, data)]
+    heldout_names = {d.name for d in heldout}
+    with store.open_text_writer(out / "corpus.jsonl") as stream:
+        for document in documents:
+            if document.name not in heldout_names:
+                line = json.dumps({"id": document.name, "text": document.text}, ensure_ascii=False)
+                stream.write(line + "\n")
+    tables = build_task_tables(heldout, names, data)
+    for split, rows in tables.items():
+        with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
+            csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
+    facts: dict[str, Any] = {
+        "source": data.source,
+        "documents": len(documents),
+        "characters": sum(len(d.text) for d in documents),
+        "sha256": hashlib.sha256("\0".join(d.text for d in documents).encode()).hexdigest(),
+        "packages": names,
+        "held_out_modules": len(heldout),
+        **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
+    }
+    store.write_json(out / "text.json", facts)
+    console.info(
+        f"{facts['characters'] / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {facts['sha256'][:16]}; "
+        f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
+    )
+    return facts
+
+
+def _choose_packages(documents: Sequence[Document], count: int) -> list[str]:
+    """Return the names of the packages with the most text, among packages with enough modules."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for document in documents:
+        sizes[_package(document)].append(len(document.text))
+    candidates = [name for name, module_sizes in sizes.items() if len(module_sizes) >= _MIN_MODULES]
+    return sorted(nlargest(count, candidates, key=lambda name: sum(sizes[name])))
+
+
+def _package(document: Document) -> str:
+    return document.name.split(".", 1)[0]
+
+
+def _is_held_out(document: Document, data: BundledData) -> bool:
+    return hash_to_unit_interval(f"held out {document.name}") < data.heldout
+
+
+def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: BundledData) -> dict[str, list[TaskRow]]:
+    """Return the rows for training and test, from different modules, with classes as balanced as possible."""
+    sizes = {"train": data.train_sentences, "dev": data.test_sentences}
+    train_fraction = sizes["train"] / sum(sizes.values())
+    name_pattern = _name_pattern(names)
+    seen: set[str] = set()
+    sentences: dict[str, dict[str, list[str]]] = {split: {name: [] for name in names} for split in sizes}
+    for document in heldout:
+        split = "train" if hash_to_unit_interval(f"train {document.name}") < train_fraction else "dev"
+        for sentence in split_sentences(document.text):
+            masked = name_pattern.sub(_MASKED_NAME, sentence)
+            if 5 <= len(masked.split()) <= 40 and masked not in seen:
+                seen.add(masked)
+                sentences[split][_package(document)].append(masked)
+    return {split: _balance_classes(split, by_name, sizes[split]) for split, by_name in sentences.items()}
+
+
+def _name_pattern(names: Sequence[str]) -> re.Pattern[str]:
+    """Match a package's name, its aliases, and dotted paths below either."""
+    words = sorted({w for name in names for w in (name, *_ALIASES.get(name, []))}, key=len, reverse=True)
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b(?:\.\w+)*", re.IGNORECASE)
+
+
+def _balance_classes(split: str, sentences: Mapping[str, Sequence[str]], size: int) -> list[TaskRow]:
+    """Take at most `limit` sentences of each class, the smallest limit that gives `size` rows in all."""
+    counts = [len(pool) for pool in sentences.values()]
+    limit = next((n for n in range(max(counts)) if sum(min(count, n) for count in counts) >= size), max(counts))
+    rows = []
+    for name, pool in sentences.items():
+        shuffled = sorted(pool, key=lambda sentence: hash_to_unit_interval(f"{split} {sentence}"))
+        rows += [(sentence, name) for sentence in shuffled[:limit]]
+    return sorted(rows, key=lambda row: hash_to_unit_interval(f"order {row[0]}"))

@@ -1,0 +1,108 @@
+"""What a quickstart runs: on the bundled data, in two sizes, or on the user's own text and table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from albert_cli.errors import ConfigError, InputError
+from albert_cli.quickstart.bundled import BundledData
+from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+_DEFAULT_LABELS: Final = (100, 500, 2_000)
+_DEFAULT_TIME: Final = "10m"
+_DEFAULT_VOCABULARY: Final = 8_000
+_MIN_DEV_ROWS: Final = 20
+
+
+@dataclass(frozen=True)
+class QuickstartPlan:
+    """The settings of every step; a directory resumes only under the same plan.
+
+    `text` are sources of unlabeled text and `table` is the labeled table. For bundled data both are written first, and
+    these are their paths below the output directory. `labels` are the numbers of training examples.
+    """
+
+    text: tuple[str, ...]
+    table: str
+    title: str
+    recipe: str
+    max_time: str
+    vocabulary_size: int
+    sample_size: int  # sentences that the vocabulary is trained on
+    labels: tuple[int, ...]
+    runs: int = 3
+    bundled: BundledData | None = None
+
+
+FULL: Final = QuickstartPlan(
+    text=("corpus.jsonl",),
+    table="task",
+    title="which package?",
+    recipe="mini/docs",
+    max_time="80s",
+    vocabulary_size=4_000,
+    sample_size=40_000,
+    labels=(125, 500, 2_000),
+    bundled=BundledData("docs:", packages=8, heldout=0.25, train_sentences=2_000, test_sentences=2_000),
+)
+SMOKE: Final = QuickstartPlan(
+    text=("corpus.jsonl",),
+    table="task",
+    title="which package?",
+    recipe="mini/docs",
+    max_time="10s",
+    vocabulary_size=1_500,
+    sample_size=10_000,
+    labels=(125, 500),
+    runs=2,
+    bundled=BundledData("docs:stdlib", packages=5, heldout=0.5, train_sentences=500, test_sentences=1_000),
+)
+
+
+def plan_own_data(
+    text: Sequence[str], table: str, max_time: str | None = None, labels: str | None = None, size: int | None = None
+) -> QuickstartPlan:
+    """Return the plan for the user's own data; raises `InputError` for a table that cannot be used."""
+    task = open_table(TableSettings(), table)
+    if task.train_split is None:
+        raise InputError(f"{table}: found no training data", "add a train file to --table")
+    rows = len(task.read(task.train_split, table))
+    dev_rows = len(task.read(task.dev_splits[0], table))
+    if dev_rows < _MIN_DEV_ROWS:
+        raise InputError(
+            f"{table}: {dev_rows} dev rows cannot tell models apart", f"use at least {_MIN_DEV_ROWS}, better 1,000"
+        )
+    return QuickstartPlan(
+        text=tuple(text),
+        table=table,
+        title=TableSettings().title,
+        recipe="mini/wiki",
+        max_time=max_time or _DEFAULT_TIME,
+        vocabulary_size=size or _DEFAULT_VOCABULARY,
+        sample_size=200_000,
+        labels=_choose_labels(labels, rows, table),
+    )
+
+
+def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]:
+    """Parse `--labels`, or choose numbers that the table has; raises `ConfigError`."""
+    if labels is None:
+        return tuple(count for count in _DEFAULT_LABELS if count < rows) or (rows,)
+    try:
+        counts = tuple(sorted({int(count) for count in labels.split(",")}))
+    except ValueError:
+        raise ConfigError(f"--labels {labels}: not a list of numbers", "for example --labels 100,500,2000") from None
+    if counts[0] < 1:
+        raise ConfigError(f"--labels {labels}: {counts[0]} is not a number of labels", "use numbers from 1")
+    if counts[-1] > rows:
+        raise ConfigError(f"--labels {counts[-1]}: {table} has {rows:,} training rows", f"use at most {rows}")
+    return counts
+
+
+def open_task(table: str) -> AnyTask:
+    """Open a table as a task."""
+    return open_table(TableSettings(), table)

@@ -1,0 +1,151 @@
+"""Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning by number of labels, a report.
+
+Each step is a command of albert. It is printed, and it can be repeated by hand. Finished steps are not repeated.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from albert_cli import console, machine, store
+from albert_cli.errors import BusyError
+from albert_cli.quickstart.bundled import load_or_write_bundled
+from albert_cli.quickstart.plan import QuickstartPlan, open_task
+from albert_cli.quickstart.summary import summarize
+from albert_cli.randomness import hash_to_unit_interval
+from albert_cli.results import CONTROLS
+from albert_cli.tasks.classification import TextExample
+from albert_cli.text.vocabulary import Vocabulary
+
+JsonObject = dict[str, Any]  # as a command prints it under `--json`
+InvokeJson = Callable[[Sequence[str]], JsonObject]
+
+_MASKED_EXAMPLES: Final = 12
+_MAX_EXAMPLE_WORDS: Final = 16
+
+
+class _Commands:
+    """Albert's own commands, printed and run in this process."""
+
+    def __init__(self, invoke: InvokeJson, device: str) -> None:
+        self._invoke = invoke
+        self.device = device
+
+    def run(self, *arguments: object) -> JsonObject:
+        """Print and run a command; return what its `--json` prints."""
+        words = [str(argument) for argument in arguments]
+        console.info(f"$ albert {shlex.join(words)}")
+        return self._invoke([*words, "--json"])
+
+
+def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: str = "auto") -> JsonObject:
+    """Run all steps in `out`, without repeating finished ones; return what `--json` prints.
+
+    invoke: runs an `albert` command and returns its JSON; raises if the command fails.
+    """
+    started = time.monotonic()
+    commands = _Commands(invoke, device)
+    report = out / "report.html"
+    with store.lock(out):
+        _require_same_plan(out, plan)
+        corpus_facts: JsonObject = {"source": ", ".join(plan.text)}
+        if plan.bundled is not None:
+            corpus_facts = load_or_write_bundled(out, plan.bundled)
+            plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
+        pretraining = _pretrain(commands, out, plan)
+        evaluations = {str(count): _evaluate(commands, out, plan, count) for count in plan.labels}
+        examples = _fill_masks(commands, out, plan)
+        commands.run("report", out, "--out", report)
+        result = {
+            "corpus": corpus_facts,
+            "pretraining": pretraining,
+            **summarize(evaluations),
+            "examples": examples,
+            "report": str(report),
+            "seconds": _total_seconds(out, started),
+        }
+        store.write_json(out / "quickstart.json", result)
+    return result
+
+
+def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
+    """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
+    path = out / "plan.json"
+    values = asdict(plan) | {"text": list(plan.text), "labels": list(plan.labels)}
+    if not path.is_file():
+        if any(p.name != ".lock" for p in out.iterdir()):
+            raise BusyError(f"{out}: contains something else", "choose another --out")
+        store.write_json(path, values)
+    elif store.read_json(path) != values:
+        raise BusyError(
+            f"{out}: contains a quickstart with other options or of another version",
+            "choose another --out or delete it",
+        )
+
+
+def _pretrain(commands: _Commands, out: Path, plan: QuickstartPlan) -> JsonObject:
+    vocabulary = out / "vocabulary"
+    data = out / "data"
+    sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
+    commands.run("vocab", *plan.text, "--out", vocabulary, *sizes)
+    commands.run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+    return commands.run(
+        *("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", "--max-time", plan.max_time),
+        *("-s", "train.eval_every=400", "--device", commands.device),  # often enough to draw a curve
+    )
+
+
+def _evaluate(commands: _Commands, out: Path, plan: QuickstartPlan, count: int) -> JsonObject:
+    """Fine-tune and score once, at the end: dev selects nothing."""
+    return commands.run(
+        *("eval", "mini/table", "--checkpoint", out / "pretrain", "--data", plan.table),
+        *("--out", out / "scores" / str(count), "--runs", plan.runs),
+        *("--nproc", min(machine.available_cores(), 2), "--controls", ",".join(CONTROLS)),
+        *("-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", commands.device),
+    )
+
+
+def _total_seconds(out: Path, started: float) -> float:
+    """Return the first run's time: a repetition only finds everything done."""
+    previous = out / "quickstart.json"
+    if previous.is_file():
+        return float(store.read_json(previous)["seconds"])
+    return round(time.monotonic() - started, 1)
+
+
+def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[dict[str, str]]:
+    """Mask a word in dev texts, and record the model's guesses; empty without short texts."""
+    task = open_task(plan.table)
+    texts = [
+        example.text_a for example in task.read(task.dev_splits[0], plan.table) if isinstance(example, TextExample)
+    ]
+    chosen = list(islice(_mask_one_word(texts, Vocabulary.load(out / "vocabulary")), _MASKED_EXAMPLES))
+    filled = []
+    if chosen:
+        masked = (text for text, _ in chosen)
+        filled = commands.run("fill-mask", out / "pretrain", *masked, "--device", commands.device)["texts"]
+    rows = []
+    for (text, word), filled_text in zip(chosen, filled, strict=True):
+        guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]
+        rows.append({"sentence": text, "word": word.lower(), "guesses": ", ".join(guesses)})
+    title = "Masked words in texts of the development set"
+    store.write_json(out / "examples.json", {"title": title, "rows": rows})
+    return rows
+
+
+def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+    """Yield texts with one word masked, and the word: a single token, so that one guess can be correct."""
+    for text in texts:
+        words = text.split()
+        if not 8 <= len(words) <= _MAX_EXAMPLE_WORDS:
+            continue
+        index = int(hash_to_unit_interval(f"mask {text}") * len(words))
+        word = words[index]
+        if word.isalpha() and len(vocabulary.encode(word)) == 1:
+            yield " ".join([*words[:index], "[MASK]", *words[index + 1 :]]), word

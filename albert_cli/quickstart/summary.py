@@ -1,0 +1,126 @@
+"""The outcome of a quickstart in words: scores by number of labels, and if the encoder beats classical features."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from albert_cli import console
+from albert_cli.evaluation.tables import format_difference
+from albert_cli.formatting import join_words
+from albert_cli.results import CLASSICAL, CONTROLS, ScoreDifference, best_baseline
+
+JsonObject = dict[str, Any]
+
+_MODEL_TITLES: Final = {
+    "pretrained": "mini ALBERT, pretrained",
+    "init": "same init, not pretrained",
+    "random": "random weights",
+    CLASSICAL: "classical baseline",
+    "majority": "majority class",
+}
+_SHOWN_EXAMPLES: Final = 4
+
+
+def summarize(evaluations: Mapping[str, Mapping[str, Any]]) -> JsonObject:
+    """Return the scores by number of labels, the metric, and the differences to the classical baseline."""
+    scores = {count: summarize_scores(evaluation) for count, evaluation in evaluations.items()}
+    first = next(iter(evaluations.values()))
+    differences = {count: evaluation.get("differences", {}) for count, evaluation in evaluations.items()}
+    return {
+        "title": first["title"],
+        "metric": first["metric"],
+        "task": scores,
+        "every_pretrained_seed_above": _above_at_every_count(scores),
+        "differences": differences,
+        "conclusion": conclude(differences),
+    }
+
+
+def summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
+    """Return the scores of the model, its controls and the baselines, each with whether all seeds are above it."""
+    keys = ("median", "spread", "scores_by_seed", "every_seed_above")
+    models = {"pretrained": evaluation, **evaluation["controls"]}
+    summary = {name: {key: scores[key] for key in keys if key in scores} for name, scores in models.items()}
+    baseline = best_baseline(evaluation.get("baselines", {}), evaluation["metric"])
+    if baseline is not None:
+        lowest = min(evaluation["scores_by_seed"].values())
+        summary[CLASSICAL] = {"median": baseline[1], "every_seed_above": lowest > baseline[1]}
+    return summary | {"majority": {"median": evaluation.get("majority")}}
+
+
+def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
+    """Return, by control and baseline, whether every pretrained seed is above it for every number of labels."""
+    return {
+        name: all(by_model[name].get("every_seed_above", False) for by_model in scores.values())
+        for name in (*CONTROLS, CLASSICAL)
+        if all(name in by_model for by_model in scores.values())
+    }
+
+
+def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say if the encoder is better than classical features on this data, by how much, and how sure that is."""
+    verdicts: dict[str, list[str]] = defaultdict(list)
+    for count, by_model in differences.items():
+        if CLASSICAL in by_model:
+            difference = ScoreDifference.model_validate(by_model[CLASSICAL])
+            verdicts[_judge(difference)].append(f"with {int(count):,} labels {format_difference(difference)}")
+    if not verdicts:
+        return "There is no classical baseline for this kind of table, so the encoder was compared with controls only."
+    sentences = [f"{verdict}: {join_words(counts)}." for verdict, counts in verdicts.items()]
+    return "Is the encoder better than classical features here? " + " ".join(sentences)
+
+
+def _judge(difference: ScoreDifference) -> str:
+    if difference.low > 0:
+        return "Yes"
+    return "No, it is worse" if difference.high < 0 else "Not shown, the interval includes zero"
+
+
+def format_summary(result: Mapping[str, Any]) -> str:
+    """Return the closing text: the pretraining loss, the table of the task, some guesses, the conclusion."""
+    pretraining = result["pretraining"]
+    below = pretraining["below_unigram_entropy"]
+    side = "above" if below >= 0 else "below"
+    task = result["task"]
+    headers = ("labels", *(f"{int(count):,}" for count in task))
+    rows = [
+        (title, *(_format_scores(by_model[name]) for by_model in task.values()))
+        for name, title in _MODEL_TITLES.items()
+        if all(name in by_model for by_model in task.values())
+    ]
+    lines = [
+        f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, unigram entropy "
+        f"{pretraining['unigram_entropy']:.3f} ({abs(below):.3f} {side} the loss)",
+        "",
+        f"{result['title']}: {result['metric']} on the development set, the median and every seed",
+        console.format_table(headers, rows),
+        *_format_verdicts(task),
+        "",
+    ]
+    examples = [f"  {e['sentence']}\n    {e['word']}: {e['guesses']}" for e in result["examples"][:_SHOWN_EXAMPLES]]
+    if examples:
+        lines += ["masked words in texts of the development set:", *examples, ""]
+    seconds = console.format_duration(result["seconds"])
+    return "\n".join([*lines, f"report: {result['report']}  ({seconds})", "", result["conclusion"]])
+
+
+def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
+    """Return one line for all numbers of labels with the same verdict."""
+    counts_by_verdict: dict[str, list[str]] = defaultdict(list)
+    for count, by_model in task.items():
+        below = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
+        counts_by_verdict[", ".join(below) or "none of them"].append(f"{int(count):,}")
+    return [
+        f"with {join_words(counts)} labels every pretrained seed is above: {below}"
+        for below, counts in counts_by_verdict.items()
+    ]
+
+
+def _format_scores(scores: Mapping[str, Any]) -> str:
+    if scores.get("median") is None:
+        return "diverged"
+    median = f"{100 * scores['median']:.1f}"
+    seeds = " ".join(f"{100 * score:.1f}" for score in scores.get("scores_by_seed", {}).values())
+    return f"{median} ({seeds})" if seeds else median

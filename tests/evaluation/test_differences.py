@@ -1,0 +1,54 @@
+"""Tests of `evaluation.differences`: the interval covers seeds and dev examples, and pairs what the seeds share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from albert_cli.evaluation.differences import compare_predictions
+
+
+def predictions_with_errors(gold: np.ndarray, errors: int, seed: int) -> np.ndarray:
+    wrong = np.random.default_rng(seed).permutation(len(gold))[:errors]
+    predictions = gold.copy()
+    predictions[wrong] = 1 - predictions[wrong]
+    return predictions
+
+
+def test_difference_is_the_mean_over_common_seeds() -> None:
+    gold = np.arange(1000) % 2
+    first = {seed: predictions_with_errors(gold, 100, seed) for seed in range(4)}
+    second = {seed: predictions_with_errors(gold, 300, 10 + seed) for seed in range(1, 6)}
+    difference = compare_predictions("accuracy", gold, first, second)
+    assert difference is not None and difference.seeds == 3
+    assert difference.difference == pytest.approx(0.2)
+    # No seed differs from another one, so the error is that of 1,000 examples over 3 seeds with independent mistakes.
+    assert difference.standard_error == pytest.approx(math.sqrt((0.1 * 0.9 + 0.3 * 0.7) / 1000 / 3), rel=0.2)
+    assert difference.high - difference.low == pytest.approx(2 * 1.96 * difference.standard_error)
+
+
+def test_difference_of_equal_mistakes_has_no_example_error() -> None:
+    gold = np.arange(500) % 2
+    predictions = {seed: predictions_with_errors(gold, 50, 0) for seed in range(3)}
+    difference = compare_predictions("accuracy", gold, predictions, dict(predictions))
+    assert difference is not None and (difference.difference, difference.standard_error) == (0.0, 0.0)
+
+
+def test_difference_error_grows_with_the_spread_of_seeds() -> None:
+    gold = np.arange(2000) % 2
+    second = {seed: predictions_with_errors(gold, 600, 9) for seed in range(3)}
+    alike = {seed: predictions_with_errors(gold, 400, seed) for seed in range(3)}
+    spread = {seed: predictions_with_errors(gold, 200 + 200 * seed, seed) for seed in range(3)}
+    errors = []
+    for first in (alike, spread):
+        difference = compare_predictions("accuracy", gold, first, second)
+        assert difference is not None
+        errors.append(difference.standard_error)
+    assert errors[1] > 3 * errors[0]
+
+
+def test_difference_without_common_seed_is_none() -> None:
+    gold = np.array([0, 1])
+    assert compare_predictions("accuracy", gold, {0: gold}, {1: gold}) is None

@@ -1,0 +1,27 @@
+"""Tests of `albert_cli.quickstart.bundled`: the task made of the installed documentation is fair."""
+
+from __future__ import annotations
+
+from albert_cli.quickstart.bundled import BundledData, build_task_tables
+from albert_cli.text.corpus import Document
+
+
+def make_document(name: str, module: int) -> Document:
+    called = "np.array" if name == "numpy" and module % 2 else f"{name}.tensor"
+    number = module + 100 * (name == "torch")  # no sentence occurs twice
+    text = " ".join(f"Module of number {number} has {called} as its {i} example." for i in range(3))
+    return Document(text, f"{name}.m{module}")
+
+
+def test_task_tables_are_balanced_and_hide_names() -> None:
+    names = ["numpy", "torch"]
+    data = BundledData("docs:stdlib", packages=2, heldout=0.5, train_sentences=30, test_sentences=20)
+    modules = [make_document(name, i) for name in names for i in range(40)]
+    tables = build_task_tables(modules, names, data)
+    assert {split: len(rows) for split, rows in tables.items()} == {"train": 30, "dev": 20}
+    for rows in tables.values():
+        labels = [label for _, label in rows]
+        assert labels.count("numpy") == labels.count("torch")
+        assert not any(name in text for text, _ in rows for name in ("numpy", "torch", "np."))
+    modules_by_split = {split: {text.split()[3] for text, _ in rows} for split, rows in tables.items()}
+    assert not modules_by_split["train"] & modules_by_split["dev"]

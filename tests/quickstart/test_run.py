@@ -1,0 +1,96 @@
+"""Tests of `albert quickstart`: plans, and a run on a user's own text and table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from albert_cli import store
+from albert_cli.errors import BusyError
+from albert_cli.quickstart import plan as plans
+from albert_cli.quickstart.run import _require_same_plan
+from tests.helpers.command import albert
+
+TOPICS = {"boat": ("sail", "harbor", "wave", "deck"), "train": ("rail", "station", "signal", "track")}
+FILLERS = ("the", "a", "was", "near", "old", "and", "new", "came", "left", "under")
+
+
+def sentence(rng: random.Random) -> tuple[str, str]:
+    topic = rng.choice(list(TOPICS))
+    words = [rng.choice(FILLERS) for _ in range(9)]
+    words[rng.randrange(9)] = rng.choice(TOPICS[topic])
+    return " ".join(words), topic
+
+
+@pytest.fixture
+def own_data(tmp_path: Path) -> tuple[Path, Path]:
+    """Unlabeled text, and a table with 60 training and 40 dev rows."""
+    rng = random.Random(0)
+    text = tmp_path / "text.txt"
+    documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
+    text.write_text("\n\n".join(documents) + "\n")
+    for split, count in (("train", 60), ("dev", 40)):
+        rows = [json.dumps(dict(zip(("text", "label"), sentence(rng), strict=True))) for _ in range(count)]
+        (tmp_path / "table").mkdir(exist_ok=True)
+        (tmp_path / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    return text, tmp_path / "table"
+
+
+def test_own_data_runs_every_step_and_resumes(
+    own_data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, table = own_data
+
+    plan_own_data = plans.plan_own_data
+
+    def one_seed(*arguments: Any) -> plans.QuickstartPlan:
+        return dataclasses.replace(plan_own_data(*arguments), runs=1)
+
+    monkeypatch.setattr(plans, "plan_own_data", one_seed)
+    command = ["quickstart", "--text", text, "--table", table, "--size", 40, "--max-time", "1s", "--labels", 20]
+    ended = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
+    result = store.read_json(tmp_path / "out" / "quickstart.json")
+    assert list(result["task"]) == ["20"]
+    assert set(result["task"]["20"]) == {"pretrained", "init", "random", "classical", "majority"}
+    assert result["differences"]["20"]["classical"]["seeds"] == 1
+    assert ended.out.rstrip().endswith(result["conclusion"])
+    for name in ("vocab", "data", "pretrain", "eval", "report"):
+        assert f"$ albert {name} " in ended.err
+    assert (tmp_path / "out" / "report.html").is_file()
+    again = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
+    assert again.out == ended.out
+    changed = albert(*command[:-1], "30", "--out", tmp_path / "out", expect=6)
+    assert "a quickstart with other options" in changed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--text", "no.txt", "--table", "{table}"], 3, "no.txt"),
+        (["--text", "{text}", "--table", "nowhere"], 3, "nowhere: no such file or directory"),
+        (["--text", "{text}", "--table", "{table}", "--labels", "500"], 2, "has 60 training rows"),
+        (["--text", "{text}", "--table", "{table}", "--labels", "many"], 2, "--labels many: not a list of numbers"),
+        (["--text", "{text}"], 2, "need both --text and --table"),
+    ],
+)
+def test_wrong_own_data_is_one_clear_line(
+    arguments: list[str], code: int, message: str, own_data: tuple[Path, Path], tmp_path: Path
+) -> None:
+    text, table = own_data
+    words = [word.format(text=text, table=table) for word in arguments]
+    ended = albert("quickstart", *words, "--out", tmp_path / "out", expect=code)
+    errors = [line for line in ended.err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1 and message in errors[0]
+
+
+def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
+    for _ in range(2):
+        _require_same_plan(tmp_path, plans.SMOKE)
+    with pytest.raises(BusyError, match="other options"):
+        _require_same_plan(tmp_path, plans.FULL)
+    assert store.read_json(tmp_path / "plan.json")["runs"] == 2
