@@ -1,4 +1,4 @@
-"""What a quickstart runs: on the bundled data, in two sizes, or on the user's own text and table."""
+"""The settings of a quickstart: on the bundled data, in two sizes, or on the user's own text and table."""
 
 from __future__ import annotations
 
