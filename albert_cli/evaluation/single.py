@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from albert_cli import console
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
@@ -16,6 +14,7 @@ from albert_cli.evaluation.differences import compare_predictions, read_predicti
 from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
 from albert_cli.results import CLASSICAL, RESULTS, EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.tasks.features import PairFeatures
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_setup import PreparedTask
@@ -94,13 +93,12 @@ def _add_classical_difference(
     result: EvaluationResult, prepared: PreparedTask, inputs: Inputs, out: Path, baselines: Mapping[int, Baselines]
 ) -> EvaluationResult:
     """Add the difference to the best linear model, if there is one."""
-    if result.best_baseline is None:
+    if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
-    gold = np.array([example.label for example in inputs.dev_examples])
     predictions = read_predictions(prepared.task, out, list(result.scores_by_seed))
     classical = {seed: by_model[name].predictions for seed, by_model in baselines.items()}
-    difference = compare_predictions(result.metric, gold, predictions, classical)
+    difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical)
     return result if difference is None else result.model_copy(update={"differences": {CLASSICAL: difference}})
 
 

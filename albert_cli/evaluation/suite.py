@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
@@ -41,6 +39,7 @@ from albert_cli.results import (
     SeedSummary,
     SuiteResult,
 )
+from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
@@ -363,7 +362,6 @@ def _compare_with_control(
     task = control.prepared.task
     predictions = read_predictions(task, out, list(result.scores_by_seed))
     control_predictions = read_predictions(task, control.out, list(evaluation.scores_by_seed))
-    if not predictions:
+    if not predictions or not isinstance(inputs.dev, PairFeatures):
         return None
-    gold = np.array([example.label for example in inputs.dev_examples])
-    return compare_predictions(result.metric, gold, predictions, control_predictions)
+    return compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
