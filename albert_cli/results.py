@@ -188,7 +188,7 @@ class ScoredResult(SingleScoreResult, CheckpointResult):
 
 
 class ScoreDifference(Record):
-    """How much higher the main metric is than that of another model with the same seeds: the mean over the seeds.
+    """The lead of the main metric over that of another model with the same seeds, as the mean over the seeds.
 
     `low` and `high` bound a 95 % interval; the standard error includes seeds and dev examples.
     """
