@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -95,6 +96,29 @@ def test_data_survives_a_killed_node_and_one_member_is_repeated(
     printed = (tmp_path / f"{member}-7.log").read_text()
     assert "job 7/16, 1 tasks" in printed and "1 of 20 tasks are finished" in printed
     albert("data", *corpus, "--vocab", tiny_vocabulary, "--out", tmp_path / "whole", "--workers", 1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_data_on_dask_survives_a_lost_job(
+    slurm: Slurm, tmp_path: Path, corpus: list[str], tiny_vocabulary: Path
+) -> None:
+    pytest.importorskip("dask_jobqueue", reason="the extra `cluster` is not installed")
+    out = tmp_path / "data"
+    command = ["data", *corpus, "--vocab", str(tiny_vocabulary), "--out", str(out)]
+    limits = {"DASK_JOBQUEUE__SLURM__WALLTIME": "00:10:00", "DASK_JOBQUEUE__SLURM__LOG_DIRECTORY": str(tmp_path)}
+    environment = make_environment(tmp_path, SLURM_CONF=str(slurm.configuration), **limits)
+    with (
+        (tmp_path / "driver.log").open("wb") as log,
+        subprocess.Popen(
+            ["albert", *command, "--cluster", "slurm:2"], env=environment, stdout=log, stderr=log
+        ) as driver,
+    ):
+        slurm.wait(lambda: any(out.glob(f"shards/*/{store.MANIFEST}")), tmp_path / "driver.log")
+        job = slurm.call("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
+        slurm.call("scancel", "--signal=KILL", "--full", job)
+        slurm.wait(lambda: driver.poll() is not None, tmp_path / "driver.log")
+    assert driver.returncode == 0, logs(tmp_path)
+    albert(*command[:-1], tmp_path / "whole", "--workers", 1)
     assert contents(out) == contents(tmp_path / "whole")
 
 
