@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -87,6 +88,8 @@ def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None
     job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     env = {entry["name"]: entry["value"] for entry in container["env"]}
+    comment = " ".join((CLUSTER / "data.kubernetes.yaml").read_text().split("apiVersion")[0].replace("#", "").split())
+    assert f" {shlex.join(container['command'])} (in a pod" in comment, "the merge reads what the pods read"
     assert job["spec"]["completionMode"] == "Indexed"
     assert int(env["JOB_COMPLETIONS"]) == job["spec"]["completions"]
     command = [part.replace("/corpus/vocabulary", str(tiny_vocabulary)) for part in container["command"]]

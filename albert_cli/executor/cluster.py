@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import re
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,12 +92,26 @@ def make_executor() -> Executor:
     return executor
 
 
-def call_in_directory(directory: Path, call: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a directory: relative paths are those of the command, wherever the worker was started."""
+@dataclass(frozen=True)
+class CommandContext:
+    """The directory and the arguments of the command, which its work on other machines needs too."""
+
+    directory: Path
+    arguments: list[str]
+
+    @classmethod
+    def current(cls) -> CommandContext:
+        """Return the context of this process."""
+        return cls(Path.cwd(), sys.argv)
+
+
+def call_in_context(context: CommandContext, call: Callable[..., T], *arguments: Any) -> T:
+    """Call a function on a worker: relative paths are those of the command, and so is the command in `status.json`."""
+    sys.argv = context.arguments
     try:
-        os.chdir(directory)
+        os.chdir(context.directory)
     except OSError as error:
-        message = f"{directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
+        message = f"{context.directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
         raise ConfigError(message, "run the command in a directory on a disk that all machines see") from None
     return call(*arguments)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from albert_cli import console, ranks
@@ -181,7 +180,7 @@ class _ClusterWorkers(Generic[T]):
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
         call = partial(cluster.run_in_child, self._stop_flag.name, item.call, item.arguments)
-        return self._executor.submit(cluster.call_in_directory, Path.cwd(), call)
+        return self._executor.submit(cluster.call_in_context, cluster.CommandContext.current(), call)
 
     def finish(self, future: Future[T]) -> str | None:
         error = future.exception()

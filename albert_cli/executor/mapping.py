@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from albert_cli import console
@@ -37,7 +36,7 @@ def map_unordered(
     item's worker is lost twice, raises an `AlbertError` with the cause, and with `remedy` as its hint.
     """
     if cluster.has_cluster():
-        call_here = partial(cluster.call_in_directory, Path.cwd(), call)
+        call_here = partial(cluster.call_in_context, cluster.CommandContext.current(), call)
         yield from _map(call_here, items, cluster.make_executor, _CLUSTER_WINDOW, remedy)
     elif workers >= 2:
         yield from _map(call, items, partial(make_pool, workers), workers, remedy)

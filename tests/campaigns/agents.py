@@ -21,24 +21,26 @@ from tests.campaigns.world import SYLLABLES
 from tests.cluster.agents import LOSSES, Loss, Nodes, survive
 from tests.helpers.tiny_recipe import RECIPE
 
-STEPS = 1000
-KILL_AFTER_STEP = 200
-SETTINGS = (f"schedule.total_steps={STEPS}", "train.save_every=100", "train.eval_every=0", "train.log_every=100")
+STEPS = 400
+KILL_AFTER_STEP = 100
+SETTINGS = (f"schedule.total_steps={STEPS}", "train.save_every=50", "train.eval_every=0", "train.log_every=50")
 
 
 def albert(*arguments: object) -> None:
     """Run `albert ARGUMENTS` in a process of its own."""
-    subprocess.run([sys.executable, "-m", "albert_cli", *map(str, arguments), "--quiet"], check=True)
+    command = [sys.executable, "-m", "albert_cli", *map(str, arguments), "--quiet"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 def prepare(out: Path) -> list[str]:
     """Write text, vocabulary, data and a recipe; return the command that pretrains with them."""
     out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(5)
-    sentences = [" ".join(rng.choices(SYLLABLES, k=rng.randint(3, 12))) + "." for _ in range(3000)]
+    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(300)]
+    sentences = [" ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(3000)]
     (out / "text.txt").write_text("\n\n".join(" ".join(sentences[n : n + 5]) for n in range(0, 3000, 5)))
     (out / "tiny.toml").write_text(RECIPE)
-    albert("vocab", out / "text.txt", "--size", 60, "--out", out / "vocabulary")
+    albert("vocab", out / "text.txt", "--size", 150, "--out", out / "vocabulary")
     albert("data", out / "text.txt", "--vocab", out / "vocabulary", "--out", out / "data", "--holdout", 0.1)
     overrides = [word for setting in SETTINGS for word in ("-s", setting)]
     return ["pretrain", str(out / "tiny.toml"), "--data", str(out / "data"), "--device", "cpu", *overrides]

@@ -14,6 +14,7 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
+from albert_cli.work_plan import current_command
 
 distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 
@@ -64,6 +65,15 @@ def test_map_on_a_cluster_uses_the_commands_directory(
     with use_cluster(cluster.scheduler_address):
         results = map_unordered(Path.absolute, [(Path("out"),)], 1, "remedy")
         assert [result for _, result in results] == [tmp_path / "out"]
+
+
+def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["albert", "eval", "sst2"])
+    recorded = []
+    with use_cluster(cluster.scheduler_address):
+        items = [WorkItem("run", current_command, ())]
+        run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+    assert recorded == ["albert eval sst2"]
 
 
 def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
