@@ -1,7 +1,7 @@
 """`albert bench finetune`: a step of fine-tuning on a task's examples, of this model and of `transformers`.
 
 Both get the same weights, the same examples in the same batches and the same number of steps, alternating.
-`transformers` pads as its own example script (`run_glue.py`) does, to a fixed length by default, or to the longest of
+`transformers` pads as its own example scripts (`run_glue.py`, `run_ner.py`) do, to a fixed length or to the longest of
 the batch. Neither has dropout inside the encoder, as the paper fine-tunes (Table 14).
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from albert_cli import console
 from albert_cli.bench import harness, peer
@@ -24,14 +25,15 @@ from albert_cli.bench.step import GLUE_MAX
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.model.heads import SequenceClassifier
-from albert_cli.model.packing import pack
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.registry import find_task
+from albert_cli.tasks.token_classification import NER, TokenClassification, open_token_task
+from albert_cli.tasks.token_features import IGNORED
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, prepare_model, resolve_auto, use_threads
 from albert_cli.training.optimizers import make_optimizer
-from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_recipe import FinetuneRecipe, load_recipe
 
 LabeledBatch = tuple[PackedBatch, NDArray[Any]]
 
@@ -81,7 +83,7 @@ class FinetuneBench:
         self.options = options
         self.device = choose_device(options.device)
         recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
-        self.task = _find_classifier(recipe.task)
+        self.task = _find_task(recipe, options.data)
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
         self.recipe = recipe.with_label_count(len(examples))
@@ -95,8 +97,6 @@ class FinetuneBench:
         )
         self.max_length = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
         features = self.task.encode(examples, vocabulary, self.max_length)
-        if features.labels is None:
-            raise InputError(f"{self.task.title}: the training data have no labels")
         self.mean_length = float(features.lengths.mean())
         self.train = resolve_auto(
             self.recipe.train,
@@ -109,7 +109,8 @@ class FinetuneBench:
         for step in range(options.rounds + harness.WARM_UP):
             index = features.batch_index(self.train.seed, step, self.train.batch_size)
             batch, labels = features.batch(index)
-            assert labels is not None
+            if labels is None:
+                raise InputError(f"{self.task.title}: the training data have no labels")
             self.batches.append((batch, labels))
 
     def run(self) -> FinetuneBenchResult:
@@ -136,7 +137,7 @@ class FinetuneBench:
     def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
         """Return the step of each variant, and each one's loss without dropout before anything is timed."""
         torch.manual_seed(0)
-        model = SequenceClassifier(self.shape, len(self.task.output_names))
+        model = self.task.new_model(self.shape)
         prepare_model(model, self.train, self.device)
         precision = self.train.precision
         settings = self.recipe.optimizer
@@ -155,35 +156,49 @@ class FinetuneBench:
                 losses[name] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
         return variants, losses
 
-    def _albert_loss(self, model: SequenceClassifier, labeled: LabeledBatch) -> Tensor:
+    def _albert_loss(self, model: nn.Module, labeled: LabeledBatch) -> Tensor:
         batch, labels = labeled
-        logits = model(pack(batch, self.device)).float()
-        return self.task.summed_loss(logits, torch.from_numpy(labels).to(self.device)) / len(labels)
+        return self.task.loss_sum(model, batch, labels, self.device) / (len(batch.offsets) - 1)
 
-    def _peer_loss(self, hf_model: torch.nn.Module, width: int, labeled: LabeledBatch) -> Tensor:
+    def _peer_loss(self, hf_model: nn.Module, width: int, labeled: LabeledBatch) -> Tensor:
         batch, labels = labeled
         inputs = peer.pad_batch(batch, self.device, width)
+        if isinstance(self.task, TokenClassification):
+            padded = peer.pad_labels(batch, labels, self.device, width)
+            return mean_loss_of_words(peer.compute_logits(hf_model, inputs), padded)
         inputs["labels"] = torch.from_numpy(labels).to(self.device)
         return peer.compute_loss(hf_model, inputs)
 
 
-def _find_classifier(name: str) -> Classification:
-    if name == "table":
-        raise ConfigError("bench finetune times the built-in tasks", "choose a task of GLUE")
-    task = find_task(name)
-    if not isinstance(task, Classification) or task.train_split is None:
-        raise ConfigError(f"bench finetune times classifiers; {task.title} is none", "choose a task of GLUE")
+def mean_loss_of_words(logits_NSC: Tensor, label_NS: Tensor) -> Tensor:
+    """Return the cross-entropy as this package averages it: over the words of each text, and then over texts."""
+    loss_NS = F.cross_entropy(logits_NSC.float().transpose(1, 2), label_NS, ignore_index=IGNORED, reduction="none")
+    words_N = (label_NS != IGNORED).sum(dim=1)
+    return (loss_NS.sum(dim=1) / words_N.clamp(min=1)).mean()
+
+
+def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
+    if recipe.task == "table":
+        raise ConfigError("bench finetune times the built-in tasks", "choose a task of GLUE, or ner")
+    task = open_token_task(recipe.table, data, ()) if recipe.task == NER else find_task(recipe.task)
+    if not isinstance(task, Classification | TokenClassification) or task.train_split is None:
+        message = f"bench finetune times classifiers; {task.title} is none"
+        raise ConfigError(message, "choose a task of GLUE, or ner")
     return task
 
 
 def format_result(result: FinetuneBenchResult) -> str:
     """Return the result as a table with notes."""
+    limit = "split into windows" if result.task == NER else "cut"
     notes = [
-        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is cut at {result.max_length}. The "
-        "tokens are counted in the examples, for everyone; padding is not counted.",
-        "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some 7 % "
-        "fewer FLOPs with 12 layers. The MFU counts the full model's FLOPs, for everyone alike.",
+        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {limit} at {result.max_length}. "
+        "The tokens are counted in the examples, for everyone; padding is not counted.",
     ]
+    if result.task != NER:
+        notes.append(
+            "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some "
+            "7 % fewer FLOPs with 12 layers. The MFU counts the full model's FLOPs, for everyone alike."
+        )
     title = f"{result.task}: a step of {result.batch_size} examples"
     comparison = result.comparison
     headline = harness.format_headline(result.model, result.conditions, comparison.matmul_peak_flops)

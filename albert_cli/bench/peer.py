@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hf_names
-from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.heads import PretrainingModel, SequenceClassifier, TokenClassifier
 from albert_cli.model.hf_config import config_to_json, model_type
+from albert_cli.tasks.token_features import IGNORED
 
 Called = Callable[..., Any]  # a model of `transformers`, or its compiled form
 
 
-def make_transformers_model(model: PretrainingModel | SequenceClassifier) -> torch.nn.Module:
+def make_transformers_model(model: nn.Module) -> nn.Module:
     """Return the Hugging Face model with the weights of `model`, in training mode, on its device.
 
     Raises `ConfigError` if `transformers` is not installed or has no such architecture.
@@ -29,19 +31,23 @@ def make_transformers_model(model: PretrainingModel | SequenceClassifier) -> tor
         message = "transformers is not installed, so there is nothing to compare with"
         raise ConfigError(message, "pip install transformers, or use --alone") from None
     transformers.logging.set_verbosity_error()
+    assert isinstance(model, PretrainingModel | SequenceClassifier | TokenClassifier)
     config = model.config
     kind = model_type(config)
     if kind not in ("albert", "bert"):
         message = "transformers cannot express this shape, so there is nothing to compare with"
         raise ConfigError(message, "choose another shape, or use --alone")
-    num_labels = getattr(model, "num_labels", 0)
-    architecture = "ForSequenceClassification" if num_labels else "ForPreTraining"
+    architecture = "ForPreTraining"
+    num_labels = 0
+    if not isinstance(model, PretrainingModel):
+        architecture = "ForTokenClassification" if isinstance(model, TokenClassifier) else "ForSequenceClassification"
+        num_labels = model.classifier.out_features
     labels = tuple(f"LABEL_{i}" for i in range(num_labels))
     values = config_to_json(config, architecture, labels)
     values.pop("architectures")
     prefix = kind.capitalize()
     hf_config = getattr(transformers, f"{prefix}Config")(**values)
-    hf_model: torch.nn.Module = getattr(transformers, prefix + architecture)(hf_config)
+    hf_model: nn.Module = getattr(transformers, prefix + architecture)(hf_config)
     weights = hf_names.to_hf_names(model.state_dict(), config, kind)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
@@ -54,15 +60,34 @@ def compute_loss(called: Called, inputs: Mapping[str, Tensor]) -> Tensor:
     return loss
 
 
+def compute_logits(called: Called, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the logits of inputs without labels."""
+    logits: Tensor = called(**inputs).logits
+    return logits
+
+
 def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
     """Return the batch as `transformers` takes it: [N, S] int64, padded on the right to `width` (0: the longest)."""
-    lengths = np.diff(batch.offsets)
-    is_token = np.arange(width or int(lengths.max())) < lengths[:, None]
+    is_token = _is_token(batch, width)
     arrays = {"attention_mask": is_token.astype(np.int64)}
     for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
         arrays[name] = np.zeros(is_token.shape, np.int64)
         arrays[name][is_token] = values
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def pad_labels(batch: PackedBatch, labels: NDArray[np.int64], device: torch.device, width: int = 0) -> Tensor:
+    """Return the labels of tokens, int64 [T], padded like the batch [N, S], with `IGNORED` as padding."""
+    is_token = _is_token(batch, width)
+    padded = np.full(is_token.shape, IGNORED, np.int64)
+    padded[is_token] = labels
+    return torch.from_numpy(padded).to(device)
+
+
+def _is_token(batch: PackedBatch, width: int) -> NDArray[np.bool_]:
+    """Return False for the padding of a batch: [N, S], S is `width` or (0) the longest length."""
+    lengths = np.diff(batch.offsets)
+    return np.asarray(np.arange(width or int(lengths.max())) < lengths[:, None])
 
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:

@@ -87,13 +87,13 @@ def bench_pretrain(
 
 @verb(bench_app, name="finetune")
 def bench_finetune(
-    task: Annotated[str, typer.Argument(help="A task of GLUE, or a recipe for one.")],
+    task: Annotated[str, typer.Argument(help="A task of GLUE, ner, or a recipe for one.")],
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
     data: TaskData = None,
     model: Annotated[str, typer.Option(help="A preset, a recipe or a checkpoint: its shape.")] = "albert-base",
     against: Annotated[
         Literal["transformers"] | None,
-        typer.Option(help="Time transformers too, padded to 128 as its run_glue does, and to the longest of a batch."),
+        typer.Option(help="Time transformers too, padded to 128 as by its run_glue, and to the longest of a batch."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     overrides: Overrides = None,

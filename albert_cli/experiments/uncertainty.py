@@ -103,7 +103,7 @@ def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -
 def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequence[str]) -> JackknifeEstimate:
     """Return the estimate of a run's metric; unknown for predictions other than spans, classes and values."""
     kind = prediction_kind(lines[0])
-    if kind == "other":
+    if kind not in ("span", "class", "value"):
         return value_without_error(0.0)
     if kind == "span":
         by_example = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)

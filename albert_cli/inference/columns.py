@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from albert_cli.errors import InputError
 from albert_cli.model.hub import FinetunedTask
@@ -12,8 +13,9 @@ from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import find_choice_columns
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.columns import find_id_column, find_text_columns
+from albert_cli.tasks.columns import find_id_column, find_same_columns, find_text_columns
 from albert_cli.tasks.data_files import cell_text
+from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -24,17 +26,37 @@ RecordMapper = Callable[[Values], dict[str, object]]
 
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
 _CHOICE_KEYS = ("choices", "options")
+_TEXT_ROLES = ("text", "text_pair", "question")
 
 
-def map_columns(task: AnyTask, columns: Sequence[str], origin: str, finetuned: FinetunedTask | None) -> RecordMapper:
+@dataclass(frozen=True)
+class TableLayout:
+    """The layout of the table that a model was trained on: the names of its columns by role, and its dialect."""
+
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    delimiter: str = ""
+    quoting: Literal["auto", "on", "off"] = "auto"
+
+    @classmethod
+    def of_training(cls, finetuned: FinetunedTask | None) -> Self:
+        """Return the layout that a task checkpoint records; the default one for other checkpoints."""
+        settings = {} if finetuned is None else finetuned.settings
+        return cls(settings.get("columns", {}), settings.get("delimiter", ""), settings.get("quoting", "auto"))
+
+    def dialect(self, suffix: str) -> Dialect:
+        """Return the dialect of a file; if its header lacks the delimiter of training, it may have a usual one."""
+        dialect = choose_dialect(suffix, TableSettings(quoting=self.quoting))
+        return replace(dialect, delimiter=self.delimiter) if self.delimiter else dialect
+
+
+def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: TableLayout) -> RecordMapper:
     """Return a function from a row to the keys that the task reads: text, text_pair, question, context, choices, id.
 
     Raises `InputError` if the columns that the task needs are missing.
     """
-    settings = _trained_columns(finetuned, columns)
     header = TextTable(origin, tuple(columns), [[""] * len(columns)], [1])
     try:
-        roles = _find_roles(task, header, settings)
+        roles = _find_roles(task, header, layout)
     except InputError as error:
         raise InputError(
             error.message, "name the columns as in training, or write one text per line into a .txt file"
@@ -67,27 +89,39 @@ def has_task_keys(task: AnyTask, values: Values) -> bool:
     return "question" in values
 
 
-def _trained_columns(finetuned: FinetunedTask | None, columns: Sequence[str]) -> TableSettings:
+def has_trained_columns(values: Values, layout: TableLayout) -> bool:
+    """Return True if an object of JSON lines has all columns of training, which then precede usual names."""
+    return bool(layout.columns) and set(_trained_names(layout)) <= set(values)
+
+
+def _trained_names(layout: TableLayout) -> list[str]:
+    texts = [layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)]
+    return [*texts, *layout.columns.get("choices", ())]
+
+
+def _choice_settings(layout: TableLayout, columns: Sequence[str]) -> TableSettings:
     """Return the column names of training, unless one of them is missing here."""
-    recorded = finetuned.settings.get("columns", {}) if finetuned is not None else {}
-    texts = {key: value for key, value in recorded.items() if key in ("text", "text_pair", "question") and value}
-    choices = recorded.get("choices", ())
-    if not all(name in columns for name in (*texts.values(), *choices)):
+    if not set(_trained_names(layout)) <= set(columns):
         return TableSettings()
-    return TableSettings(**texts, choices=tuple(choices))
+    texts = {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
+    return TableSettings(**texts, choices=tuple(layout.columns.get("choices", ())))
 
 
-def _find_roles(task: AnyTask, header: TextTable, settings: TableSettings) -> dict[str, Any]:
+def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> dict[str, Any]:
     columns = header.columns
     if isinstance(task, Classification | MultiLabelClassification | TokenClassification):
-        texts = find_text_columns(header, settings)
+        names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
+        if names:
+            texts = find_same_columns(header, names, TableSettings())
+        else:
+            texts = find_text_columns(header, TableSettings())
         if task.inputs and len(texts) != task.inputs:
-            names = " and ".join(repr(columns[index]) for index in texts)
+            shown = " and ".join(repr(columns[index]) for index in texts)
             trained_on = "pairs" if task.inputs == 2 else "single texts"
-            raise InputError(f"{header.origin}: the texts are in {names}, but the model was fine-tuned on {trained_on}")
+            raise InputError(f"{header.origin}: the texts are in {shown}, but the model was fine-tuned on {trained_on}")
         return dict(zip(("text", "text_pair"), (columns[index] for index in texts), strict=False))
     if isinstance(task, Choice):
-        choice_columns = find_choice_columns(header, settings)
+        choice_columns = find_choice_columns(header, _choice_settings(layout, columns))
         roles: dict[str, Any] = {"choices": [columns[index] for index in choice_columns.options]}
         if choice_columns.passage is not None:
             roles["text"] = columns[choice_columns.passage]

@@ -106,7 +106,7 @@ def encode_file(
     count = 0
     truncated = 0
     longest = 0
-    reader = InputReader(as_any_tasks({"": TEXTS})[""], TEXTS.example, None, on_bad_bytes)
+    reader = InputReader(as_any_tasks({"": TEXTS})[""], TEXTS.example, on_bad_bytes=on_bad_bytes)
     with ExitStack() as stack:
         stream = None
         if out is not None and not is_tensor:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import PurePath
-from typing import Generic, Literal, TypeVar
+from pathlib import Path, PurePath
+from typing import Generic, TypeVar
 
 from albert_cli.errors import InputError
-from albert_cli.inference.columns import RecordMapper, Values, has_task_keys, map_columns
-from albert_cli.model.hub import FinetunedTask
+from albert_cli.inference.columns import (
+    RecordMapper,
+    TableLayout,
+    Values,
+    has_task_keys,
+    has_trained_columns,
+    map_columns,
+)
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.data_files import reject_binary_formats
+from albert_cli.tasks.delimited import open_delimited
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.text.lines import text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
-from albert_cli.text.records import iter_csv_rows, iter_parquet_rows, parse_json_object
+from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 
 ExampleT = TypeVar("ExampleT")
-InputFormat = Literal["lines", "jsonl", "csv", "tsv", "parquet"]
 CHUNK_LINES = 1024  # rows in memory at a time; enough to group them by length
 
-_FORMATS: Mapping[str, InputFormat] = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+_LONGEST_MAGIC = 16  # bytes that identify a format
 _JSON_HINT = "write one JSON object a line"
 
 
@@ -38,11 +46,11 @@ class InputRow(Generic[ExampleT]):
 
 @dataclass(frozen=True)
 class InputReader(Generic[ExampleT]):
-    """A reader of a task's input rows; `finetuned` has the column names of training."""
+    """A reader of a task's input rows; `layout` is that of the training table."""
 
     task: AnyTask
     parse: Callable[[InputLine], ExampleT]
-    finetuned: FinetunedTask | None = None
+    layout: TableLayout = field(default_factory=TableLayout)
     on_bad_bytes: OnBadBytes = "refuse"
 
     def read_chunks(self, name: str) -> Iterator[list[InputRow[ExampleT]]]:
@@ -70,19 +78,17 @@ class InputReader(Generic[ExampleT]):
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows), False
+        _reject_other_formats(Path(name))
         source = SourcePart(TextSource(name, "stdin" if name == "-" else "text"))
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
-        file_format = _FORMATS.get(suffix, "lines")
-        if file_format == "csv":
-            return self._table_rows(name, _csv_rows(name, lines)), False
-        if file_format == "tsv":
-            return self._table_rows(name, _tsv_rows(name, lines)), False
-        if file_format == "lines":
+        if suffix in (".csv", ".tsv"):
+            return self._table_rows(name, self._delimited_rows(name, suffix, lines)), False
+        is_json = suffix == ".jsonl"
+        if not is_json:
             first = next(lines, None)
             lines = lines if first is None else chain([first], lines)
-            if first is not None and _is_json_object(name, first[1]):
-                file_format = "jsonl"
-        if file_format == "jsonl":
+            is_json = first is not None and _is_json_object(name, first[1])
+        if is_json:
             return self._json_rows(name, lines), True
         return ((number, self._line_row(name, number, text)) for number, text in lines), True
 
@@ -90,29 +96,38 @@ class InputReader(Generic[ExampleT]):
         return InputRow(self.parse(InputLine(text, name, number)), {})
 
     def _json_rows(self, name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, InputRow[ExampleT]]]:
-        mapper: RecordMapper | None = None
-        for number, text in lines:
-            values = parse_json_object(text, f"{name}:{number}", _JSON_HINT)
-            record = values
-            if not has_task_keys(self.task, values):
-                mapper = mapper or self._map_keys(values, f"{name}:{number}")
-                record = mapper(values)
-            example = self.parse(InputLine(text, name, number, record))
+        mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
+        for number, values in iter_json_objects(lines, f"{name}:{{}}".format):
+            keys = tuple(values)
+            if keys not in mappers:
+                mappers[keys] = self._map_keys(values, f"{name}:{number}")
+            record = mappers[keys](values)
+            example = self.parse(InputLine("", name, number, record))
             yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
 
     def _map_keys(self, values: Values, origin: str) -> RecordMapper:
         """Return a mapping of keys with other names; without one the task itself reports what is missing."""
+        if has_task_keys(self.task, values) and not has_trained_columns(values, self.layout):
+            return dict
         try:
-            return map_columns(self.task, list(values), origin, self.finetuned)
+            return map_columns(self.task, list(values), origin, self.layout)
         except InputError:
             return dict
+
+    def _delimited_rows(
+        self, name: str, suffix: str, lines: Iterator[tuple[int, str]]
+    ) -> Iterator[tuple[int, dict[str, object]]]:
+        delimited = open_delimited(name, lines, self.layout.dialect(suffix))
+        columns, rows = delimited.rows_as_wide_as_the_header()
+        for number, cells in rows:
+            yield number, dict(zip(columns, cells, strict=True))
 
     def _table_rows(
         self, name: str, rows: Iterator[tuple[int, dict[str, object]]]
     ) -> Iterator[tuple[int, InputRow[ExampleT]]]:
         mapper: RecordMapper | None = None
         for number, values in rows:
-            mapper = mapper or map_columns(self.task, list(values), name, self.finetuned)
+            mapper = mapper or map_columns(self.task, list(values), name, self.layout)
             yield number, InputRow(self.parse(InputLine("", name, number, mapper(values))), values)
 
 
@@ -140,24 +155,8 @@ def _is_json_object(name: str, line: str) -> bool:
     return isinstance(value, dict)
 
 
-def _csv_rows(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, object]]]:
-    yield from _with_header(name, iter_csv_rows(lines, f"{name}:{{}}".format))
-
-
-def _tsv_rows(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, object]]]:
-    yield from _with_header(name, ((number, text.split("\t")) for number, text in lines))
-
-
-def _with_header(name: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield rows by column; raises `InputError` for a row with another number of cells than the header."""
-    _, header = next(rows, (0, []))
-    for column in header:
-        if header.count(column) > 1:
-            raise InputError(f"{name}:1: the column {column!r} occurs twice", "rename one of them")
-    for number, cells in rows:
-        if len(cells) != len(header):
-            raise InputError(
-                f"{name}:{number}: {len(cells)} cells, but line 1 names {len(header)} columns",
-                "look for a delimiter or a line end inside a text",
-            )
-        yield number, dict(zip(header, cells, strict=True))
+def _reject_other_formats(path: Path) -> None:
+    """Raise `InputError` for a workbook, an archive and the like, under any name."""
+    if path.is_file():  # a pipe can be read only once
+        with translate_read_errors(path), path.open("rb") as stream:
+            reject_binary_formats(path, stream.read(_LONGEST_MAGIC))

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from albert_cli import console
+from albert_cli.inference.columns import TableLayout
 from albert_cli.inference.inputs import CHUNK_LINES, InputReader, InputRow
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
 from albert_cli.inference.outputs import (
@@ -166,7 +167,7 @@ def read_rows(
             for start in range(0, len(document), CHUNK_LINES):
                 yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
             return
-    reader = InputReader(task, task.example, finetuned, on_bad_bytes)
+    reader = InputReader(task, task.example, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)
 
 

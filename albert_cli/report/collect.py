@@ -28,9 +28,9 @@ from albert_cli.results import (
     TaskScore,
     read_result,
 )
-from albert_cli.tasks.registry import TASKS
+from albert_cli.tasks.registry import TASKS, constant_baseline
 
-MAJORITY = "majority class"
+_MAJORITY_TITLES = {"majority": "majority class", "most frequent tags": "most frequent tag of each word"}
 CLASSICAL = "classical baseline"
 EXAMPLES = "examples.json"
 Curve = list[tuple[float, float]]
@@ -101,10 +101,10 @@ class Evaluation:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The scores of the majority class and of the best linear model."""
+        """The scores of the baseline without context and of the best linear model."""
         baselines = {}
         if self.record.majority is not None:
-            baselines[MAJORITY] = self.record.majority
+            baselines[_MAJORITY_TITLES[constant_baseline(self.task)]] = self.record.majority
         if self.record.best_baseline:
             baselines[CLASSICAL] = self.record.best_baseline[1]
         return baselines

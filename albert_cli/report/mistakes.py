@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from albert_cli.report.collect import Evaluation
+from albert_cli.report.entity_mistakes import (
+    is_entity_line,
+    measure_entity_error,
+    tabulate_entity_errors,
+    tabulate_entity_mistakes,
+)
 from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.report.render import Table
 from albert_cli.report.scores import group_by_task
@@ -19,11 +25,12 @@ _TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")
 
 @dataclass(frozen=True)
 class ModelMistakes:
-    """The worst mistakes of a model on a task."""
+    """The worst mistakes of a model on a task; `by_type` counts those on named entities."""
 
     title: str
     num_examples: int
     table: Table
+    by_type: Table | None = None
 
 
 def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
@@ -34,8 +41,17 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
             examples = group_by_example([read_predictions(folder) for folder in evaluation.folders])
             if worst := find_worst(examples):
                 title = f"{evaluation.title}, {evaluation.model}"
-                mistakes.append(ModelMistakes(title, len(examples), _make_table(worst)))
+                mistakes.append(_describe_mistakes(title, examples, worst))
     return mistakes
+
+
+def _describe_mistakes(
+    title: str, examples: Sequence[Sequence[PredictionLine]], worst: Sequence[Sequence[PredictionLine]]
+) -> ModelMistakes:
+    if not is_entity_line(worst[0][0]):
+        return ModelMistakes(title, len(examples), _make_table(worst))
+    by_type = tabulate_entity_errors(line for lines in examples for line in lines)
+    return ModelMistakes(title, len(examples), tabulate_entity_mistakes(worst), by_type)
 
 
 def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[Sequence[PredictionLine]]:
@@ -53,11 +69,20 @@ def find_worst(examples: Sequence[Sequence[PredictionLine]]) -> list[Sequence[Pr
 
 
 def measure_error(line: PredictionLine) -> float | None:
-    """Return 1 − F1 of a span, 1 − the label's probability, or the distance of a number; None without a label."""
+    """Return the error of a prediction; None without a label.
+
+    That is 1 − F1 of a span, of a text's entities or of its classes, 1 − the label's probability, or the distance of a
+    number.
+    """
     label = line.get("label")
     prediction = line["prediction"]
     if prediction_kind(line) == "span":
         return 1.0 - float(line["f1"])
+    if is_entity_line(line):
+        return measure_entity_error(line)
+    if isinstance(label, list) and isinstance(prediction, list):
+        total = len(label) + len(prediction)
+        return 1 - 2 * sum(name in prediction for name in label) / total if total else 0.0
     if isinstance(label, str):
         return 1.0 - float(line.get("probabilities", {}).get(label, label == prediction))
     if isinstance(label, float) and isinstance(prediction, float):
@@ -68,6 +93,8 @@ def measure_error(line: PredictionLine) -> float | None:
 def _is_wrong(line: PredictionLine) -> bool:
     if prediction_kind(line) == "span":
         return float(line["f1"]) < 1
+    if isinstance(line["prediction"], list):
+        return bool(measure_error(line))
     return line.get("label") != line["prediction"]
 
 

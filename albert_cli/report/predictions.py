@@ -14,7 +14,7 @@ from albert_cli.tasks.base import PREDICTIONS
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
-PredictionKind = Literal["span", "class", "value", "other"]
+PredictionKind = Literal["span", "class", "classes", "entities", "value", "other"]
 
 
 class PredictionLine(TypedDict, total=False):
@@ -36,12 +36,15 @@ class PredictionLine(TypedDict, total=False):
 
 
 def prediction_kind(line: PredictionLine) -> PredictionKind:
-    """Return the kind of the line's prediction: an answer span, a class, a number, or something else such as tags."""
+    """Return the kind of the line's prediction: an answer span, a class, several classes, entities, or a number."""
+    prediction = line["prediction"]
     if "answers" in line and "f1" in line:
         return "span"
-    if "probabilities" in line and isinstance(line["prediction"], str):
+    if isinstance(prediction, list):
+        return "classes" if "probabilities" in line else "entities"
+    if "probabilities" in line and isinstance(prediction, str):
         return "class"
-    return "value" if isinstance(line["prediction"], float) else "other"
+    return "value" if isinstance(prediction, float) else "other"
 
 
 def read_predictions(folder: Path) -> Sequence[PredictionLine]:

@@ -28,11 +28,28 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A part of a text; with a label it is marked, as correct or as wrong."""
+
+    text: str
+    label: str = ""
+    is_wrong: bool = False
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text in segments, with a smaller note below it."""
+
+    segments: Sequence[Segment]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows of text and numbers below headers."""
 
     headers: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | Cell | MarkedText]]
 
 
 def render_html(template: str, page: object) -> str:

@@ -22,6 +22,8 @@ _METRIC_TITLES = {
     "f1": "F1",
     "best_f1": "F1 at the best threshold",
     "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "entity_f1": "entity F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
 }

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from albert_cli import console
 from albert_cli.errors import InputError
+from albert_cli.tasks.delimited import DELIMITER_HINT
 from albert_cli.tasks.table_settings import TableSettings
-from albert_cli.tasks.text_table import DELIMITER_HINT, TextTable
+from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
 
 # Usual names of columns in lower case; the first that a table has is taken.
@@ -86,14 +87,19 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
 def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
     """Return the columns of another file that hold the texts of `names`: the same names, or as many usual ones.
 
-    Raises `InputError` for a file without a second text.
+    Raises `InputError` for a file with another number of texts.
     """
     lowercase = _lowercase(table)
-    if all(name.lower() in lowercase for name in names):
-        return tuple(lowercase.index(name.lower()) for name in names)
-    columns = find_text_columns(table, settings)[: len(names)]
+    wanted = [name.strip().lower() for name in names]
+    if all(name in lowercase for name in wanted):
+        return tuple(map(lowercase.index, wanted))
+    columns = find_text_columns(table, settings)
     if len(columns) < len(names):
         raise missing_column(table, "text_pair", [names[1], *COLUMN_NAMES["text_pair"]])
+    if len(columns) > len(names):
+        texts = " and ".join(repr(table.columns[index]) for index in columns)
+        message = f"{table.origin}: the texts are in {texts}, but the model was fine-tuned on single texts"
+        raise InputError(message, f"call the column with the texts {names[0]!r}, as in training")
     return columns
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.os_errors import translate_read_errors
+from albert_cli.tasks.delimited import Dialect, open_delimited
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.lines import check_characters, reject_utf16
-from albert_cli.text.records import iter_csv_rows, iter_json_objects, iter_parquet_rows, parse_json
+from albert_cli.text.records import iter_json_objects, iter_parquet_rows, parse_json
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
 
@@ -33,7 +32,6 @@ _BINARY_FORMATS = (
     (b"%PDF", "a PDF document", "export its text"),
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
 )
-_SEPARATOR_LINE = re.compile('"?sep=(.)"?')  # Excel's first line, which names the delimiter
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
@@ -97,34 +95,24 @@ def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> 
         raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
 
 
-def read_delimited(
-    path: Path, delimiter: str = "\t", *, quoting: bool = False, header: bool = True, alternatives: str = ""
-) -> TextTable:
-    """Read a delimited file. Without quoting every line is a row and a quote is a character, as in GLUE.
+def read_delimited(path: Path, dialect: Dialect, *, header: bool = True) -> TextTable:
+    """Read a delimited file as it is; the widths of its rows are not checked."""
+    delimited = open_delimited(str(path), iter(enumerate(read_lines(path), start=1)), dialect, header=header)
+    rows = list(delimited.rows)
+    return _table_from_rows(str(path), delimited.columns, rows, delimited.delimiter)
 
-    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. Else it is one of `alternatives`
-    if the header contains that one and not `delimiter`.
-    """
-    lines = read_lines(path)
-    first_line = 1
-    separator = _SEPARATOR_LINE.fullmatch(lines[0]) if header and lines else None
-    if separator is not None:
-        delimiter = separator[1]
-        first_line = 2
-    elif lines and delimiter not in lines[0]:
-        found_alternatives = [sign for sign in alternatives if sign in lines[0]]
-        if len(found_alternatives) == 1:
-            delimiter = found_alternatives[0]
-            console.info(f"{path}: the columns are separated by {delimiter!r}")
-    numbered_lines = enumerate(lines[first_line - 1 :], start=first_line)
-    if quoting:
-        rows = list(iter_csv_rows(numbered_lines, f"{path}:{{}}".format, delimiter))
-    else:
-        rows = [(number, line.split(delimiter)) for number, line in numbered_lines]
-    if header and not rows:
-        raise InputError(f"{path}: empty, without a header", "check that the file is complete")
-    columns = tuple(rows.pop(0)[1]) if header else ()
-    return TextTable(str(path), columns, [cells for _, cells in rows], [number for number, _ in rows], delimiter)
+
+def read_table(path: Path, dialect: Dialect) -> TextTable:
+    """Read a table with a header; raises `InputError` for a column that occurs twice and for a row of another width."""
+    delimited = open_delimited(str(path), iter(enumerate(read_lines(path), start=1)), dialect)
+    columns, rows = delimited.rows_as_wide_as_the_header()
+    return _table_from_rows(str(path), columns, list(rows), delimited.delimiter)
+
+
+def _table_from_rows(
+    origin: str, columns: tuple[str, ...], rows: Sequence[tuple[int, list[str]]], delimiter: str
+) -> TextTable:
+    return TextTable(origin, columns, [cells for _, cells in rows], [number for number, _ in rows], delimiter)
 
 
 def read_objects(path: Path) -> TextTable:

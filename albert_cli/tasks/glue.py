@@ -11,6 +11,7 @@ from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.data_files import find_data_file, read_delimited
+from albert_cli.tasks.delimited import Dialect
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.text_table import TextTable
 
@@ -71,7 +72,7 @@ class GlueFiles:
         header = () if split in task.test_splits else self.header
         file = f"{self.files.get(split, split)}.tsv"
         path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
-        table = read_delimited(path, header=not header)
+        table = read_delimited(path, Dialect(), header=not header)
         if header:
             if {*self.texts, self.label} & set(table.cells[0]):
                 raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")

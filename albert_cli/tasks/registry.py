@@ -68,6 +68,11 @@ def order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
     return dataclasses.replace(checkpoint, values=values, tensors=tensors)
 
 
+def constant_baseline(task: str) -> str:
+    """Return the name of the baseline that reads no context: each word's most frequent tag, else the majority class."""
+    return "most frequent tags" if task == NER else "majority"
+
+
 def paper_metric_names(task: str) -> Sequence[str]:
     """Return the metrics by which the paper's tables report a task."""
     definition = find_task(task)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
-from albert_cli.tasks.data_files import read_delimited, read_objects
+from albert_cli.tasks.data_files import read_objects, read_table
+from albert_cli.tasks.delimited import choose_dialect
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
-_OTHER_DELIMITERS = ";\t,"  # of spreadsheets in other languages
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
@@ -98,12 +98,4 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
         raise InputError(f"{path}: not a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix in (".jsonl", ".parquet"):
         return read_objects(path)
-    quoting = settings.quoting == "on" or (settings.quoting == "auto" and suffix == ".csv")
-    delimiter = settings.delimiter or ("," if suffix == ".csv" else "\t")
-    alternatives = "" if settings.delimiter else _OTHER_DELIMITERS
-    table = read_delimited(path, delimiter, quoting=quoting, alternatives=alternatives)
-    for column in table.columns:
-        if table.columns.count(column) > 1:
-            raise InputError(f"{path}:1: the column {column!r} occurs twice", "rename one of them")
-    table.check_widths()
-    return table
+    return read_table(path, choose_dialect(suffix, settings))

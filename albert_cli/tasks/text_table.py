@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from albert_cli.errors import InputError
-from albert_cli.text.records import has_wrong_delimiter
+from albert_cli.tasks.delimited import width_error
 
-DELIMITER_HINT = "use -s table.delimiter=';' if the columns are separated by another character"
 UNIQUE_HINT = "give every example its own id"
 
 
@@ -43,18 +42,7 @@ class TextTable:
         """Raise `InputError` for the first row whose number of fields is not the number of columns."""
         for index, row in enumerate(self.cells):
             if len(row) != len(self.columns):
-                hint = self._width_hint(len(row))
-                raise InputError(f"{self.where(index)}: {len(row)} fields instead of {len(self.columns)}", hint)
-
-    def _width_hint(self, fields: int) -> str:
-        """Return the remedy for a row of this many fields."""
-        if has_wrong_delimiter(self.columns):
-            return DELIMITER_HINT
-        if fields < len(self.columns):
-            return "look for a line break inside a text, or a cut line"
-        if self.delimiter == "\t":
-            return "look for a tab inside a text"
-        return f'put quotes around texts that contain {self.delimiter!r}, as in "a{self.delimiter} b"'
+                raise width_error(self.columns, self.delimiter, len(row), self.where(index))
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = UNIQUE_HINT) -> list[str]:
         """Return the rows' ids from a column, or their indices if there is no such column."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import console
-from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
+from albert_cli.data.arrays import offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
@@ -30,7 +30,7 @@ from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_tasks, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import comparable_name, softmax
 from albert_cli.tasks.entities import OUTSIDE, score_entities, tag_labels, tags_to_entities
-from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs
+from albert_cli.tasks.features import Int32, Int64
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_data import (
@@ -41,51 +41,17 @@ from albert_cli.tasks.token_data import (
     read_token_file,
     split_words,
 )
+from albert_cli.tasks.token_features import IGNORED, TokenFeatures, split_into_windows
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
 NER = "ner"
 ARCHITECTURE = "ForTokenClassification"
-_IGNORED = -100  # the label of tokens that are not the first one of a word
-
-
-@dataclass(frozen=True)
-class TokenFeatures(Features):
-    """N texts `[CLS] text [SEP]` as slices of `ids`.
-
-    `begun_word` and `labels` int64 are parallel to `ids`. A token that is the first of a word has the word's index in
-    its text and the label of its tag; the others have -1 and `_IGNORED`. `labels` is None if the tags are hidden.
-    """
-
-    ids: Int32
-    slices: TokenSlices
-    begun_word: Int64
-    labels: Int64 | None
-    truncated: int
-    cls_id: int
-    sep_id: int
-
-    @property
-    def lengths(self) -> Int64:
-        return self.slices.length + 2
-
-    def batch(self, index: Int64) -> tuple[PackedBatch, Int64 | None]:
-        """Pack the texts at `index`; the labels int64 [T] are `_IGNORED` for all tokens that begin no word."""
-        chosen = self.slices.select(index)
-        empty = TokenSlices(np.zeros_like(chosen.start), np.zeros_like(chosen.length))
-        is_pair = np.zeros(len(index), dtype=bool)
-        packed = pack_pairs((self.ids, chosen), (self.ids, empty), is_pair, self.cls_id, self.sep_id)
-        if self.labels is None:
-            return packed, None
-        labels = np.full(len(packed.ids), _IGNORED, dtype=np.int64)
-        starts = packed.offsets[:-1].astype(np.int64) + 1
-        labels[concatenate_ranges(starts, chosen.length)] = self.labels[concatenate_ranges(chosen.start, chosen.length)]
-        return packed, labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
-    """A tag for each word; the outputs are logits [words, C] of each text; truncated words have the tag O."""
+    """A tag for each word; the outputs are logits [words, C] of each text; words without a token have the tag O."""
 
     def example(self, line: InputLine) -> TokenExample:
         """Parse a text, or in JSON `text`, or `tokens` that are joined by blanks."""
@@ -97,20 +63,21 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return {"text": example.text}
 
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
+        """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
         encoded = list(vocabulary.encode_with_offsets([example.text for example in examples]))
-        lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)
         begun_words = [_find_begun_words(e.words, t.starts, t.ends) for e, t in zip(examples, encoded, strict=True)]
         labels = None
         if all(example.tags is not None for example in examples):
             labels_by_text = [self._token_labels(e, w) for e, w in zip(examples, begun_words, strict=True)]
             labels = np.concatenate([np.empty(0, np.int64), *labels_by_text])
-        truncated_lengths = np.minimum(lengths, max_seq_length - 2)
+        offsets = offsets_from_lengths(np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64))
+        windows = split_into_windows(offsets, max_seq_length - 2)
         return TokenFeatures(
             ids=np.concatenate([np.empty(0, np.int32), *(tokens.ids for tokens in encoded)]).astype(np.int32),
-            slices=TokenSlices(offsets_from_lengths(lengths)[:-1], truncated_lengths),
             begun_word=np.concatenate([np.empty(0, np.int64), *begun_words]),
             labels=labels,
-            truncated=int(np.count_nonzero(truncated_lengths < lengths)),
+            offsets=offsets,
+            windows=windows,
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
         )
@@ -118,18 +85,18 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def _token_labels(self, example: TokenExample, begun_word: Int64) -> Int64:
         """Return the label of each token of a text."""
         # The index -1, of tokens that begin no word, selects the last element.
-        tags = np.array([self.labels.index(tag) for tag in example.tags or ()] + [_IGNORED], dtype=np.int64)
+        tags = np.array([self.labels.index(tag) for tag in example.tags or ()] + [IGNORED], dtype=np.int64)
         return tags[begun_word]
 
     def new_model(self, config: ModelConfig) -> TokenClassifier:
         return TokenClassifier(config, len(self.labels))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """Return the cross-entropy, averaged over the words of each text and summed over texts."""
+        """Return the cross-entropy, averaged over the words of each window and summed over windows."""
         tokens = pack(batch, device)
         label_T, sequence_T = to_device([labels, tokens.host.sequence], device)
-        loss_T = F.cross_entropy(model(tokens).float(), label_T, ignore_index=_IGNORED, reduction="none")
-        is_word_T = (label_T != _IGNORED).float()
+        loss_T = F.cross_entropy(model(tokens).float(), label_T, ignore_index=IGNORED, reduction="none")
+        is_word_T = (label_T != IGNORED).float()
         texts = len(batch.offsets) - 1
         words_N = torch.zeros(texts, device=device).index_add(0, sequence_T, is_word_T)
         return (loss_T / words_N.clamp(min=1).index_select(0, sequence_T)).sum()
@@ -137,26 +104,24 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     # ---------------------------------------------------------------- scoring
 
     def predict(self, model: nn.Module, features: TokenFeatures, device: torch.device) -> list[Array]:
-        outputs: dict[int, Array] = {}
+        outputs = [self._outside_logits(words) for words in features.words_of_texts()]
+        windows = features.windows
         with torch.inference_mode():
             for index, tokens in iter_evaluation_batches(features, device):
                 logits_TC = model(tokens).float().cpu().numpy()
                 check_finite(logits_TC)
-                for text, start in zip(index.tolist(), tokens.host.offsets[:-1].tolist(), strict=True):
-                    outputs[text] = self._word_logits(features, text, logits_TC[start + 1 :])
-        return [outputs[text] for text in range(len(features))]
+                for window, cls_position in zip(index.tolist(), tokens.host.offsets[:-1].tolist(), strict=True):
+                    begun_word = features.begun_word[windows.labeled_tokens(window)]
+                    first = cls_position + 1 + int(windows.labeled.start[window] - windows.tokens.start[window])
+                    begins = begun_word >= 0
+                    logits = logits_TC[first : first + len(begun_word)]
+                    outputs[int(windows.text[window])][begun_word[begins]] = logits[begins]
+        return outputs
 
-    def _word_logits(self, features: TokenFeatures, text: int, logits_TC: Array) -> Array:
-        """Return the logits [words, C] of a text's words; words without a token have the tag O."""
-        start = int(features.slices.start[text])
-        stop = int(features.slices.start[text + 1]) if text + 1 < len(features) else len(features.begun_word)
-        begun_word = features.begun_word[start:stop]
-        words = int(begun_word.max(initial=-1)) + 1
+    def _outside_logits(self, words: int) -> Array:
+        """Return logits [words, C] of the tag O, which words without a token retain."""
         logits = np.full((words, len(self.labels)), -30.0, dtype=np.float32)
         logits[:, self.labels.index(OUTSIDE)] = 0.0
-        in_model = begun_word[: int(features.slices.length[text])]  # without the truncated tokens
-        first = np.flatnonzero(in_model >= 0)
-        logits[in_model[first]] = logits_TC[first]
         return logits
 
     def tags_of(self, example: TokenExample, logits: Array) -> list[str]:

@@ -102,8 +102,8 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def write_model(self, directory: Path) -> None:
         """Write the current model and, for resuming, the weights of the best evaluation."""
         task = self.prepared.task
-        columns = _input_columns(task, self.settings.table)
-        finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, columns)
+        layout = _table_layout(task, self.settings.table)
+        finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
         task.write_model(self.model, directory, finetuned)
         self.prepared.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
         if self.best:
@@ -178,14 +178,22 @@ def finetune(
             return _publish_best(job, out, state, parents, schedule)
 
 
-def _input_columns(task: AnyTask, table: TableSettings) -> dict[str, object]:
-    """Return the settings that a task checkpoint needs to find the columns of other tables: the names of training."""
+def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
+    """Return the settings by which a task checkpoint reads other tables as in training: columns and delimiter."""
+    columns: dict[str, object] = {}
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
-        return {"columns": dict(zip(("text", "text_pair"), task.source.names, strict=False))}
-    if isinstance(task.source, ChoiceTableSource):
+        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
+    elif isinstance(task.source, ChoiceTableSource):
         names = {"text": table.text, "question": table.question, "choices": list(table.choices)}
-        return {"columns": {role: name for role, name in names.items() if name}}
-    return {}
+        columns = {role: name for role, name in names.items() if name}
+    else:
+        return {}
+    layout: dict[str, object] = {"columns": columns} if columns else {}
+    if table.delimiter:
+        layout["delimiter"] = table.delimiter
+    if table.quoting != "auto":
+        layout["quoting"] = table.quoting
+    return layout
 
 
 def _run_recipe(prepared: PreparedTask, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
