@@ -181,7 +181,8 @@ def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
     if recipe.task == "table":
         raise ConfigError("bench finetune times the built-in tasks", "choose a task of GLUE, or ner")
     task = open_token_task(recipe.table, data, ()) if recipe.task == NER else find_task(recipe.task)
-    if not isinstance(task, Classification | TokenClassification) or task.train_split is None:
+    is_classifier = isinstance(task, Classification | TokenClassification)
+    if not is_classifier or task.train_split is None:
         message = f"bench finetune times classifiers; {task.title} is none"
         raise ConfigError(message, "choose a task of GLUE, or ner")
     return task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -93,6 +93,9 @@ def evaluate(
     recipes: Recipes = PAPER_RECIPES,
     baselines: Baselines = True,
     submission: Submission = None,
+    split: Annotated[
+        Literal["dev", "test"], typer.Option(help="Labeled data on which a fine-tuned checkpoint is scored.")
+    ] = "dev",
     array_task: ArrayTask = None,
     cluster: Cluster = None,
     overrides: Overrides = None,
@@ -133,6 +136,7 @@ def evaluate(
         recipes=recipes,
         baselines=baselines,
         array_job=parse_array_job(array_task, os.environ, out),
+        split=split,
     )
 
     def run() -> AnyResult:

@@ -44,6 +44,9 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
     checkpoint = prepared.checkpoint
     trains = request.retrain or model.weights != "pretrained" or model.head == "new"
     if trains or not task.has_head(checkpoint):
+        if request.split == "test":
+            message = f"--split test scores a model of {task.title}, but {checkpoint.directory} would be trained"
+            raise ConfigError(message, "fine-tune it first, which selects the best step on dev, and score the result")
         return prepared
     if model.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(

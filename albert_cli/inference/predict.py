@@ -13,6 +13,7 @@ from torch import nn
 
 from albert_cli import console
 from albert_cli.inference.columns import TableLayout
+from albert_cli.inference.documents import read_document
 from albert_cli.inference.inputs import CHUNK_LINES, InputReader, InputRow
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
 from albert_cli.inference.outputs import (
@@ -157,16 +158,15 @@ def predict_file(
 def read_rows(
     task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
 ) -> Iterator[list[InputRow[Any]]]:
-    """Yield the rows of an input, some at a time; a .json file is a document in the task's own layout.
+    """Yield the rows of an input, some at a time; it may be in the layout of the task's own data.
 
     finetuned: the task of the checkpoint's fine-tuning, whose column names the input may have.
     """
-    if input_file.lower().endswith(".json"):
-        document = task.examples_of_document(Path(input_file))
-        if document is not None:
-            for start in range(0, len(document), CHUNK_LINES):
-                yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
-            return
+    document = None if input_file == "-" else read_document(task, Path(input_file))
+    if document is not None:
+        for start in range(0, len(document), CHUNK_LINES):
+            yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
+        return
     reader = InputReader(task, task.example, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)
 

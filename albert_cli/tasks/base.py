@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
 
 PREDICTIONS = "predictions.dev.jsonl"
+EvaluationSplit = Literal["dev", "test"]
 EVALUATION_TOKENS = 16_384  # of a forward pass without gradients; bounds memory, does not change the result
 
 
@@ -134,19 +135,24 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Return the example's texts by name, as a table of predictions shows them."""
         return {}
 
-    def examples_of_document(self, path: Path) -> list[ExampleT] | None:
-        """Read the examples of a JSON document; None if this kind of task has no such layout."""
-        return None
-
     # ---------------------------------------------------------------- training
 
     def with_recipe(self, recipe: TaskRecipe) -> Self:
         """Return the task with the recipe's settings for its kind."""
         return self
 
-    def for_scoring(self) -> Self:
-        """Return the task that scores a model; held-out parts of a file are for training only."""
-        return dataclasses.replace(self, scores_whole_file=True)
+    def for_scoring(self, split: EvaluationSplit = "dev") -> Self:
+        """Return the task that scores a model on dev or test; held-out parts of a file are for training only.
+
+        Raises `InputError` if the task has no test split.
+        """
+        scored = dataclasses.replace(self, scores_whole_file=True)
+        if split == "dev":
+            return scored
+        if not self.test_splits:
+            raise InputError(f"{self.title}: found no test data", "add a labeled test file to the --data directory")
+        title = f"{self.title} (test)"
+        return dataclasses.replace(scored, title=title, dev_splits=self.test_splits, test_splits=())
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
         """Return recipe overrides (`key=value`) that encode inputs as in a checkpoint's fine-tuning."""

@@ -43,6 +43,9 @@ class GlueFiles:
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
         """Read the examples of a split; a test split has no labels."""
         is_test = split in task.test_splits
+        if split.startswith("test") and not is_test:
+            hint = "use --submission, and send the file to GLUE's server"
+            raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
         if data is None or is_hub_source(data):
             table = self._read_hub(task, split, data)
             texts = self.hub_texts or self.texts

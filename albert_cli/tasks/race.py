@@ -68,6 +68,37 @@ class RaceFiles:
             yield ChoiceExample(name, article, question, texts, label, level)
 
 
+def read_race_passages(path: Path) -> list[ChoiceExample] | None:
+    """Return the questions of a passage's file, of `all.txt`, or of a folder with passages or school levels.
+
+    Answers may be hidden. None for a file of another kind. Raises `InputError` for a folder without passages.
+    """
+    task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
+    if path.is_dir():
+        levels = [name for name in ("middle", "high") if (path / name).is_dir()]
+        located = [pair for folder in ([path / name for name in levels] or [path]) for pair in _iter_texts(folder)]
+    elif _is_passage_file(path):
+        located = list(_iter_passage_file(path))
+    else:
+        return None
+    passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in located]
+    return [e for passage, where in passages for e in _iter_questions(task, "test", passage, "", where)]
+
+
+def _is_passage_file(path: Path) -> bool:
+    """Return True if a file begins with a JSON object that has questions."""
+    first_line = next((line for line in read_lines(path) if line.strip()), "") if path.is_file() else ""
+    return first_line.lstrip().startswith("{") and '"questions"' in read_text(path)
+
+
+def _iter_passage_file(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (JSON, location) of the passage in a file, or of each line of `all.txt`."""
+    text = read_text(path)
+    lines = [(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    is_one_a_line = all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line, _ in lines)
+    yield from lines if is_one_a_line else [(text, str(path))]
+
+
 def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (JSON, location) of each passage of a level."""
     if (path := folder / "all.txt").is_file():  # the reference reads this file, with all passages of a level

@@ -215,7 +215,7 @@ class TextTableSource:
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         texts = find_same_columns(table, self.names, settings)
-        is_labeled = split != "test"
+        is_labeled = split not in task.test_splits
         label = require_column(table, "label", settings) if is_labeled else find_column(table, "label", settings)
         labels = [] if label is None else read_label_cells(table, settings, label)
         examples = []
@@ -254,7 +254,7 @@ class MultiLabelTableSource:
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         texts = find_same_columns(table, self.names, settings)
-        is_labeled = split != "test" or _has_labels(table, settings)
+        is_labeled = split not in task.test_splits or _has_labels(table, settings)
         rows = read_label_sets(table, settings) if is_labeled else []
         examples = []
         for index, row in enumerate(table.cells):
@@ -282,14 +282,15 @@ class ChoiceTableSource:
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         columns = find_choice_columns(table, settings)
-        if split != "test":
+        is_labeled = split not in task.test_splits
+        if is_labeled:
             require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
         examples = []
         for index, row in enumerate(read_choice_rows(table, columns)):
             cells = table.cells[index]
             passage = "" if columns.passage is None else cells[columns.passage]
             question = "" if columns.question is None else cells[columns.question]
-            is_hidden = split == "test" and (self.labels == "auto" or is_missing(row.label))
+            is_hidden = not is_labeled and (self.labels == "auto" or is_missing(row.label))
             correct = None if is_hidden else parse_choice_label(row, self.labels)
             examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
         return examples

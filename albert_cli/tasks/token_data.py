@@ -71,7 +71,7 @@ class TokenFiles:
     def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[TokenExample]:
         """Read a split. The files are known already, so `data` is ignored."""
         if split in self.files and (split != "train" or "dev" in self.files):
-            return read_token_file(Path(self.files[split]))
+            return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits)
         examples = read_token_file(Path(self.files["train"]))
         if task.scores_whole_file and self.is_single_file:
             return examples
@@ -98,16 +98,21 @@ def find_token_files(data: str) -> dict[str, str]:
     return files
 
 
-def read_token_file(path: Path) -> list[TokenExample]:
-    """Read all texts of a file by its ending; raises `InputError` naming file and line."""
+def read_token_file(path: Path, *, labeled: bool = True) -> list[TokenExample]:
+    """Read all texts of a file by its ending, with tags if `labeled`; raises `InputError` naming file and line."""
     read = _iter_json_examples if path.suffix.lower() == ".jsonl" else _iter_conll_examples
-    examples = list(read(path))
+    examples = list(read(path, labeled=labeled))
     if not examples:
         raise InputError(f"{path}: holds no texts", "check that the file is complete")
     return examples
 
 
-def _iter_conll_examples(path: Path) -> Iterator[TokenExample]:
+def read_conll_words(path: Path) -> list[TokenExample]:
+    """Read the words of a file in CoNLL's columns; there may be tags, which are not read."""
+    return list(_iter_conll_examples(path, labeled=False))
+
+
+def _iter_conll_examples(path: Path, *, labeled: bool = True) -> Iterator[TokenExample]:
     """Yield sentences of lines `TOKEN … TAG`, separated by blank lines; `-DOCSTART-` lines and comments are skipped."""
     tokens: list[str] = []
     tags: list[str] = []
@@ -116,24 +121,25 @@ def _iter_conll_examples(path: Path) -> Iterator[TokenExample]:
     for number, line in enumerate([*read_lines(path), ""], start=1):
         fields = line.split("\t") if "\t" in line else line.split()
         if line.strip() and fields[0] != "-DOCSTART-" and not (line.startswith("# ") and not tokens):
-            if len(fields) < 2:
+            if labeled and len(fields) < 2:
                 hint = "write a token and its tag, and a blank line after a text"
                 raise InputError(f"{path}:{number}: one column", hint)
             first_line = first_line if tokens else number
             tokens.append(fields[0].strip())
             tags.append(fields[-1].strip())
         elif tokens:
-            yield example_from_tokens(tokens, tags, str(count), f"{path}:{first_line}")
+            yield example_from_tokens(tokens, tags if labeled else None, str(count), f"{path}:{first_line}")
             tokens = []
             tags = []
             count += 1
 
 
-def _iter_json_examples(path: Path) -> Iterator[TokenExample]:
+def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[TokenExample]:
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            yield parse_token_object(parse_json_object(line, where, _SHAPE), str(number - 1), where)
+            values = parse_json_object(line, where, _SHAPE)
+            yield parse_token_object(values, str(number - 1), where, labeled=labeled)
 
 
 def parse_token_object(values: dict[str, object], name: str, where: str, *, labeled: bool = True) -> TokenExample:

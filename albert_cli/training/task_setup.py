@@ -12,7 +12,7 @@ from albert_cli import config
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, EvaluationSplit
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
@@ -28,7 +28,8 @@ class TaskRequest:
 
     runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of the same task
     instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the
-    folder of recipes; baselines: also train linear models; array_job: fine-tune only the runs of this array job.
+    folder of recipes; baselines: also train linear models; array_job: fine-tune only the runs of this array job; split:
+    the labeled split on which a finished checkpoint is scored.
     """
 
     checkpoint: str
@@ -42,6 +43,7 @@ class TaskRequest:
     recipes: str = PAPER_RECIPES
     baselines: bool = True
     array_job: ArrayJob | None = None
+    split: EvaluationSplit = "dev"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
         task = find_task(recipe.task)
-    if not task.dev_splits:
+    if not task.dev_splits and request.split == "dev":
         raise InputError(f"{task.title}: found no labeled dev data", "add a dev file to the --data directory")
     return prepare_with_recipe(recipe, request, task, source)
 
@@ -125,7 +127,7 @@ def prepare_with_recipe(
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if for_scoring:
-        task = task.for_scoring()
+        task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
     return PreparedTask(
         request,

@@ -21,7 +21,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
 from albert_cli.tasks.base import Array, Task, TaskRecipe
 from albert_cli.tasks.input_lines import InputLine
-from albert_cli.tasks.squad.data import Question, SquadFiles, read_squad_file
+from albert_cli.tasks.squad.data import Question, SquadFiles
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, iter_window_spans, span_loss
 from albert_cli.tasks.squad.metrics import evaluate_answers, score_answer
 from albert_cli.tasks.squad.settings import SpanSettings, Version
@@ -56,9 +56,6 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     def example_fields(self, example: Question) -> dict[str, object]:
         return {"question": example.question, "context": example.context}
-
-    def examples_of_document(self, path: Path) -> list[Question]:
-        return read_squad_file(path)
 
     def with_recipe(self, recipe: TaskRecipe) -> Self:
         source = self.source

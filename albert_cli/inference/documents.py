@@ -1,0 +1,32 @@
+"""Read inputs in the layout of a task's own data: SQuAD's documents, RACE's passages, and CoNLL's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.race import read_race_passages
+from albert_cli.tasks.squad.data import read_squad_file
+from albert_cli.tasks.squad.task import SpanAnswering
+from albert_cli.tasks.token_classification import TokenClassification
+from albert_cli.tasks.token_data import read_conll_words
+
+_CONLL_SUFFIXES = (".conll", ".bio", ".iob")
+
+
+def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
+    """Return the examples of a file or folder in the layout of the task's data; None for tables, lines and stdin.
+
+    Raises `InputError` for a damaged file.
+    """
+    suffix = path.suffix.lower()
+    if isinstance(task, SpanAnswering) and suffix == ".json":
+        return read_squad_file(path)
+    if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
+        return read_race_passages(path)
+    if isinstance(task, TokenClassification) and suffix in _CONLL_SUFFIXES:
+        return read_conll_words(path)
+    return None
