@@ -14,7 +14,7 @@ from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.token_classification import TokenClassification
 from albert_cli.tasks.token_data import read_conll_words
 
-_CONLL_SUFFIXES = (".conll", ".bio", ".iob")
+CONLL_INPUTS = (".conll", ".bio", ".iob")  # endings that plain texts do not have
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
@@ -27,6 +27,6 @@ def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
         return read_squad_file(path)
     if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
         return read_race_passages(path)
-    if isinstance(task, TokenClassification) and suffix in _CONLL_SUFFIXES:
+    if isinstance(task, TokenClassification) and suffix in CONLL_INPUTS:
         return read_conll_words(path)
     return None

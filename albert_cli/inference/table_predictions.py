@@ -1,25 +1,31 @@
-"""Predict the test file of a table after training on it."""
+"""Predict the test file of a table or of tagged words after training."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from albert_cli import console
+from albert_cli.inference.documents import CONLL_INPUTS
 from albert_cli.inference.outputs import SUFFIXES
 from albert_cli.inference.predict import predict_file
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
+from albert_cli.tasks.token_data import TokenFiles
 
 
 def find_test_file(task: AnyTask) -> Path | None:
-    """Return the test file of a table; None for other tasks and for a table without a readable test file."""
-    if not isinstance(task.source, TextTableSource | ChoiceTableSource | MultiLabelTableSource):
+    """Return the test file of a table or of tagged words that `predict` reads; None for other tasks."""
+    source = task.source
+    if isinstance(source, TokenFiles):
+        name = source.files.get("test")
+        suffixes: tuple[str, ...] = (".jsonl", *CONLL_INPUTS)
+    elif isinstance(source, TextTableSource | ChoiceTableSource | MultiLabelTableSource):
+        name = source.tables.files.get("test")
+        suffixes = SUFFIXES
+    else:
         return None
-    name = task.source.tables.files.get("test")
-    if name is None:
-        return None
-    path = Path(name)
-    return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+    path = None if name is None else Path(name)
+    return path if path is not None and path.is_file() and path.suffix.lower() in suffixes else None
 
 
 def check_test_file(task: AnyTask) -> None:
@@ -29,14 +35,16 @@ def check_test_file(task: AnyTask) -> None:
 
 
 def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -> Path | None:
-    """Predict the test file of a table with a task checkpoint; returns the path of the predictions in `out`.
+    """Predict a task's test file with a task checkpoint; returns the path of the predictions in `out`.
 
-    The predictions have the file's format and keep its columns. None if there is no test file.
+    The predictions have the format of a table's test file and keep its columns; entities are JSON lines. None if there
+    is no test file.
     """
     test_file = find_test_file(task)
     if test_file is None:
         return None
-    path = out / f"predictions.test{test_file.suffix.lower()}"
+    suffix = test_file.suffix.lower()
+    path = out / f"predictions.test{suffix if suffix in SUFFIXES else '.jsonl'}"
     summary = predict_file(str(checkpoint), str(test_file), path, device)
     console.info(f"{path}: predictions for the {summary.lines:,} rows of {test_file}")
     return path

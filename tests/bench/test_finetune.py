@@ -63,11 +63,25 @@ def test_a_regression_of_pairs_and_what_is_said(glue: Path, tiny_vocabulary: Pat
     assert "cut at 16" in shorter and "padded to 16 " in shorter
 
 
+def test_bench_finetune_ner_computes_the_same_loss(tmp_path: Path, tiny_vocabulary: Path) -> None:
+    text = "\n".join("Ada B-PER\nmet O\nBo B-PER\n" + "in O\nParis B-LOC\n" * (i % 5) for i in range(40))
+    (tmp_path / "train.conll").write_text(text)
+    call = ("bench", "finetune", "mini/ner", "--data", tmp_path, "--vocab", tiny_vocabulary, *FEW)
+    measured = json.loads(albert(*call, "--against", "transformers", "--json").out)
+    variants = measured["comparison"]["variants"]
+    assert list(variants) == ["albert", "transformers, padded to the longest", "transformers, padded to 128"]
+    for variant in variants.values():
+        assert variant["loss"] == pytest.approx(variants["albert"]["loss"], rel=1e-4) and variant["loss"] > 0.5
+    assert "only for [CLS]" not in albert(*call).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["table"], 2, "GLUE"),
         (["nonsense"], 2, "nonsense"),
+        (["ner"], 2, "the task 'ner' has no data"),
+        (["race"], 2, "RACE is none"),
         (["sst2", "--data", "nowhere"], 3, "nowhere"),
         (["sst2", "--against", "tensorflow"], 2, "transformers"),
     ],

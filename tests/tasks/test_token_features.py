@@ -1,0 +1,126 @@
+"""Long texts with entities: windows as in `transformers`, every word labeled once, predictions joined."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+
+from albert_cli.tasks.entities import tag_labels
+from albert_cli.tasks.token_classification import TokenClassification
+from albert_cli.tasks.token_data import TokenExample, split_words
+from albert_cli.tasks.token_features import IGNORED, TokenFeatures, split_into_windows, window_overlap
+from albert_cli.text.vocabulary import Vocabulary
+from tests.checkpoints import untrained
+from tests.command import QUICK, albert
+from tests.helpers.task_runs import SHAPE
+
+TASK = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["LOC", "PER"]))
+LIMIT = 24
+LONG = " ".join(f"bade wi{'x' * (i % 3)} figo luma , ne kra" for i in range(9))
+
+
+def example(text: str, name: str = "0") -> TokenExample:
+    words = split_words(text)
+    return TokenExample(text, words, tuple(TASK.labels[i % 5] for i in range(len(words))), name)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary: Path) -> Vocabulary:
+    return Vocabulary.load(tiny_vocabulary)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 22, 60])
+def test_split_into_windows_labels_every_token_once(size: int) -> None:
+    lengths = [0, 1, size - 1, size, size + 1, 2 * size, 100, 3]
+    windows = split_into_windows(np.cumsum([0, *lengths]), size)
+    labeled = np.concatenate([np.arange(sum(lengths))[windows.labeled_tokens(w)] for w in range(len(windows.text))])
+    assert labeled.tolist() == list(range(sum(lengths))), "each token once, in order"
+    assert (windows.tokens.length <= size).all() and set(windows.text) == set(range(len(lengths)))
+    inside = windows.labeled.start >= windows.tokens.start
+    assert (
+        inside.all()
+        and (windows.labeled.start + windows.labeled.length <= windows.tokens.start + windows.tokens.length).all()
+    )
+    assert np.bincount(windows.text)[:4].tolist() == [1, 1, 1, 1], "a text that fits is one window"
+
+
+def test_encode_windows_equal_overflowing_tokens(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    vocabulary.copy_to(tmp_path, 48)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["", "bade", LONG, "figo luma"]
+    features = TASK.encode([example(text) for text in texts], vocabulary, LIMIT)
+    packed, _ = features.batch(np.arange(len(features)))
+    stride = window_overlap(LIMIT - 2)
+    theirs = tokenizer(texts, max_length=LIMIT, truncation=True, stride=stride, return_overflowing_tokens=True)
+    bounds = zip(packed.offsets[:-1], packed.offsets[1:], strict=True)
+    assert [packed.ids[a:b].tolist() for a, b in bounds] == theirs["input_ids"]
+    assert features.windows.text.tolist() == theirs["overflow_to_sample_mapping"]
+    assert len(features) > 8 and features.truncated == 0
+
+
+def test_encode_long_text_has_every_label_once(vocabulary: Vocabulary) -> None:
+    long = example(LONG)
+    features = TASK.encode([long, example("bade")], vocabulary, LIMIT)
+    _, labels = features.batch(np.arange(len(features)))
+    assert labels is not None
+    expected = [TASK.labels.index(tag) for tag in (*(long.tags or ()), "O")]
+    assert labels[labels != IGNORED].tolist() == expected
+    shuffled = np.arange(len(features))[::-1]
+    _, reversed_labels = features.batch(shuffled)
+    assert reversed_labels is not None and sorted(reversed_labels) == sorted(labels)
+    whole = TASK.encode([long], vocabulary, 512)
+    _, whole_labels = whole.batch(np.array([0]))
+    assert len(whole) == 1 and whole_labels is not None
+    assert whole_labels[whole_labels != IGNORED].tolist() == expected[:-1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
+    """A model that was fine-tuned on texts of several windows; `bade` is a place, `figo luma` a person."""
+    folder = tmp_path_factory.mktemp("long")
+    line = "bade B-LOC\nwi O\nfigo B-PER\nluma I-PER\n, O\nne O\nkra O\n"
+    for split in ("train", "dev"):
+        (folder / f"{split}.conll").write_text("\n".join([line * 5] * 12))
+    encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
+    call: list[object] = ["finetune", "ner", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
+    call += QUICK
+    for setting in (
+        "optimizer.lr=1e-2",
+        "schedule.total_steps=150",
+        "train.eval_every=150",
+        f"data.max_seq_length={LIMIT}",
+    ):
+        call += ["-s", setting]
+    albert(*call)
+    return folder / "model"
+
+
+def test_predict_long_text_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(LONG + "\n")
+    albert("predict", model, "--input", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl", "--device", "cpu")
+    ours = json.loads((tmp_path / "out.jsonl").read_text())["prediction"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model, model_max_length=LIMIT)
+    pipeline = transformers.pipeline(
+        "token-classification", model=str(model), tokenizer=tokenizer, device="cpu", aggregation_strategy="first",
+        stride=window_overlap(LIMIT - 2),
+    )  # fmt: skip
+    theirs = {(e["start"], e["end"], e["entity_group"]) for e in pipeline(LONG)}
+    assert {(e["start"], e["end"], e["label"]) for e in ours} == theirs
+    assert {LONG[e["start"] : e["end"]] for e in ours} == {"bade", "figo luma"} and len(ours) == 18
+
+
+def test_finetune_scores_the_end_of_a_long_text(model: Path) -> None:
+    result = json.loads((model / "results.json").read_text())
+    assert result["scores"]["entity_f1"] > 0.9
+    line = json.loads((model / "predictions.dev.jsonl").read_text().splitlines()[0])
+    assert line["prediction"][-1]["start"] == line["label"][-1]["start"] > 80
+
+
+def test_features_of_texts_without_tokens(vocabulary: Vocabulary) -> None:
+    features = TASK.encode([example(""), example(" ")], vocabulary, LIMIT)
+    assert isinstance(features, TokenFeatures) and features.lengths.tolist() == [2, 2]
+    assert features.words_of_texts() == [0, 0]
