@@ -11,9 +11,9 @@ from albert_cli.errors import InputError
 from albert_cli.model.hub import FinetunedTask
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
-from albert_cli.tasks.choice_columns import find_choice_columns
+from albert_cli.tasks.choice_columns import CHOICE_COLUMN_NAMES, find_choice_columns
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.columns import find_id_column, find_same_columns, find_text_columns
+from albert_cli.tasks.columns import COLUMN_NAMES, find_id_column, find_same_columns, find_text_columns
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
@@ -25,6 +25,10 @@ Values = Mapping[str, object]  # a row of a table, or an object of JSON lines: v
 RecordMapper = Callable[[Values], dict[str, object]]
 
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
+# Names that tell the header of a table from a text.
+USUAL_NAMES = frozenset(
+    name for names in (*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()) for name in names
+)
 _CHOICE_KEYS = ("choices", "options")
 _TEXT_ROLES = ("text", "text_pair", "question")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 
 from albert_cli.errors import InputError
 from albert_cli.inference.columns import (
+    USUAL_NAMES,
     RecordMapper,
     TableLayout,
     Values,
@@ -21,7 +22,7 @@ from albert_cli.inference.columns import (
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.data_files import reject_binary_formats
-from albert_cli.tasks.delimited import open_delimited
+from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.text.lines import text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
@@ -32,6 +33,7 @@ from albert_cli.text.sources import TextSource
 ExampleT = TypeVar("ExampleT")
 CHUNK_LINES = 1024  # rows in memory at a time; enough to group them by length
 
+_DELIMITERS = "\t,;|"
 _LONGEST_MAGIC = 16  # bytes that identify a format
 _JSON_HINT = "write one JSON object a line"
 
@@ -73,8 +75,6 @@ class InputReader(Generic[ExampleT]):
     def _open(self, name: str, counter: _ArrivedLines) -> tuple[Iterator[tuple[int, InputRow[ExampleT]]], bool]:
         """Return the numbered rows of an input, and whether they are passed on as soon as they have arrived."""
         suffix = PurePath(name).suffix.lower()
-        if suffix == ".json":
-            raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows), False
@@ -83,13 +83,17 @@ class InputReader(Generic[ExampleT]):
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
         if suffix in (".csv", ".tsv"):
             return self._table_rows(name, self._delimited_rows(name, suffix, lines)), False
-        is_json = suffix == ".jsonl"
-        if not is_json:
-            first = next(lines, None)
-            lines = lines if first is None else chain([first], lines)
-            is_json = first is not None and _is_json_object(name, first[1])
-        if is_json:
+        if suffix == ".jsonl":
             return self._json_rows(name, lines), True
+        blank_lines, first = _read_first_text(lines)
+        lines = chain(blank_lines, () if first is None else (first,), lines)
+        may_be_json = suffix != ".json" or (first is not None and first[1].lstrip().startswith("{"))
+        if first is not None and may_be_json and _is_json_object(name, first[1]):
+            return self._json_rows(name, lines), True
+        if suffix == ".json":
+            raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
+        if first is not None:
+            _reject_header(f"{name}:{first[0]}", first[1])
         return ((number, self._line_row(name, number, text)) for number, text in lines), True
 
     def _line_row(self, name: str, number: int, text: str) -> InputRow[ExampleT]:
@@ -117,7 +121,12 @@ class InputReader(Generic[ExampleT]):
     def _delimited_rows(
         self, name: str, suffix: str, lines: Iterator[tuple[int, str]]
     ) -> Iterator[tuple[int, dict[str, object]]]:
-        delimited = open_delimited(name, lines, self.layout.dialect(suffix))
+        dialect = self.layout.dialect(suffix)
+        if self.layout.quoting == "auto" and not dialect.quoting and Path(name).is_file():  # a pipe is read only once
+            source = SourcePart(TextSource(name, "text"))
+            all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
+            dialect = replace(dialect, quoting=is_quoted(all_lines, dialect))
+        delimited = open_delimited(name, lines, dialect)
         columns, rows = delimited.rows_as_wide_as_the_header()
         for number, cells in rows:
             yield number, dict(zip(columns, cells, strict=True))
@@ -139,6 +148,25 @@ class _ArrivedLines(ReadCounter):
     def add(self, data: bytes) -> None:
         """Count the lines of a block."""
         self.lines += data.count(b"\n")
+
+
+def _read_first_text(lines: Iterator[tuple[int, str]]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
+    """Return the blank lines at the beginning, and the first line after them."""
+    blank_lines: list[tuple[int, str]] = []
+    for number, line in lines:
+        if line.strip():
+            return blank_lines, (number, line)
+        blank_lines.append((number, line))
+    return blank_lines, None
+
+
+def _reject_header(where: str, line: str) -> None:
+    """Raise `InputError` for a first line that names columns, as in a table under another name or from a pipe."""
+    for delimiter in _DELIMITERS:
+        names = [cell.strip().strip('"').lower() for cell in line.split(delimiter)]
+        if len(USUAL_NAMES & set(names)) > 1:
+            hint = "give the file a name that ends in .csv or .tsv (a pipe cannot be a table)"
+            raise InputError(f"{where}: is the header of a table ({', '.join(names)}), not a text", hint)
 
 
 def _is_json_object(name: str, line: str) -> bool:

@@ -139,9 +139,9 @@ def _first_shown_character(text: str, gold: Sequence[EntitySpan], predicted: Seq
 
 
 def mark_entities(
-    text: str, entities: Sequence[EntitySpan], others: Sequence[EntitySpan], start: int = 0, note: str = ""
+    text: str, entities: Sequence[EntitySpan], reference: Sequence[EntitySpan], start: int = 0, note: str = ""
 ) -> MarkedText:
-    """Return a part of a text with its entities marked; those that are not among `others` are marked as wrong."""
+    """Return a part of a text with its entities marked; those that are not in `reference` are marked as wrong."""
     stop = min(len(text), start + _SHOWN_CHARACTERS)
     shown = [entity for entity in entities if start <= entity.start and entity.end <= stop]
     segments = [Segment("…")] if start else []
@@ -150,7 +150,7 @@ def mark_entities(
         if between := text[before.end : entity.start]:
             segments.append(Segment(between))
         if entity.label:
-            is_wrong = entity not in others
+            is_wrong = entity not in reference
             segments.append(Segment(text[entity.start : entity.end], entity.label, is_wrong=is_wrong))
     if stop < len(text):
         segments.append(Segment("…"))

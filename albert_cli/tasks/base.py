@@ -66,7 +66,8 @@ class TaskInfo:
     one in the paper's tables (for MNLI: matched only, §4.2.2), unless `published` lists others. `inputs` is the number
     of texts of an example. `dev_splits` and `test_splits` begin with the main split. `classifier_of` names the task
     whose fine-tuned models answer this task too, because it has no training data or is a part of that task. With
-    `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out.
+    `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out. With
+    `accepts_any_task` a model of any task with the same outputs is scored, because the data are not for training.
     """
 
     name: str
@@ -81,6 +82,7 @@ class TaskInfo:
     sibling_tasks: tuple[str, ...] = ()  # tasks whose fine-tuned models predict this one too
     published: tuple[str, ...] = ()
     scores_whole_file: bool = False
+    accepts_any_task: bool = False
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -250,7 +252,9 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def accepts_checkpoint(self, checkpoint: hub.Checkpoint) -> bool:
         """Return True if a checkpoint was fine-tuned for this task or a sibling, or does not say for which one."""
         finetuned = checkpoint.finetuned_task
-        return finetuned is None or finetuned.task in (self.name, self.classifier_of, *self.sibling_tasks)
+        if finetuned is None or finetuned.task in (self.name, self.classifier_of, *self.sibling_tasks):
+            return True
+        return self.accepts_any_task and finetuned.inputs == self.inputs
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         """Load the checkpoint's model, its outputs in the task's order."""

@@ -114,6 +114,17 @@ def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
         console.warn(f"{table.origin}: the {columns} {', '.join(unused)} with text will not be used; {hint}")
 
 
+def check_texts(table: TextTable, texts: Sequence[int]) -> None:
+    """Print a warning if some rows have no text; raises `InputError` if all are empty."""
+    empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]
+    names = " and ".join(repr(table.columns[column]) for column in texts)
+    if len(empty) == len(table.cells):
+        hint = "use -s table.text=COLUMN to choose another column"
+        raise InputError(f"{table.origin}: the column {names} has no text in any row", hint)
+    if empty:
+        console.warn(f"{table.where(empty[0])}: no text in {names}; {len(empty)} of {len(table.cells)} rows are empty")
+
+
 def _holds_texts(table: TextTable, index: int) -> bool:
     """Return True if most cells of a column are empty or have several words, and not all are empty."""
     cells = [row[index] for row in table.cells[:_SAMPLED_ROWS] if row[index].strip()]
@@ -127,8 +138,16 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     hint = f"use -s table.{role}=COLUMN; line 1 names the columns"
     if has_wrong_delimiter(table.columns):
         hint = DELIMITER_HINT
+    elif role == "label" and len(classes := _binary_columns(table)) > 1:
+        listed = ", ".join(f'"{name}"' for name in classes)
+        hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
     wanted = " or ".join(map(repr, names))
     return InputError(f"{table.origin}: no column {wanted} for the {role} (columns: {columns})", hint)
+
+
+def _binary_columns(table: TextTable) -> list[str]:
+    """Return the names of the columns with only 0 and 1."""
+    return [name for index, name in enumerate(table.columns) if {row[index] for row in table.cells} <= {"0", "1"}]
 
 
 def _lowercase(table: TextTable) -> list[str]:

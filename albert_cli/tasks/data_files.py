@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.tasks.delimited import Dialect, open_delimited
+from albert_cli.tasks.delimited import Dialect, choose_dialect, is_quoted, open_delimited
+from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.lines import check_characters, reject_utf16
 from albert_cli.text.records import iter_json_objects, iter_parquet_rows, parse_json
@@ -102,9 +104,16 @@ def read_delimited(path: Path, dialect: Dialect, *, header: bool = True) -> Text
     return _table_from_rows(str(path), delimited.columns, rows, delimited.delimiter)
 
 
-def read_table(path: Path, dialect: Dialect) -> TextTable:
-    """Read a table with a header; raises `InputError` for a column that occurs twice and for a row of another width."""
-    delimited = open_delimited(str(path), iter(enumerate(read_lines(path), start=1)), dialect)
+def read_table(path: Path, settings: TableSettings) -> TextTable:
+    """Read a custom table with a header.
+
+    Raises `InputError` for a column that occurs twice and for a row of another width.
+    """
+    lines = read_lines(path)
+    dialect = choose_dialect(path.suffix, settings)
+    if settings.quoting == "auto" and not dialect.quoting:
+        dialect = replace(dialect, quoting=is_quoted(iter(enumerate(lines, start=1)), dialect))
+    delimited = open_delimited(str(path), iter(enumerate(lines, start=1)), dialect)
     columns, rows = delimited.rows_as_wide_as_the_header()
     return _table_from_rows(str(path), columns, list(rows), delimited.delimiter)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -34,7 +34,10 @@ class Dialect:
 
 
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
-    """Return the dialect of a custom table, by the ending of its file and the user's settings."""
+    """Return the dialect of a custom table, by the ending of its file and the user's settings.
+
+    A .tsv file may be quoted all the same: see `is_quoted`.
+    """
     is_csv = suffix.lower() == ".csv"
     return Dialect(
         delimiter=settings.delimiter or ("," if is_csv else "\t"),
@@ -74,10 +77,13 @@ class DelimitedRows:
             yield number, cells[:width]
 
 
-def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, header: bool = True) -> DelimitedRows:
+def open_delimited(
+    origin: str, lines: NumberedLines, dialect: Dialect, *, header: bool = True, is_silent: bool = False
+) -> DelimitedRows:
     """Read the header of a delimited file; raises `InputError` for an empty file.
 
-    A first line `sep=;` names the delimiter, as in files that Excel reads and writes.
+    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. Another delimiter than the
+    dialect's is printed unless `is_silent`.
     """
     first = next(lines, None)
     delimiter = dialect.delimiter
@@ -85,7 +91,9 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, heade
     if separator is not None:
         delimiter = separator[1]
     elif first is not None:
-        delimiter = _find_delimiter(origin, first[1], dialect)
+        delimiter = _find_delimiter(first[1], dialect)
+        if delimiter != dialect.delimiter and not is_silent:
+            console.info(f"{origin}: the columns are separated by {delimiter!r}")
         lines = chain([first], lines)
     if dialect.quoting:
         rows = iter_csv_rows(lines, f"{origin}:{{}}".format, delimiter)
@@ -100,20 +108,34 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, heade
     return DelimitedRows(origin, columns, delimiter, rows)
 
 
-def _find_delimiter(origin: str, header: str, dialect: Dialect) -> str:
+def _find_delimiter(header: str, dialect: Dialect) -> str:
     """Return the dialect's delimiter, or the only alternative that a header contains instead."""
     if dialect.delimiter in header:
         return dialect.delimiter
     alternatives = [sign for sign in dialect.alternatives if sign in header]
-    if len(alternatives) != 1:
-        return dialect.delimiter
-    console.info(f"{origin}: the columns are separated by {alternatives[0]!r}")
-    return alternatives[0]
+    return alternatives[0] if len(alternatives) == 1 else dialect.delimiter
+
+
+def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
+    """Return True if a whole file is written with quotes, as spreadsheets and pandas write a .tsv file.
+
+    All its rows are then as wide as the header, and the header or a cell with a quote, a tab or a line end is in
+    quotes. A quotation mark in a text that is not quoted breaks one of these rules.
+    """
+    try:
+        first = next(lines, (1, ""))
+        delimited = open_delimited("", chain([first], lines), replace(dialect, quoting=True), is_silent=True)
+        _, rows = delimited.rows_as_wide_as_the_header()
+        needs_quotes = re.compile(f'["\n{re.escape(delimited.delimiter)}]')
+        cells = [cell for _, row in rows for cell in row if needs_quotes.search(cell)]
+    except InputError:
+        return False
+    return bool(cells) or first[1].startswith('"')
 
 
 def width_error(columns: Sequence[str], delimiter: str, fields: int, where: str) -> InputError:
     """Return the error for a row whose number of fields is not the number of columns."""
-    message = f"{where}: {fields} fields instead of {len(columns)}"
+    message = f"{where}: {fields} {'field' if fields == 1 else 'fields'} instead of {len(columns)}"
     if has_wrong_delimiter(columns):
         return InputError(message, DELIMITER_HINT)
     if fields < len(columns):

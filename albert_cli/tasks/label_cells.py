@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from albert_cli import console
 from albert_cli.errors import InputError
+from albert_cli.tasks.classification import comparable_name
 from albert_cli.tasks.columns import require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -18,6 +19,9 @@ _NEVER_A_CLASS = frozenset(
     ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
 )
 _MAYBE_A_CLASS = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
+# A percentage, an amount of money, or a number with thousands separators and a decimal sign.
+_NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
+_MAX_USUAL_CLASSES = 20
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -75,10 +79,40 @@ def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: s
             console.warn(f"{cell.where}: the label {cell.text!r} counts as a class, not as a missing value")
             break
     classes = tuple(sorted(names, key=_class_order))
+    _warn_about_spellings(classes, origin)
+    if len(classes) > max(_MAX_USUAL_CLASSES, len(cells) / 2):
+        hint = "use -s table.label=COLUMN to choose another column, or -s table.kind=regression for values"
+        console.warn(f"{origin}: {len(cells)} labels are {len(classes)} different classes; {hint}")
     if len(classes) < 2:
         problem = f"only the label {classes[0]!r}" if classes else "no labels"
         raise InputError(f"{origin}: {problem}, so there is nothing to learn", "provide two classes or more")
     return classes
+
+
+def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
+    """Print a warning that lists classes which differ only in case, blanks, hyphens or underscores."""
+    by_name: dict[str, list[str]] = {}
+    for label in classes:
+        by_name.setdefault(comparable_name(label), []).append(label)
+    for spellings in by_name.values():
+        if len(spellings) > 1:
+            same = " and ".join(map(repr, spellings))
+            console.warn(f"{origin}: the labels {same} are different classes; correct them if they mean the same")
+
+
+def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) -> tuple[str, ...] | None:
+    """Return a model's classes in their order, spelled as in the labels, or () for a model that predicts a value.
+
+    None if the labels are not among these classes (in any case), or are no numbers.
+    """
+    present = [cell.text for cell in cells if not is_missing(cell.text, model_labels)]
+    if len(model_labels) == 1:
+        return () if present and all(map(is_number, present)) else None
+    spelling = {comparable_name(text): text for text in present}
+    names = [comparable_name(label) for label in model_labels]
+    if not present or len(spelling) < len(set(present)) or not set(spelling) <= set(names):
+        return None
+    return tuple(spelling.get(name, label) for name, label in zip(names, model_labels, strict=True))
 
 
 def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> list[LabelCell]:
@@ -107,12 +141,21 @@ def _are_values(cells: Sequence[LabelCell]) -> bool:
         hint = "use -s 'table.decimal=\",\"' for decimal commas, remove thousands separators, or use "
         raise InputError(message, hint + "-s table.kind=classification")
     if not any(is_number(cell.text) and float(cell.text) % 1 != 0 for cell in cells):
+        _reject_units(cells)
         return False
     for cell in cells:
         if not is_number(cell.text):
             message = f"{cell.where}: the label {cell.text!r} is not a number, but others have fractions"
             raise InputError(message, "correct it, remove the row, or use -s table.kind=classification")
     return True
+
+
+def _reject_units(cells: Sequence[LabelCell]) -> None:
+    """Raise `InputError` if all labels are numbers, and some have a unit, or thousands separators and a decimal sign."""
+    has_unit = [cell for cell in cells if not is_number(cell.text)]
+    if has_unit and all(is_number(cell.text) or _NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in cells):
+        message = f"{has_unit[0].where}: the label {has_unit[0].text!r} is a number with other characters"
+        raise InputError(message, "write plain numbers such as 1234.5, or use -s table.kind=classification")
 
 
 def _reject_nested(cell: LabelCell) -> None:

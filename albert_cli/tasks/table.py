@@ -23,6 +23,7 @@ from albert_cli.tasks.choice_columns import (
 )
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.columns import (
+    check_texts,
     find_column,
     find_id_column,
     find_same_columns,
@@ -31,7 +32,13 @@ from albert_cli.tasks.columns import (
     warn_unused_texts,
 )
 from albert_cli.tasks.holdout import hold_out_dev
-from albert_cli.tasks.label_cells import infer_classes, is_missing, missing_label, read_label_cells
+from albert_cli.tasks.label_cells import (
+    infer_classes,
+    is_missing,
+    match_model_labels,
+    missing_label,
+    read_label_cells,
+)
 from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample
 from albert_cli.tasks.multi_label_table import (
@@ -51,36 +58,50 @@ _MAX_LABELS_SHOWN = 10
 # ---------------------------------------------------------------- the task
 
 
-def open_table(settings: TableSettings, data: str | None = None, model_labels: tuple[str, ...] = ()) -> AnyTask:
+@dataclass(frozen=True)
+class ModelHead:
+    """The outputs of a checkpoint's classifier, and whether a text may have several of these classes."""
+
+    labels: tuple[str, ...] = ()
+    is_multi_label: bool = False
+
+
+NO_HEAD = ModelHead()
+
+
+def open_table(settings: TableSettings, data: str | None = None, head: ModelHead = NO_HEAD) -> AnyTask:
     """Make a task of a table: find its files, read train, and decide on columns, kind and classes.
 
-    `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `model_labels` are a model's outputs; they name the
-    classes if there is no train. Raises `ConfigError` if no file is named, and `InputError` for a missing file or
-    column, or for labels that are not classes or values.
+    `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. The outputs of a model's `head` are the classes if
+    there is no train, or if they include all labels of a single file. Raises `ConfigError` if no file is named, and
+    `InputError` for a missing file or column, or for labels that are not classes or values.
     """
     files = find_table_files(settings, data)
     tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
     reference = tables.table(next(iter(files)))
     if is_choice_table(reference, settings):
         return as_any_tasks({"table": _choice_task(settings, tables, reference)})["table"]
-    if _is_multi_label(settings, tables):
-        return as_any_tasks({"table": _multi_label_task(settings, tables, reference)})["table"]
-    return as_any_tasks({"table": _classification_task(settings, tables, reference, model_labels)})["table"]
+    if _is_multi_label(settings, tables, head):
+        return as_any_tasks({"table": _multi_label_task(settings, tables, reference, head)})["table"]
+    return as_any_tasks({"table": _classification_task(settings, tables, reference, head.labels)})["table"]
 
 
 class _Splits(TypedDict):
     name: str
     title: str
+    accepts_any_task: bool
     train_split: str | None
     dev_splits: tuple[str, ...]
     test_splits: tuple[str, ...]
 
 
-def _splits(settings: TableSettings, files: Mapping[str, str]) -> _Splits:
+def _splits(settings: TableSettings, tables: TableFiles) -> _Splits:
     """Return the fields of a task that follow from its files; dev may be held out of train."""
+    files = tables.files
     return {
         "name": "table",
         "title": settings.title,
+        "accepts_any_task": tables.is_for_scoring,
         "train_split": "train" if "train" in files else None,
         "dev_splits": ("dev",) if "train" in files or "dev" in files else (),
         "test_splits": ("test",) if "test" in files else (),
@@ -98,7 +119,7 @@ def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTab
     console.info(f"{reference.origin}: {names} → one of {count} choices{read_as}")
     warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
     return Choice(
-        **_splits(settings, tables.files),
+        **_splits(settings, tables),
         labels=tuple(ascii_uppercase[: counts[-1]]),
         metrics=("accuracy",),
         source=ChoiceTableSource(tables, labels),
@@ -144,8 +165,9 @@ def _classification_task(
     console.info(f"{reference.origin}: {' and '.join(map(repr, names))} → {target}")
     label = find_column(reference, "label", settings)
     warn_unused_texts(reference, [*texts, label, find_id_column(reference, settings)])
+    check_texts(reference, texts)
     return Classification(
-        **_splits(settings, tables.files),
+        **_splits(settings, tables),
         labels=labels,
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
@@ -153,24 +175,39 @@ def _classification_task(
     )
 
 
-def _is_multi_label(settings: TableSettings, tables: TableFiles) -> bool:
-    """Return True if the labels of train, or else of dev, are sets of classes."""
+def _is_multi_label(settings: TableSettings, tables: TableFiles, head: ModelHead) -> bool:
+    """Return True if the labels of train, or else of dev, are sets of classes, or a multi-label model's classes."""
     for split in ("train", "dev"):
         if split in tables.files:
-            return is_multi_label_table(tables.table(split), settings)
+            table = tables.table(split)
+            return is_multi_label_table(table, settings) or _fits_multi_label_head(settings, tables, table, head)
     return settings.kind == "multi-label"
 
 
-def _multi_label_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> MultiLabelClassification:
+def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
+    """Return True if a file without train data has only classes of a multi-label model."""
+    if settings.kind != "auto" or not head.is_multi_label or not tables.is_for_scoring:
+        return False
+    names = {name for row in read_label_sets(table, settings) for name in row.names}
+    return names <= set(head.labels)
+
+
+def _multi_label_task(
+    settings: TableSettings, tables: TableFiles, reference: TextTable, head: ModelHead
+) -> MultiLabelClassification:
     texts = find_text_columns(reference, settings)
     names = tuple(reference.columns[index] for index in texts)
-    labels = infer_label_names(read_label_sets(reference, settings), settings, reference.origin)
+    if _fits_multi_label_head(settings, tables, reference, head) and not settings.labels:
+        labels = head.labels
+    else:
+        labels = infer_label_names(read_label_sets(reference, settings), settings, reference.origin)
     shown = f" ({', '.join(labels)})" if len(labels) <= _MAX_LABELS_SHOWN else ""
     console.info(f"{reference.origin}: {' and '.join(map(repr, names))} → any of {len(labels)} classes{shown}")
     label = find_column(reference, "label", settings)
     warn_unused_texts(reference, [*texts, label, find_id_column(reference, settings)])
+    check_texts(reference, texts)
     return MultiLabelClassification(
-        **_splits(settings, tables.files),
+        **_splits(settings, tables),
         labels=labels,
         metrics=MULTI_LABEL_METRICS,
         inputs=len(texts),
@@ -187,11 +224,16 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
         return ()
     if settings.labels:
         return settings.labels
-    if "train" in tables.files:
-        train = tables.table("train")
-        return infer_classes(read_label_cells(train, settings), settings, train.origin)
-    is_regression = len(model_labels) == 1
-    return () if is_regression else model_labels or None
+    if "train" not in tables.files:
+        is_regression = len(model_labels) == 1
+        return () if is_regression else model_labels or None
+    train = tables.table("train")
+    cells = read_label_cells(train, settings)
+    if tables.is_for_scoring and settings.kind == "auto":
+        labels = match_model_labels(cells, model_labels)
+        if labels is not None:
+            return labels
+    return infer_classes(cells, settings, train.origin)
 
 
 # ---------------------------------------------------------------- examples

@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
 from albert_cli.tasks.data_files import read_objects, read_table
-from albert_cli.tasks.delimited import choose_dialect
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
-_FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+_FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+# Endings of tables that people forget to convert.
+_CONVERTIBLE = (".xlsx", ".xls", ".ods", ".txt", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
@@ -30,6 +32,11 @@ class TableFiles:
     files: Mapping[str, str] = field(hash=False)
     is_single_file: bool = False
     _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def is_for_scoring(self) -> bool:
+        """True if there is a single file, or no train: a model's classes then precede those of the labels."""
+        return self.is_single_file or "train" not in self.files
 
     def table(self, split: str) -> TextTable:
         """Return the cells of a split's file."""
@@ -81,10 +88,18 @@ def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
             raise InputError(message, f"choose one with -s table.{split}=FILE")
         if existing:
             files[split] = str(existing[0])
+        elif unread := _other_formats(folder, _FILE_NAMES[split]):
+            console.warn(f"{unread}: not read, because it is not a .tsv, .csv, .jsonl or .parquet file; convert it")
     if not files and "train" in splits:
         message = f"{folder}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
         raise InputError(message, "add one, or use -s table.train=FILE")
     return files
+
+
+def _other_formats(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first file with one of the names and another ending, such as `train.xlsx`."""
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _CONVERTIBLE]
+    return next((path for path in paths if path.name.lower().partition(".")[0] in names), None)
 
 
 def _read_table(name: str, settings: TableSettings) -> TextTable:
@@ -98,4 +113,4 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
         raise InputError(f"{path}: not a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix in (".jsonl", ".parquet"):
         return read_objects(path)
-    return read_table(path, choose_dialect(suffix, settings))
+    return read_table(path, settings)

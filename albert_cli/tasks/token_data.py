@@ -71,8 +71,9 @@ class TokenFiles:
     def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[TokenExample]:
         """Read a split. The files are known already, so `data` is ignored."""
         if split in self.files and (split != "train" or "dev" in self.files):
-            return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits)
-        examples = read_token_file(Path(self.files["train"]))
+            labeled = split not in task.test_splits
+            return read_token_file(Path(self.files[split]), labeled=labeled, tags=task.labels)
+        examples = read_token_file(Path(self.files["train"]), tags=task.labels)
         if task.scores_whole_file and self.is_single_file:
             return examples
         units = [str(index) for index in range(len(examples))]
@@ -98,10 +99,20 @@ def find_token_files(data: str) -> dict[str, str]:
     return files
 
 
-def read_token_file(path: Path, *, labeled: bool = True) -> list[TokenExample]:
-    """Read all texts of a file by its ending, with tags if `labeled`; raises `InputError` naming file and line."""
+def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = ()) -> list[TokenExample]:
+    """Read all texts of a file by its ending, with tags if `labeled`.
+
+    Raises `InputError` naming file and line, also for a tag that is not among `tags`, if there are any.
+    """
     read = _iter_json_examples if path.suffix.lower() == ".jsonl" else _iter_conll_examples
-    examples = list(read(path, labeled=labeled))
+    examples = []
+    for example, where in read(path, labeled=labeled):
+        for tag in example.tags or ():
+            if tags and tag not in tags:
+                types = ", ".join(name[2:] for name in tags if name.startswith("B-")) or ", ".join(tags)
+                message = f"{where}: the tag {tag!r} is of none of the model's types ({types})"
+                raise InputError(message, "correct it, or train on data that have this type")
+        examples.append(example)
     if not examples:
         raise InputError(f"{path}: holds no texts", "check that the file is complete")
     return examples
@@ -109,11 +120,14 @@ def read_token_file(path: Path, *, labeled: bool = True) -> list[TokenExample]:
 
 def read_conll_words(path: Path) -> list[TokenExample]:
     """Read the words of a file in CoNLL's columns; there may be tags, which are not read."""
-    return list(_iter_conll_examples(path, labeled=False))
+    return [example for example, _ in _iter_conll_examples(path, labeled=False)]
 
 
-def _iter_conll_examples(path: Path, *, labeled: bool = True) -> Iterator[TokenExample]:
-    """Yield sentences of lines `TOKEN … TAG`, separated by blank lines; `-DOCSTART-` lines and comments are skipped."""
+def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, str]]:
+    """Yield sentences of lines `TOKEN … TAG` with the place of each: blank lines separate them.
+
+    `-DOCSTART-` lines and comments are skipped.
+    """
     tokens: list[str] = []
     tags: list[str] = []
     first_line = 1
@@ -128,18 +142,19 @@ def _iter_conll_examples(path: Path, *, labeled: bool = True) -> Iterator[TokenE
             tokens.append(fields[0].strip())
             tags.append(fields[-1].strip())
         elif tokens:
-            yield example_from_tokens(tokens, tags if labeled else None, str(count), f"{path}:{first_line}")
+            where = f"{path}:{first_line}"
+            yield example_from_tokens(tokens, tags if labeled else None, str(count), where), where
             tokens = []
             tags = []
             count += 1
 
 
-def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[TokenExample]:
+def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
             values = parse_json_object(line, where, _SHAPE)
-            yield parse_token_object(values, str(number - 1), where, labeled=labeled)
+            yield parse_token_object(values, str(number - 1), where, labeled=labeled), where
 
 
 def parse_token_object(values: dict[str, object], name: str, where: str, *, labeled: bool = True) -> TokenExample:

@@ -14,7 +14,7 @@ from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
 from albert_cli.tasks.registry import find_task
-from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table import ModelHead, open_table
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
@@ -110,7 +110,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, source.checkpoint.labels)
+        task: AnyTask = open_table(recipe.table, request.data, _model_head(source.checkpoint))
     elif recipe.task == NER:
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
@@ -118,6 +118,13 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     if not task.dev_splits and request.split == "dev":
         raise InputError(f"{task.title}: found no labeled dev data", "add a dev file to the --data directory")
     return prepare_with_recipe(recipe, request, task, source)
+
+
+def _model_head(checkpoint: hub.Checkpoint) -> ModelHead:
+    """Return the classes of a checkpoint's classifier of texts."""
+    if checkpoint.is_multi_label:
+        return ModelHead(checkpoint.output_names, is_multi_label=True)
+    return ModelHead(checkpoint.labels)
 
 
 def prepare_with_recipe(

@@ -198,7 +198,7 @@ def harmed(suite: Suite, folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["MNLI/train", "RTE/train", "RTE/dev"])
 def test_eval_damaged_data_stops_before_training(suite: Suite, tmp_path: Path, task: str, name: str) -> None:
     data = harmed(suite, tmp_path, name)
-    with pytest.raises(InputError, match=rf"{name}\.tsv:\d+: 1 fields instead"):
+    with pytest.raises(InputError, match=rf"{name}\.tsv:\d+: 1 field instead"):
         evaluate(task, str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not list(tmp_path.glob("out/**/*.safetensors"))
 
@@ -206,14 +206,14 @@ def test_eval_damaged_data_stops_before_training(suite: Suite, tmp_path: Path, t
 def test_submission_damaged_test_set_is_an_error(suite: Suite, tmp_path: Path) -> None:
     data = harmed(suite, tmp_path, "WNLI/test")
     call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
-    with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 fields"):
+    with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 field "):
         evaluate(*call, submission_file=tmp_path / "it.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
 
 
 def test_suite_damaged_diagnostics_stop_before_training(suite: Suite, tmp_path: Path) -> None:
     data = harmed(suite, tmp_path, "diagnostic/diagnostic")
-    with pytest.raises(InputError, match=r"diagnostic\.tsv:1106: 1 fields instead of 3"):
+    with pytest.raises(InputError, match=r"diagnostic\.tsv:1106: 1 field instead of 3"):
         evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not (tmp_path / "out").exists()
 

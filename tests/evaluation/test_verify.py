@@ -157,7 +157,7 @@ def test_verify_requested_paths_must_exist(tmp_path: Path, checkpoint: Path, dat
     shutil.copytree(data, tmp_path / "damaged")
     with (tmp_path / "damaged" / "glue" / "SST-2" / "train.tsv").open("a") as stream:
         stream.write("cut\n")
-    with pytest.raises(InputError, match=r"train\.tsv:8: 1 fields instead of 2"):
+    with pytest.raises(InputError, match=r"train\.tsv:8: 1 field instead of 2"):
         verified(file, tmp_path / "damaged", tmp_path / "out")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
     assert "takes no --submission" in albert(*call, "--retrain", expect=2).err

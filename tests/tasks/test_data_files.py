@@ -87,6 +87,6 @@ def test_read_delimited_sep_line_keeps_line_numbers(tmp_path: Path) -> None:
 def test_check_widths_hint_fits_the_delimiter(tmp_path: Path, name: str, content: str, hint: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=rf"{name}:2: \d fields instead of 2") as raised:
+    with pytest.raises(InputError, match=rf"{name}:2: \d fields? instead of 2") as raised:
         open_table(TableSettings(), str(path))
     assert hint in str(raised.value.hint)

@@ -175,7 +175,7 @@ def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
             "table.label=COLUMN",
         ),
         ("a.csv", "text|label\nx|1\n", "columns: 'text|label'", "delimiter"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: 1 fields instead of 2", "cut line"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: 1 field instead of 2", "cut line"),
         ("a.tsv", "text\tlabel\nx\t1\ny\tz\t0\n", "a.tsv:3: 3 fields", "a tab"),
         ("a.tsv", "text\ttext\tlabel\nx\ty\t1\n", "'text' occurs twice", ""),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", "only the label '1', so there is nothing to learn", "two classes"),

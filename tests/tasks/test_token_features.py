@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ from tests.helpers.task_runs import SHAPE
 
 TASK = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["LOC", "PER"]))
 LIMIT = 24
-LONG = " ".join(f"bade wi{'x' * (i % 3)} figo luma , ne kra" for i in range(9))
+WORDS = " ".join(f"bade {'wix' if i % 2 else 'wi'} figo luma , ne{' kra' * (i % 3)}" for i in range(9))
+LONG = " ".join(f"bade wi{'x' * (i % 3)} figo luma, ne kra" for i in range(9))
 
 
 def example(text: str, name: str = "0") -> TokenExample:
@@ -79,38 +82,45 @@ def test_encode_long_text_has_every_label_once(vocabulary: Vocabulary) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
-    """A model that was fine-tuned on texts of several windows; `bade` is a place, `figo luma` a person."""
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was fine-tuned on texts of several windows; `bade` is a place, `figo luma` a person.
+
+    Every word is a token: the pipeline does not know which pieces form a word.
+    """
     folder = tmp_path_factory.mktemp("long")
-    line = "bade B-LOC\nwi O\nfigo B-PER\nluma I-PER\n, O\nne O\nkra O\n"
+    rng = random.Random(0)
+    words = ("bade", "wi", "wix", "figo", "luma", "ne", "kra", ",")
+    (folder / "text.txt").write_text("".join(" ".join(rng.choices(words, k=9)) + "\n" for _ in range(2000)))
+    albert("vocab", folder / "text.txt", "--size", 39, "--out", folder / "vocabulary")
+    shape = replace(SHAPE, vocab_size=Vocabulary.load(folder / "vocabulary").size)
+    encoder = untrained(folder / "encoder", shape, folder / "vocabulary")
+    line = "bade B-LOC\nwi O\nfigo B-PER\nluma I-PER\n, O\nne O\nwix O\nkra O\n"
     for split in ("train", "dev"):
         (folder / f"{split}.conll").write_text("\n".join([line * 5] * 12))
-    encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
     call: list[object] = ["finetune", "ner", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
     call += QUICK
-    for setting in (
-        "optimizer.lr=1e-2",
-        "schedule.total_steps=150",
-        "train.eval_every=150",
-        f"data.max_seq_length={LIMIT}",
-    ):
+    for setting in ("optimizer.lr=1e-2", "schedule.total_steps=150", "train.eval_every=150"):
         call += ["-s", setting]
+    call += ["-s", f"data.max_seq_length={LIMIT}"]
     albert(*call)
     return folder / "model"
 
 
 def test_predict_long_text_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text(LONG + "\n")
+    (tmp_path / "in.txt").write_text(WORDS + "\n")
     albert("predict", model, "--input", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl", "--device", "cpu")
     ours = json.loads((tmp_path / "out.jsonl").read_text())["prediction"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, model_max_length=LIMIT)
     pipeline = transformers.pipeline(
-        "token-classification", model=str(model), tokenizer=tokenizer, device="cpu", aggregation_strategy="first",
+        "token-classification", model=str(model), tokenizer=tokenizer, device="cpu", aggregation_strategy="simple",
         stride=window_overlap(LIMIT - 2),
     )  # fmt: skip
-    theirs = {(e["start"], e["end"], e["entity_group"]) for e in pipeline(LONG)}
+    # A token of SentencePiece begins with the blank before its word.
+    theirs = {
+        (e["end"] - len(WORDS[e["start"] : e["end"]].strip()), e["end"], e["entity_group"]) for e in pipeline(WORDS)
+    }
     assert {(e["start"], e["end"], e["label"]) for e in ours} == theirs
-    assert {LONG[e["start"] : e["end"]] for e in ours} == {"bade", "figo luma"} and len(ours) == 18
+    assert len(ours) > 15 and ours[-1]["start"] > 150, "the whole text is tagged"
 
 
 def test_finetune_scores_the_end_of_a_long_text(model: Path) -> None:
