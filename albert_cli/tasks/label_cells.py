@@ -151,7 +151,7 @@ def _are_values(cells: Sequence[LabelCell]) -> bool:
 
 
 def _reject_units(cells: Sequence[LabelCell]) -> None:
-    """Raise `InputError` if all labels are numbers, and some have a unit, or thousands separators and a decimal sign."""
+    """Raise `InputError` if all labels are numbers and some have a unit or thousands separators."""
     has_unit = [cell for cell in cells if not is_number(cell.text)]
     if has_unit and all(is_number(cell.text) or _NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in cells):
         message = f"{has_unit[0].where}: the label {has_unit[0].text!r} is a number with other characters"

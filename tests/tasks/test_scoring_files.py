@@ -9,8 +9,9 @@ import pytest
 
 from albert_cli.errors import MissingDataError
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.squad.task import SQUAD
-from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table import ModelHead, open_table
 from albert_cli.tasks.table_settings import TableSettings
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import QUICK, albert
@@ -84,3 +85,45 @@ def test_eval_scores_all_of_a_single_file(tmp_path: Path, tiny_vocabulary: Path)
     assert result["examples"] == {"dev": ROWS}
     lines = (tmp_path / "scores" / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("labels", "head", "expected"),
+    [
+        (["good", "good"], ModelHead(("bad", "good")), ("bad", "good")),
+        (["Good", "BAD"], ModelHead(("bad", "good", "mid")), ("BAD", "Good", "mid")),
+        (["2", "4"], ModelHead(("score",)), ()),
+        (["2", "4"], ModelHead(("4", "2", "1")), ("4", "2", "1")),
+        (["good", "new"], ModelHead(("bad", "good")), ("good", "new")),
+        (["x", "y"], ModelHead(("score",)), ("x", "y")),
+        (["good", "Good"], ModelHead(("bad", "good")), ("Good", "good")),
+    ],
+)
+def test_open_table_single_file_takes_the_classes_of_the_model(
+    tmp_path: Path, labels: list[str], head: ModelHead, expected: tuple[str, ...]
+) -> None:
+    (tmp_path / "new.csv").write_text("text,label\n" + "".join(f"a film,{label}\n" for label in labels))
+    assert open_table(TableSettings(), str(tmp_path / "new.csv"), head).labels == expected
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"a film,{label}\n" for label in [*labels, "z"]))
+    assert "z" in open_table(TableSettings(), str(tmp_path), head).labels, "a folder with train is for training"
+
+
+def test_open_table_single_file_of_a_multi_label_model(tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("text,label\na film,good\nb film,bad\nc film,\n")
+    head = ModelHead(("bad", "good", "long"), is_multi_label=True)
+    task = open_table(TableSettings(), str(tmp_path / "new.csv"), head)
+    assert isinstance(task, MultiLabelClassification) and task.labels == head.labels
+    assert [example.labels for example in task.for_scoring().read("dev")] == [(1,), (0,), ()]
+
+
+@pytest.mark.parametrize("task", ["table", "sst2"])
+def test_eval_scores_a_file_with_one_class(tmp_path: Path, tiny_vocabulary: Path, task: str) -> None:
+    rows = "".join(f"the film {number}\t{number % 2}\n" for number in range(ROWS))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("sentence\tlabel\n" + rows)
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    albert("finetune", task, "--checkpoint", encoder, "--data", tmp_path, "--out", tmp_path / "model", *QUICK)
+    (tmp_path / "new.csv").write_text("text,label\n" + "the film,1\n" * 5)
+    call = ["eval", "table", "--checkpoint", tmp_path / "model", "--data", tmp_path / "new.csv", "--device", "cpu"]
+    result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
+    assert result["kind"] == "scored" and result["examples"] == {"dev": 5} and result["labels"] == ["0", "1"]
