@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,13 +14,15 @@ from albert_cli.tasks.data_files import read_table
 from albert_cli.tasks.registry import TASKS
 from albert_cli.tasks.table_settings import TableSettings
 
+Quoting = Literal["auto", "on", "off"]
 SINGLE_TEXTS = TASKS["sst2"]
 
 
-def read_both(path: Path, **settings: str) -> list[list[str]]:
+def read_both(path: Path, delimiter: str = "", quoting: Quoting = "auto") -> list[list[str]]:
     """Return the cells that training reads, with the header; prediction must read the same."""
-    table = read_table(path, TableSettings(**settings))
-    reader = InputReader(SINGLE_TEXTS, SINGLE_TEXTS.example, TableLayout(**settings))
+    table = read_table(path, TableSettings(delimiter=delimiter, quoting=quoting))
+    layout = TableLayout(delimiter=delimiter, quoting=quoting)
+    reader = InputReader(SINGLE_TEXTS, SINGLE_TEXTS.example, layout)
     rows = [row for chunk in reader.read_chunks(str(path)) for row in chunk]
     assert [list(row.columns.values()) for row in rows] == table.cells
     assert {tuple(row.columns) for row in rows} == {table.columns}

@@ -16,8 +16,8 @@ from albert_cli.tasks.token_classification import TokenClassification
 from albert_cli.tasks.token_data import TokenExample, split_words
 from albert_cli.tasks.token_features import IGNORED, TokenFeatures, split_into_windows, window_overlap
 from albert_cli.text.vocabulary import Vocabulary
-from tests.checkpoints import untrained
-from tests.command import QUICK, albert
+from tests.helpers.checkpoints import untrained
+from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE
 
 TASK = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["LOC", "PER"]))
