@@ -96,7 +96,7 @@ def encode_file(
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
     opened = open_for_inference(checkpoint, device, precision)
-    model = load_encoder(opened.checkpoint, pooling).to(opened.device)
+    model = opened.prepare(load_encoder(opened.checkpoint, pooling))
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     length = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size

@@ -45,6 +45,7 @@ class FilledTexts:
     """The result of `albert fill-mask`."""
 
     texts: list[FilledText]
+    precision: str
 
     def to_json(self) -> dict[str, object]:
         """Return the record as plain JSON values."""
@@ -63,13 +64,13 @@ def fill_masks(
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     model = MaskedLanguageModel(opened.checkpoint.config)
     hub.load_weights(model, opened.checkpoint, hub.LoadPolicy.HEADS)
-    model.to(opened.device).eval()
+    model = opened.prepare(model)
     max_length = opened.checkpoint.config.max_position_embeddings
     encoded = [_encode_masked(text, vocabulary, max_length) for text in texts]
     filled = [
         FilledText(text, _fill(model, ids, vocabulary, top, opened)) for text, ids in zip(texts, encoded, strict=True)
     ]
-    return FilledTexts(filled)
+    return FilledTexts(filled, opened.precision)
 
 
 def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:

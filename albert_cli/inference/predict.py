@@ -99,7 +99,7 @@ def load_predictor(
     task = task_from_checkpoint(opened.checkpoint)
     if null_threshold is not None:
         task = task.with_null_threshold(null_threshold)
-    model = task.load(opened.checkpoint).to(opened.device).eval()
+    model = opened.prepare(task.load(opened.checkpoint))
     return Predictor(task, model, hub.load_vocabulary(opened.checkpoint), opened)
 
 
