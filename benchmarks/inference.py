@@ -26,6 +26,7 @@ from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.errors import ConfigError
 from albert_cli.inference.export import export
+from albert_cli.inference.export_source import ExportRequest
 from albert_cli.inference.predict import Predictor, load_predictor
 from albert_cli.model import hub
 from albert_cli.tasks.classification import TextExample
@@ -81,7 +82,7 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model"
-        export(name, exported)
+        export(ExportRequest(name), exported)
         precisions: tuple[Precision, ...] = ("fp32", "bf16")
         tools = {f"albert {p}": _make_albert(load_predictor(name, "cpu", p), texts) for p in precisions}
         tools |= {f"transformers {p}": _make_transformers(checkpoint.directory, texts, p) for p in precisions}
@@ -133,7 +134,9 @@ def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
         labels: Labels = np.asarray(outputs).argmax(-1)
         return labels
 
-    return Tool(lambda: predictor.task.encode(examples, predictor.vocabulary, predictor.opened.max_length), label)
+    return Tool(
+        lambda: predictor.task.encode(examples, predictor.vocabulary, predictor.opened.checkpoint.max_length), label
+    )
 
 
 def _make_transformers(directory: Path, texts: Sequence[str], precision: Precision) -> Tool:
