@@ -167,7 +167,7 @@ def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(directory / "onnx" / file), options, ["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    names = {each.name for each in session.get_inputs()}
+    names = {value.name for value in session.get_inputs()}
 
     def label(ids: TokenIds) -> Labels:
         labels = np.empty(len(ids), np.int64)
