@@ -98,7 +98,7 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
             f"{source.checkpoint.directory}: has a shape that Hugging Face lacks; onnxruntime runs the exported model, "
             "but Optimum and transformers.js do not load it"
         )
-    padded = PaddedModel(source.model).eval()
+    padded = PaddedModel(source.model, source.vocabulary.sep_id).eval()
     with store.commit_directory(out, "export") as staging:
         first_batch = next(iter_batches(source.features, _LANGUAGE_MODEL_TOKENS))
         write_onnx(padded, staging, pad_batch(first_batch, _choices(source)))

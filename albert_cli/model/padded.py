@@ -35,12 +35,14 @@ class PaddedModel(nn.Module):
     """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
 
     `input_axes` are the axes of every input, `outputs` those of each output by Hugging Face's name for it. For multiple
-    choice the inputs are [N, C, S].
+    choice the inputs are [N, C, S]. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even
+    if `token_type_ids` are 0: the tokenizers of transformers.js leave the segments out.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, sep_id: int | None = None) -> None:
         super().__init__()
         self.model = model
+        self.sep_id = sep_id
         self.encoder = cast(Encoder, model.encoder)
         self.input_axes: Axes = _TOKENS
         if isinstance(model, MultipleChoice):
@@ -50,6 +52,10 @@ class PaddedModel(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs in the order of `outputs`."""
         model = self.model
+        if self.sep_id is not None:
+            is_separator = (input_ids == self.sep_id).long()
+            follows_separator = (is_separator.cumsum(-1) > is_separator).long()
+            token_type_ids = torch.maximum(token_type_ids, follows_separator * attention_mask)
         if isinstance(model, MultipleChoice):
             flat = (x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
             logits_N1 = model.classifier(self._pooled(self._encode(*flat)))

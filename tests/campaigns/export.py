@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True, help="a classifier of `albert finetune`")
     parser.add_argument("--data", required=True, help="the files of its task")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     exported = arguments.out / "exported"
     print(albert("export", arguments.checkpoint, "--data", arguments.data, "--out", exported).out)
     texts = dev_texts(arguments.checkpoint)

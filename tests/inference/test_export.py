@@ -125,6 +125,20 @@ def test_padded_model_equals_the_packed_one(name: str) -> None:
     assert torch.allclose(pooled_NH, packed.pooled, atol=1e-5)
 
 
+def test_export_needs_no_segments_of_pairs(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    """The tokenizers of transformers.js leave them out."""
+    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "it")
+    albert("export", checkpoint, "--out", tmp_path / "out")
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    lines = lines_of_eight_scripts(80)
+    batch = dict(fast(lines[:20], lines[20:40], padding=True, return_tensors="np"))
+    assert batch["token_type_ids"].any()
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
+    (expected,) = session.run(None, batch)
+    (without_segments,) = session.run(None, batch | {"token_type_ids": np.zeros_like(batch["token_type_ids"])})
+    assert np.array_equal(expected, without_segments)
+
+
 def test_export_refuses_what_runtimes_lack(vocabulary: Vocabulary, tmp_path: Path) -> None:
     checkpoint = save(vocabulary, "Model", False, tmp_path / "it")
     assert "exists already" in albert("export", checkpoint, "--out", tmp_path, expect=2).err
