@@ -17,6 +17,8 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
+_VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -45,6 +47,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
             f"{checkpoint}: the vocabulary has {vocabulary.size} tokens, the model {source.config.vocab_size}",
             "use a tokenizer and weights that belong together",
         )
+    source = _remove_unused_rows(source, vocabulary.size)
     architecture = source.architecture or infer_architecture(source.tensors)
     labels = source.output_names if source.is_multi_label else source.labels
     with store.commit_directory(out, "checkpoint") as staging:
@@ -64,6 +67,21 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         parameters=sum(tensor.numel() for tensor in written.tensors.values()),
         vocabulary=vocabulary.size,
     )
+
+
+def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:
+    """Return the checkpoint with as many rows in its word table as the vocabulary has tokens.
+
+    Some programs pad the table to a multiple of 8 or 64. No text selects these rows.
+    """
+    if source.config.vocab_size == size:
+        return source
+    console.info(
+        f"{source.directory}: left out {source.config.vocab_size - size} rows of the word table without a token"
+    )
+    rows = {name: source.tensors[name][:size] for name in _VOCABULARY_TENSORS if name in source.tensors}
+    config = dataclasses.replace(source.config, vocab_size=size)
+    return dataclasses.replace(source, config=config, tensors=source.tensors | rows)
 
 
 def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
@@ -92,7 +110,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
     missing = [name for name in _required_names(source) if name not in weights]
     if missing:
         raise CheckpointError(f"{directory}: has no {missing[0]}", "use all files of one checkpoint")
-    return dataclasses.replace(source), vocabulary
+    return source, vocabulary
 
 
 def _required_names(source: hub.Checkpoint) -> list[str]:

@@ -141,13 +141,15 @@ class ModelConfig:
     def from_hf(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
         """Build from a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
-        Keys that do not change the computation are ignored; old official configs have several. A BERT is a shape with
+        Keys that do not change the computation are ignored; old official configs have several, and some lack
+        `model_type`. A BERT is a shape with
         E = H and nothing shared; an ALBERT of Hugging Face projects at E = H too. Raises `CheckpointError` for anything
         else.
         """
-        kind = values.get("model_type", "albert")
+        kind = values.get("model_type") or _guess_model_type(values)
         if kind not in ("albert", "bert", CUSTOM_MODEL_TYPE):
-            raise CheckpointError(f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder")
+            message = f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder"
+            raise CheckpointError(message, "use an ALBERT or a BERT; other encoders compute something else")
         for key, wanted in _REQUIRED_VALUES.items():
             if values.get(key, wanted) != wanted:
                 hint = "use a model without it: this program would compute something else with its weights"
@@ -279,3 +281,9 @@ PRESETS: Final[dict[str, ModelConfig]] = {
     "albert-xlarge-v1": _preset(2048, 24, 16, 0.1),
     "albert-xxlarge-v1": _preset(4096, 12, 64),
 }
+
+
+def _guess_model_type(values: Mapping[str, object]) -> str:
+    """Return the type of an old config.json without `model_type`: only ALBERT has an embedding size."""
+    has_albert_keys = "embedding_size" in values or "num_hidden_groups" in values
+    return "bert" if isinstance(values.get("hidden_size"), int) and not has_albert_keys else "albert"

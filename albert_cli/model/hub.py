@@ -23,7 +23,7 @@ from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import CLASS_PREFIXES, MULTI_LABEL, config_to_json, model_type
 from albert_cli.model.weight_files import WEIGHTS_FILE as WEIGHTS_FILE
-from albert_cli.model.weight_files import describe_layout, find_weight_files, read_weights
+from albert_cli.model.weight_files import describe_file, describe_layout, find_weight_files, read_weights
 from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -157,7 +157,8 @@ def find_checkpoint(name: str) -> Path:
         content, hint = describe_layout(path)
         raise CheckpointError(f"{path}: contains {content}", hint)
     if path.is_file():
-        raise CheckpointError(f"{path}: is a file", "name the directory that contains it")
+        content, hint = describe_file(path)
+        raise CheckpointError(f"{path}: is {content}", hint)
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
         return _download(name)
     raise CheckpointError(
@@ -201,9 +202,13 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     _check_size(files, config)
     kind = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
     stored = read_weights(files)
+    _check_floating_point(directory, stored)
     tensors = hf_names.from_hf_names(stored, config, kind)
-    has_decoder = any(name.endswith("predictions.decoder.weight") for name in stored)
-    if values.get("tie_word_embeddings") is False and has_decoder:
+    decoder = next((stored[name] for name in stored if name.endswith("predictions.decoder.weight")), None)
+    is_tied = values.get("tie_word_embeddings") is not False
+    if is_tied and decoder is not None:  # a file may have the tied matrix under either name
+        tensors.setdefault("encoder.embeddings.word.weight", decoder)
+    if not is_tied and decoder is not None:
         # The head here multiplies with the word table, and would predict other words than this matrix.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
         console.info(
@@ -211,6 +216,14 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             "(tie_word_embeddings is false)"
         )
     return Checkpoint(directory, config, values, kind, tensors)
+
+
+def _check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` for a matrix of integers: quantized weights without their scales are other weights."""
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and not tensor.is_floating_point() and name.endswith("weight"):
+            message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
+            raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
 
 
 def _check_size(files: Sequence[Path], config: ModelConfig) -> None:
@@ -248,11 +261,13 @@ def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | 
 def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
     """Load the vocabulary of a checkpoint; raise `ConfigError` unless it is as large as the model's word table."""
     vocabulary = Vocabulary.load(checkpoint.directory)
-    if vocabulary.size != checkpoint.config.vocab_size:
+    rows = checkpoint.config.vocab_size
+    if vocabulary.size != rows:
+        hint = "use a tokenizer and weights that belong together"
+        if vocabulary.size < rows:
+            hint += f"; if they do, `albert convert {checkpoint.directory} --out NEW` removes the rows without a token"
         raise ConfigError(
-            f"{checkpoint.directory}: the vocabulary has {vocabulary.size} tokens, the model "
-            f"{checkpoint.config.vocab_size}",
-            "use a tokenizer and weights that belong together",
+            f"{checkpoint.directory}: the vocabulary has {vocabulary.size} tokens, the model {rows}", hint
         )
     return vocabulary
 

@@ -35,8 +35,8 @@ class PaddedModel(nn.Module):
     """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
 
     `input_axes` are the axes of every input, `outputs` those of each output by Hugging Face's name for it. For multiple
-    choice the inputs are [N, C, S]. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even
-    if `token_type_ids` are 0: the tokenizers of transformers.js leave the segments out.
+    choice the inputs are [N, C, S]. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1
+    even if `token_type_ids` are 0: the tokenizers of transformers.js leave the segments out.
     """
 
     def __init__(self, model: nn.Module, sep_id: int | None = None) -> None:

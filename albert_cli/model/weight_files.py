@@ -23,6 +23,8 @@ from albert_cli.os_errors import errno_of
 WEIGHTS_FILE: Final = "model.safetensors"
 _PICKLED_FILE: Final = "pytorch_model.bin"
 _INDEX_SUFFIX: Final = ".index.json"
+_WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
+_WRAPPER_PREFIX: Final = "module."  # of DataParallel
 
 # Layouts that are not read: a pattern of their files, a description, and the remedy.
 _OTHER_LAYOUTS: Final = (
@@ -32,6 +34,11 @@ _OTHER_LAYOUTS: Final = (
     ("flax_model.msgpack", "Flax weights", "save them with transformers 4: from_pretrained(…, from_flax=True)"),
     ("*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
     ("onnx/*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
+    (
+        "saved_model.pb",
+        "a TensorFlow SavedModel",
+        "download the checkpoint (model.ckpt-*) instead: albert convert reads it",
+    ),
 )
 
 
@@ -50,6 +57,14 @@ def describe_layout(directory: Path) -> tuple[str, str]:
     if (directory / "config.json").is_file():
         return f"no weights ({WEIGHTS_FILE} or {_PICKLED_FILE})", "copy the weights next to config.json"
     return "no checkpoint (no config.json, no finished step-*)", "name a model directory, a run or a Hub id"
+
+
+def describe_file(path: Path) -> tuple[str, str]:
+    """Describe a file that was named instead of a directory, and the remedy."""
+    for pattern, content, hint in _OTHER_LAYOUTS:
+        if path.match(pattern):
+            return content, hint
+    return "a file", "name the directory that contains it"
 
 
 def find_weight_files(directory: Path) -> list[Path]:
@@ -110,4 +125,10 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cannot be read ({reason})", "download it again") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: contains no tensors by name", "save the model's state_dict()")
-    return {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    # Training programs save the weights under a key, next to the optimizer's state.
+    for key in _WEIGHT_KEYS:
+        if isinstance(content.get(key), dict):
+            content = content[key]
+    tensors = {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    is_wrapped = bool(tensors) and all(name.startswith(_WRAPPER_PREFIX) for name in tensors)
+    return {name.removeprefix(_WRAPPER_PREFIX): tensor for name, tensor in tensors.items()} if is_wrapped else tensors

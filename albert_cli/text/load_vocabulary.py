@@ -12,7 +12,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
@@ -23,21 +23,35 @@ from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocab
 from albert_cli.text.unigram import SPECIAL_TOKENS
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
+# Files from which transformers builds a tokenizer.json.
+_OTHER_TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+
 
 def load_vocabulary(directory: Path) -> Vocabulary:
     """Read a vocabulary, data or model directory; raise `CheckpointError` if it contains no vocabulary."""
     if not _has_vocabulary(directory) and _has_vocabulary(directory / "vocabulary"):
         directory = directory / "vocabulary"
     if not _has_vocabulary(directory):
-        reason = f"no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
-        if not directory.is_dir():
-            reason = "no such directory"
-        raise CheckpointError(f"{directory}: {reason}", "name a directory of `albert vocab`, or a model's")
+        raise _missing_vocabulary(directory)
     if (directory / MODEL_FILE).is_file():
         cleaning = _read_tokenizer_config(directory).cleaning
         return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), cleaning, directory)
     vocabulary = read_tokenizer_files(directory)
     return convert_to_sentencepiece(vocabulary, directory) or vocabulary
+
+
+def _missing_vocabulary(directory: Path) -> CheckpointError:
+    """Return the error for a directory without a vocabulary; it names the files of tokenizers that are not read."""
+    hint = "name a directory of `albert vocab`, or a model's with its tokenizer"
+    if not directory.is_dir():
+        return CheckpointError(f"{directory}: no such directory", hint)
+    message = f"{directory}: no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
+    if other_files := [name for name in _OTHER_TOKENIZER_FILES if (directory / name).is_file()]:
+        save = f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')"
+        return CheckpointError(f"{message}, only {' and '.join(other_files)}", f"save it again in transformers: {save}")
+    if (directory / CONFIG_FILE).is_file():
+        return CheckpointError(f"{message}, only {CONFIG_FILE}", "copy the file with the tokens next to it")
+    return CheckpointError(message, hint)
 
 
 def _has_vocabulary(directory: Path) -> bool:

@@ -115,7 +115,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     from tokenizers import Regex, normalizers
 
     first_form, last_form = cleaning.steps
-    sentencepiece_normalizer = normalizers.Precompiled(charsmap)
+    # Without rules SentencePiece leaves every character as it is.
+    sentencepiece_normalizer = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     # The classes are computed in Python: the regex engine's \s and \p{M} differ in some characters.
     steps: list[Normalizer] = [
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
@@ -126,7 +127,9 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
     # The word mark is inserted only if a text begins at its first character: keep a space at that position. No line
     # feed is left, so ^ matches nowhere else.
-    steps.append(normalizers.Replace(Regex(rf"^[{marks}{_format_ranges(dropped)}]+"), " "))
+    leading = marks + _format_ranges(dropped)
+    if leading:
+        steps.append(normalizers.Replace(Regex(rf"^[{leading}]+"), " "))
     if marks:
         steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:
@@ -137,8 +140,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
         steps.append(getattr(normalizers, last_form)())
     # `Precompiled` looks up short graphemes where SentencePiece takes the longest match: it leaves Hangul decomposed
     # and loses marks. After NFKC nothing is left to compose.
-    compose: list[Normalizer] = [normalizers.NFKC(), sentencepiece_normalizer]
-    if not cleaning.normal_form.startswith("NFK"):
+    compose: list[Normalizer] = [normalizers.NFKC(), sentencepiece_normalizer] if charsmap else []
+    if charsmap and not cleaning.normal_form.startswith("NFK"):
         # NFKC would change the full-width tilde, which SentencePiece keeps.
         hide = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)
         restore = normalizers.Replace(_TILDE_PLACEHOLDER, _FULL_WIDTH_TILDE)

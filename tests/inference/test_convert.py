@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,21 @@ def test_convert_bert_keeps_ids_and_logits(bert: Path, tmp_path: Path) -> None:
 
 def test_convert_refuses_an_existing_directory(bert: Path, tmp_path: Path) -> None:
     assert "exists already" in albert("convert", bert, "--out", tmp_path, expect=2).err
+
+
+def test_convert_removes_rows_without_a_token(bert: Path, tmp_path: Path) -> None:
+    """Some programs pad the word table to a multiple of 64; the other verbs name the command."""
+    shutil.copytree(bert, tmp_path / "padded")
+    model = transformers.BertForPreTraining.from_pretrained(bert)
+    model.resize_token_embeddings(ROWS + 36, mean_resizing=False)
+    (tmp_path / "padded" / "pytorch_model.bin").unlink()
+    model.save_pretrained(tmp_path / "padded")
+    (tmp_path / "texts.txt").write_text("Die Brücke\n", encoding="utf-8")
+    said = albert("encode", tmp_path / "padded", "--input", tmp_path / "texts.txt", expect=2).err
+    assert f"albert convert {tmp_path / 'padded'} --out NEW" in said
+    albert("convert", tmp_path / "padded", "--out", tmp_path / "out")
+    vectors = [albert("encode", path, "--input", tmp_path / "texts.txt").out for path in (bert, tmp_path / "out")]
+    assert vectors[0] == vectors[1]
 
 
 def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:

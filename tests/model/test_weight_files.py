@@ -63,6 +63,37 @@ def test_read_checkpoint_missing_shard_is_named(tmp_path: Path) -> None:
         hub.read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("form", ["under a key", "with a prefix", "decoder alone", "without model_type"])
+def test_read_checkpoint_other_forms_give_the_same_tensors(form: str, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    expected = hub.read_checkpoint(tmp_path).tensors
+    tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    if form == "under a key":
+        torch.save({"epoch": 3, "state_dict": tensors}, tmp_path / "pytorch_model.bin")
+    elif form == "with a prefix":
+        torch.save({f"module.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "pytorch_model.bin")
+    elif form == "decoder alone":
+        del tensors["bert.embeddings.word_embeddings.weight"]
+        torch.save(tensors, tmp_path / "pytorch_model.bin")
+    else:
+        values = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": None}))
+    actual = hub.read_checkpoint(tmp_path).tensors
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def test_read_checkpoint_quantized_weights_are_rejected(tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"].to(torch.int8)
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"quantized: bert\.pooler\.dense\.weight has values of torch\.int8"):
+        hub.read_checkpoint(tmp_path)
+
+
 class _Attack:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, ("touch attacked",)
@@ -89,6 +120,7 @@ def test_read_checkpoint_pickled_code_is_not_run(tmp_path: Path, monkeypatch: py
         (["config.json", "flax_model.msgpack"], "Flax weights", "from_flax"),
         (["config.json", "onnx/model.onnx"], "an ONNX model", "exported from"),
         (["config.json"], "no weights", "copy the weights"),
+        (["saved_model.pb"], "a TensorFlow SavedModel", "model.ckpt"),
         (["notes.txt"], "no checkpoint", "name a model directory"),
     ],
 )
@@ -106,5 +138,8 @@ def test_read_checkpoint_other_layout_raises_with_remedy(
 
 def test_find_checkpoint_file_asks_for_its_directory(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_text("")
-    with pytest.raises(CheckpointError, match=r"model\.gguf: is a file"):
+    with pytest.raises(CheckpointError, match=r"model\.gguf: is a GGUF file"):
         hub.find_checkpoint(str(tmp_path / "model.gguf"))
+    (tmp_path / WEIGHTS_FILE).write_text("")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: is a file"):
+        hub.find_checkpoint(str(tmp_path / WEIGHTS_FILE))
