@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,10 +23,10 @@ _NOTE_FILE: Final = "note.json"  # next to a unit's lock
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """The units of a command, relative to the output directory, and the command that does those that remain."""
+    """The units of a command, and the command that does those that remain."""
 
     command: str
-    units: list[str]
+    units: dict[str, str]  # title by directory, relative to the output directory; "" if the directory says enough
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,14 @@ def current_command() -> str:
     return shlex.join(["albert", *words])
 
 
-def record_plan(path: Path, units: Iterable[str]) -> None:
+def record_plan(path: Path, units: Mapping[str, str]) -> None:
     """Write a plan."""
-    store.write_json(path, asdict(WorkPlan(current_command(), list(units))))
+    store.write_json(path, asdict(WorkPlan(current_command(), dict(units))))
 
 
 @contextmanager
-def recorded_plan(path: Path, units: Iterable[str]) -> Iterator[None]:
+def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     """Write a plan, unless it is empty, and remove it if the block succeeds."""
-    units = list(units)
     if units:
         record_plan(path, units)
     yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -86,8 +86,10 @@ def read_status(directory: Path) -> DirectoryStatus:
         raise InputError(f"{directory}: no such directory", "check the path")
     plans = read_plans(directory)
     runs = {unit.name: unit for unit in _runs(directory)}
-    planned = {name: _planned_unit(directory, name, runs) for plan in plans for name in plan.units}
+    titles = {name: title for plan in plans for name, title in plan.units.items()}
+    planned = {name: _planned_unit(directory, name, runs) for name in titles}
     planned |= {unit.name: unit for unit in _stages(directory)}
+    planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # The runs of a stage are part of it.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
     units = list((runs | planned).values())
@@ -116,6 +118,10 @@ def _planned_unit(directory: Path, name: str, runs: Mapping[str, WorkUnitStatus]
     if note.error:
         return WorkUnitStatus(name, "failed", f"on {note.host}: {note.error}")
     return WorkUnitStatus(name, "remaining")
+
+
+def _add_title(unit: WorkUnitStatus, title: str) -> WorkUnitStatus:
+    return replace(unit, detail="  ".join(filter(None, (title, unit.detail))))
 
 
 def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:

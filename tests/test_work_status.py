@@ -82,11 +82,14 @@ def test_status_of_an_evaluation_names_remaining_runs(tmp_path: Path, tiny_data:
 
 
 def test_status_of_an_experiment_names_stages(tmp_path: Path) -> None:
-    record_plan(tmp_path / ".work-sharing-smoke.json", ["stages/data-1", "stages/pretrain-2", "stages/task-3"])
+    titles = {"stages/data-1": "data", "stages/pretrain-2": "sharing=all, seed 0", "stages/task-3": "MRPC"}
+    record_plan(tmp_path / ".work-sharing-smoke.json", titles)
     write_status(tmp_path / "stages" / "pretrain-2", state="interrupted")
     write_status(tmp_path / "stages" / "data-1" / "run-0", state="done")
     store.write_json(tmp_path / "stages" / "data-1.json", {})
-    states = {unit.name: unit.state for unit in read_status(tmp_path).units}
+    status = read_status(tmp_path)
+    states = {unit.name: unit.state for unit in status.units}
+    assert "interrupted  stages/pretrain-2  sharing=all, seed 0  step 5 of 20" in status.as_text()
     assert states == {"stages/data-1": "done", "stages/pretrain-2": "interrupted", "stages/task-3": "remaining"}
 
 

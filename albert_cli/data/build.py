@@ -71,7 +71,7 @@ def build_data(
         return _run_array_job(out, tasks, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
-        record_plan(out / PLAN_FILE, _unit_names(tasks))
+        record_plan(out / PLAN_FILE, _list_units(tasks))
         results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
@@ -92,7 +92,7 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
     selected = array_job.select(tasks, size=lambda task: task.size)
     out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, tasks)
-    record_plan(out / PLAN_FILE, _unit_names(tasks))
+    record_plan(out / PLAN_FILE, _list_units(tasks))
     results = _run_tasks(selected, workers)
     return ArrayJobReport(
         out=out,
@@ -173,9 +173,9 @@ def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
     )
 
 
-def _unit_names(tasks: Sequence[ShardTask]) -> list[str]:
-    """Return the directories of the tasks, relative to the output directory."""
-    return [f"shards/{task.name}" for task in tasks]
+def _list_units(tasks: Sequence[ShardTask]) -> dict[str, str]:
+    """Return the units of the plan; the names of the directories say which text they hold."""
+    return {f"shards/{task.name}": "" for task in tasks}
 
 
 def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:

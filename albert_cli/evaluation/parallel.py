@@ -55,14 +55,14 @@ class _RunRequest:
     intermediate_note: str | None
 
 
-def name_runs(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> list[str]:
-    """Return the directories of all runs and of those of the controls; tasks: by folder of the output directory."""
-    names = []
+def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[str, str]:
+    """Return the units of a plan: all runs, also those of the controls. Tasks are by folder of the output directory."""
+    units = dict[str, str]()
     for folder, prepared in tasks.items():
         if not prepared.for_scoring:
             outs = [Path(folder), *(Path(folder) / CONTROLS_FOLDER / control for control in request.controls)]
-            names += [run_directory(out, seed).as_posix() for out in outs for seed in seeds_of(prepared)]
-    return names
+            units |= {run_directory(out, seed).as_posix(): "" for out in outs for seed in seeds_of(prepared)}
+    return units
 
 
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:

@@ -11,7 +11,7 @@ from sklearn.model_selection import ParameterGrid
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.output import require_own_output
-from albert_cli.evaluation.parallel import TaskRuns, name_runs, train_in_parallel
+from albert_cli.evaluation.parallel import TaskRuns, list_units, train_in_parallel
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
 from albert_cli.evaluation.suite import GLUE_SUITE
@@ -95,8 +95,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
         f"{budget.combinations} combinations, {request.runs} seed{'' if request.runs == 1 else 's'} each: "
         f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
-    names = name_runs({point.out.name: point.prepared for point in runs}, request)
-    with recorded_plan(out / PLAN_FILE, names):
+    units = list_units({point.out.name: point.prepared for point in runs}, request)
+    with recorded_plan(out / PLAN_FILE, units):
         runs = _add_intermediates(runs, request, out, opened)
         train_in_parallel(runs, request)
         result = _evaluate_combinations(combinations, runs, inputs, budget)

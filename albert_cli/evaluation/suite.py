@@ -21,7 +21,7 @@ from albert_cli.evaluation.parallel import (
     TaskRuns,
     find_best_run,
     finish_runs,
-    name_runs,
+    list_units,
     require_finished,
     train_in_parallel,
     train_share,
@@ -75,7 +75,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if not prepared.for_scoring:
         resolve_schedule(prepared, inputs).check()
     controls = _prepare_controls(name, prepared, out, out, opened)
-    with recorded_plan(out / PLAN_FILE, name_runs({".": prepared}, request)):
+    with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
         runs = TaskRuns(name, prepared, out)
         train_in_parallel([runs, *controls.values()], request)
@@ -138,7 +138,7 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     if not prepared_tasks:
         reason = next(iter(left_out.values()), None)
         raise InputError(f"{request.data or GLUE_ON_HUB}: found the data of no GLUE task", reason)
-    with recorded_plan(out / PLAN_FILE, name_runs(prepared_tasks, request)):
+    with recorded_plan(out / PLAN_FILE, list_units(prepared_tasks, request)):
         results = _evaluate_in_order(request, prepared_tasks, left_out, out, opened)
     tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
     mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})

@@ -109,7 +109,7 @@ def reproduce_experiment(
             if executor.is_stop_requested():
                 raise _stopped(plan)
         plan = make_plan(plan.experiment, request)
-        with recorded_plan(_plan_path(plan), _unit_names(plan)):
+        with recorded_plan(_plan_path(plan), _list_units(plan)):
             num_finished += run(list(plan.stages.values()))
             return _write_outcome(plan, num_finished, started)
 
@@ -120,9 +120,10 @@ def _plan_path(plan: ExperimentPlan) -> Path:
     return plan.request.out / f"{name.stem}-{plan.report_folder.name}{name.suffix}"
 
 
-def _unit_names(plan: ExperimentPlan) -> list[str]:
-    """Return the directories of the stages, relative to the output directory."""
-    return [plan.directory(stage).relative_to(plan.request.out).as_posix() for stage in plan.stages.values()]
+def _list_units(plan: ExperimentPlan) -> dict[str, str]:
+    """Return the units of the plan: the titles of the stages by directory."""
+    out = plan.request.out
+    return {plan.directory(stage).relative_to(out).as_posix(): stage.title for stage in plan.stages.values()}
 
 
 def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
@@ -151,7 +152,7 @@ def run_array_job(
     num_finished = 0
     while True:
         plan = make_plan(recipe.load_experiment(name), request)  # measured speeds change it
-        record_plan(_plan_path(plan), _unit_names(plan))
+        record_plan(_plan_path(plan), _list_units(plan))
         unfinished = plan.unfinished(list(plan.stages.values()))
         if not unfinished:
             with store.lock(request.out):
