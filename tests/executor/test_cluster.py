@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from albert_cli.data import build
+from albert_cli.data.build_report import BuildReport
+from albert_cli.data.records import BuildSettings
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
 from albert_cli.work_plan import current_command
@@ -74,6 +77,15 @@ def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.M
         items = [WorkItem("run", current_command, ())]
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
     assert recorded == ["albert eval sst2"]
+
+
+def test_build_on_a_cluster_tokenizes_nothing_here(
+    cluster: Any, documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "tokenize_task", lambda *_: pytest.fail("tokenized in the command's process"))
+    with use_cluster(cluster.scheduler_address):
+        report = build.build_data([str(documents_file)], tiny_vocabulary, tmp_path / "out", BuildSettings(), workers=1)
+    assert isinstance(report, BuildReport) and report.facts.totals["train"].documents > 0
 
 
 def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
