@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import re
+import shutil
 import socket
 import sys
 import uuid
@@ -74,6 +75,10 @@ def _start_workers(address: str) -> Iterator[object]:
     if match is None:
         yield address
         return
+    if shutil.which("sbatch") is None:  # Dask would try again for ever
+        raise ConfigError(
+            f"--cluster {address}: this machine has no sbatch", "run the command on a node of the cluster"
+        )
     import dask
     from dask_jobqueue import SLURMCluster
 

@@ -116,3 +116,9 @@ def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> Non
 def test_unreachable_cluster_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="no scheduler answers"), use_cluster("no-such-scheme://host:1"):
         raise AssertionError
+
+
+def test_slurm_cluster_without_slurm_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="has no sbatch"), use_cluster("slurm:2"):
+        raise AssertionError
