@@ -24,6 +24,7 @@ T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
 _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
+_WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"  # training does
 _clients: list[Any] = []  # Dask's clients of the enclosing `use_cluster`
 
 
@@ -49,11 +50,8 @@ def use_cluster(address: str | None) -> Iterator[None]:
         message = "--cluster needs Dask, which is not installed"
         raise ConfigError(message, "pip install 'albert-cli[cluster]'") from None
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    settings = {
-        "distributed.scheduler.allowed-failures": 1,  # the work of a lost worker is repeated once
-        "distributed.worker.daemon": False,  # a daemon may not start processes, but training does
-    }
-    with dask.config.set(settings), _start_workers(address) as target:
+    # The work of a lost worker is repeated once.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), _start_workers(address) as target:
         try:
             client = Client(target, timeout="30s")
         except (OSError, ValueError) as error:
@@ -85,8 +83,12 @@ def _start_workers(address: str) -> Iterator[object]:
     configured = dask.config.get("jobqueue.slurm")
     resources = {key: value for key, value in _SLURM_RESOURCES.items() if configured.get(key) is None}
     jobs = int(match[1] or _DEFAULT_SLURM_JOBS)
-    # A worker that ran several items at a time would share its GPU among them.
-    with SLURMCluster(**resources, worker_extra_args=["--nthreads", "1"]) as cluster:
+    with SLURMCluster(
+        **resources,
+        # A worker that ran several items at a time would share its GPU among them.
+        worker_extra_args=[*configured["worker-extra-args"], "--nthreads", "1"],
+        job_script_prologue=[*configured["job-script-prologue"], f"export {_WORKERS_MAY_START_PROCESSES}"],
+    ) as cluster:
         cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs)  # replaces jobs that are lost
         yield cluster
 

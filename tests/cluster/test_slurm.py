@@ -105,8 +105,7 @@ def test_data_on_dask_survives_a_lost_job(
     pytest.importorskip("dask_jobqueue", reason="the extra `cluster` is not installed")
     out = tmp_path / "data"
     command = ["data", *corpus, "--vocab", str(tiny_vocabulary), "--out", str(out)]
-    limits = {"DASK_JOBQUEUE__SLURM__WALLTIME": "00:10:00", "DASK_JOBQUEUE__SLURM__LOG_DIRECTORY": str(tmp_path)}
-    environment = make_environment(tmp_path, SLURM_CONF=str(slurm.configuration), **limits)
+    environment = make_dask_environment(slurm, tmp_path)
     with (
         (tmp_path / "driver.log").open("wb") as log,
         subprocess.Popen(
@@ -120,6 +119,26 @@ def test_data_on_dask_survives_a_lost_job(
     assert driver.returncode == 0, logs(tmp_path)
     albert(*command[:-1], tmp_path / "whole", "--workers", 1)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_evaluation_on_dask_trains_in_slurm_jobs(slurm: Slurm, tmp_path: Path, encoder: Path, inference: Path) -> None:
+    pytest.importorskip("dask_jobqueue", reason="the extra `cluster` is not installed")
+    settings = ["--runs", "2", "--no-baselines", "--device", "cpu", *(word for text in QUICK for word in ("-s", text))]
+    call = ["eval", "wnli", "--checkpoint", str(encoder), "--data", str(inference), *settings]
+    command = ["albert", *call, "--out", str(tmp_path / "scores"), "--cluster", "slurm:1"]
+    environment = make_dask_environment(slurm, tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{logs(tmp_path)}"
+    albert(*call, "--out", tmp_path / "whole")
+    for seed in (0, 1):
+        weights = [tmp_path / out / f"run-{seed}" / "model.safetensors" for out in ("scores", "whole")]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def make_dask_environment(slurm: Slurm, folder: Path) -> dict[str, str]:
+    """Return an environment in which Dask finds this Slurm and writes its logs to a folder."""
+    settings = {"DASK_JOBQUEUE__SLURM__WALLTIME": "00:10:00", "DASK_JOBQUEUE__SLURM__LOG_DIRECTORY": str(folder)}
+    return make_environment(folder, SLURM_CONF=str(slurm.configuration), **settings)
 
 
 def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_path: Path, tiny_data: Path) -> None:
