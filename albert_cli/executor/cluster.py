@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from albert_cli import console
+from albert_cli import console, ranks
 from albert_cli.errors import ConfigError
 
 T = TypeVar("T")
@@ -166,8 +166,12 @@ def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, .
 
     from albert_cli.executor.items import call_interruptibly
 
+    if multiprocessing.current_process().daemon:
+        message = f"the Dask worker on {socket.gethostname()} may not start processes, which training needs"
+        raise ConfigError(message, "start the workers with DASK_DISTRIBUTED__WORKER__DAEMON=False")
     stop_event = Event(flag_name)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    # Without its parent the process ends, and with it its locks, which the repeated work needs.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), ranks.exit_with_parent) as pool:
         future = pool.submit(call_interruptibly, call, arguments)
         is_terminated = False
         while not future.done():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from albert_cli import store
 from albert_cli.data import build
 from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
@@ -44,6 +45,15 @@ def kill_worker_once(folder: Path, number: int) -> int:
 def kill_worker(number: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def lose_worker_in_lock(folder: Path) -> int:
+    with store.lock(folder / "run"):
+        if not (folder / "lost").exists():
+            (folder / "lost").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+    return 1
 
 
 def wait_for_sigterm(folder: Path) -> int:
@@ -111,6 +121,28 @@ def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> Non
     with use_cluster(cluster.scheduler_address), pytest.raises(Interrupted):
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(item.name))
     assert (tmp_path / "saved").exists() and recorded == []
+
+
+def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path) -> None:
+    recorded = []
+    with use_cluster(cluster.scheduler_address):
+        items = [WorkItem("run", lose_worker_in_lock, (tmp_path,))]
+        run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+    assert recorded == [1]
+
+
+def test_items_need_workers_that_start_processes() -> None:
+    import dask
+
+    with (
+        dask.config.set({"distributed.worker.daemon": True}),
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as daemons,
+        use_cluster(daemons.scheduler_address),
+    ):
+        recorded: list[object] = []
+        run_items([WorkItem("run", answer, (1,))], WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+    (error,) = recorded
+    assert isinstance(error, ConfigError) and "DASK_DISTRIBUTED__WORKER__DAEMON=False" in str(error.hint)
 
 
 def test_unreachable_cluster_is_a_configuration_error() -> None:
