@@ -16,7 +16,7 @@ import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
 
 import tomli_w
 from annotated_types import Ge, Gt, Lt
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
+RecipeValues: TypeAlias = dict[str, Any]  # nested, as TOML gives them; `load_recipe` makes a dataclass of them
 
 # Types of a recipe's numbers; pydantic states the bounds in its messages.
 PositiveInt = Annotated[int, Ge(1), Lt(2**62)]
@@ -75,7 +76,7 @@ def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | Non
     return f"did you mean {by_short_name[similar[0]]!r}?" if similar else None
 
 
-def read_recipe(name: str, *children: Path) -> dict[str, Any]:
+def read_recipe(name: str, *children: Path) -> RecipeValues:
     """Read a recipe as nested dictionaries, merged over the recipe that it `extends`.
 
     children: the recipes that extend this one; none may be extended again.
@@ -120,7 +121,7 @@ def _find_parent(path: Path, parent: str) -> Path:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
 
 
-def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, Any]:
+def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> RecipeValues:
     """Return `base` with the values of `over`, section by section."""
     excluded = {EXCLUSIVE_KEYS[key] for key in over if key in EXCLUSIVE_KEYS}
     merged = {key: value for key, value in base.items() if key not in excluded}
@@ -149,7 +150,7 @@ def parse_override(text: str) -> dict[str, object]:
     return nested
 
 
-def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:
     """Return a recipe's values with every `-s section.key=value` applied; the last one of a key counts."""
     over: dict[str, object] = {}
     for text in overrides:
@@ -258,7 +259,7 @@ def prefix_errors(origin: str) -> Iterator[None]:
 # ---------------------------------------------------------------- writing
 
 
-def to_toml_values(settings: object) -> dict[str, Any]:
+def to_toml_values(settings: object) -> RecipeValues:
     """Return a dataclass, or a mapping, as nested dictionaries and lists of TOML's types, without None."""
     return dict(cast(Mapping[str, object], _to_toml_value(settings)))
 

@@ -189,7 +189,7 @@ def make_matmul(
 
 @functools.cache
 def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """Return the FLOP/s of the fastest of several matmuls by any backend, measured once a process.
+    """Return the FLOP/s of the fastest of several matmuls by any backend, measured once per process.
 
     Each backend has at least two, and more until `seconds` have passed.
     """

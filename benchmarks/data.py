@@ -200,7 +200,7 @@ def format_result(result: DataSpeed) -> str:
     rates = [(stage, f"{rate:,.1f}") for stage, rate in result.mb_per_cpu_second.items()]
     size = f"{result.bytes / 1e6:.1f} MB of text, {result.documents:,} documents"
     ratio = f"everything runs at {result.fraction_of_sentencepiece:.0%} of the speed of SentencePiece alone"
-    headers = ("pairs and masks: length", "sequences", "tokens/s a core", "tokens/s prefetched", "bytes a token")
+    headers = ("pairs and masks: length", "sequences", "tokens/s per core", "tokens/s prefetched", "bytes per token")
     rows = [
         (
             length,
@@ -211,7 +211,7 @@ def format_result(result: DataSpeed) -> str:
         )
         for length, speed in result.sampling.items()
     ]
-    stages = console.format_table(("stage", "MB/s a core"), rates)
+    stages = console.format_table(("stage", "MB/s per core"), rates)
     return "\n".join([stages, "", f"{size}; {ratio}", "", console.format_table(headers, rows)])
 
 

@@ -181,7 +181,7 @@ def main(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time the kernels of attention on 512 tokens a sequence, for the paper's head sizes."""
+    """Time the kernels of attention on 512 tokens per sequence, for the paper's head sizes."""
     times = time_attention(choose_device(device), rounds, tokens)
     headers, rows = attention_table(times)
     console.print_result(dict(times), console.format_table(headers, rows))

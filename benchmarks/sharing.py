@@ -49,7 +49,7 @@ _BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and some room
 PLOT: Final = "speed.svg"
 _PAPER_NOTE: Final = (
     "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient are "
-    "read and written once a batch, however few tokens it has. That is a disadvantage of the large BERTs, which have "
+    "read and written once per batch, however few tokens it has. That is a disadvantage of the large BERTs, which have "
     "the most weights, so ALBERT looks better here than with the paper's batch."
 )
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -246,7 +246,7 @@ def _speedup_table(result: SharingResult, kind: str) -> tuple[list[str], list[li
         [str(length), *(_cell(by_batch.get(batch)) for batch in BATCHES)]
         for length, by_batch in compute_speedups(result, kind).items()
     ]
-    return [f"{kind}: tokens a sequence", *map(str, BATCHES)], rows
+    return [f"{kind}: tokens per sequence", *map(str, BATCHES)], rows
 
 
 def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]]]]:

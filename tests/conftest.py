@@ -1,4 +1,4 @@
-"""What all tests share: the real data where they are, and a small corpus, vocabulary and data set of our own."""
+"""Fixtures that all tests share: the real data if available, and a small corpus, vocabulary and data set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def _holds_tests(folder: Path) -> bool:
-    """Whether programs can be put there, and some gigabytes."""
+    """Return True if the folder allows programs and has some free gigabytes."""
     if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
     return shutil.disk_usage(folder).free > 4 << 30
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays; every model to be fine-tuned collects garbage first, and need not go over it."""
+    """Exclude all imported objects from garbage collection, which every fine-tuned model starts."""
     gc.freeze()
 
 

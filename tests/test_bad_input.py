@@ -32,8 +32,8 @@ def table(work: Path) -> Path:
 @pytest.mark.parametrize("verb", ["vocab", "data"])
 def test_a_missing_file(verb: str, tiny_vocabulary: Path) -> None:
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
-    said = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
-    assert "error: nowhere.txt: no such file or folder" in said.err
+    printed = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
+    assert "error: nowhere.txt: no such file or folder" in printed.err
 
 
 @pytest.mark.parametrize("text", ["", "\n \n\n"])
@@ -46,8 +46,8 @@ def test_an_empty_corpus(verb: str, text: str, work: Path, tiny_vocabulary: Path
 
 def test_a_vocabulary_larger_than_the_text_allows(work: Path) -> None:
     (work / "short.txt").write_text("Only a few words are here.\nThey allow a few pieces.\n")
-    said = refused(INPUT, "vocab", "short.txt", "--size", 30_000, "--out", "out")
-    wanted = re.search(r"--size (\d+)", said.err.splitlines()[-1])
+    printed = refused(INPUT, "vocab", "short.txt", "--size", 30_000, "--out", "out")
+    wanted = re.search(r"--size (\d+)", printed.err.splitlines()[-1])
     assert wanted is not None, "the hint names a size that is possible"
     albert("vocab", "short.txt", "--size", wanted[1], "--out", "out")
 
@@ -65,9 +65,9 @@ def bad_text() -> Path:
 def test_invalid_utf8_is_located_and_may_be_replaced(verb: str, tiny_vocabulary: Path) -> None:
     path = bad_text()
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else ["--size", 36]
-    said = refused(INPUT, verb, path, *extra, "--out", "out")
+    printed = refused(INPUT, verb, path, *extra, "--out", "out")
     byte = path.read_bytes().index(b"\xff")
-    error, hint = said.err.splitlines()[-2:]
+    error, hint = printed.err.splitlines()[-2:]
     assert "bad.txt:3" in error
     assert re.search(rf"\b{byte}\b", error), f"the byte's place in the file ({byte}) is not named: {error}"
     assert "--on-bad-bytes replace" in hint
@@ -77,29 +77,29 @@ def test_invalid_utf8_is_located_and_may_be_replaced(verb: str, tiny_vocabulary:
 
 def test_a_record_that_is_not_json(work: Path) -> None:
     (work / "a.jsonl").write_text('{"text": "fine"}\n{"text": \n')
-    said = albert("vocab", "a.jsonl", "--out", "out", expect=INPUT)
-    assert said.err.splitlines()[0].startswith("error: a.jsonl:2: not valid JSON")
+    printed = albert("vocab", "a.jsonl", "--out", "out", expect=INPUT)
+    assert printed.err.splitlines()[0].startswith("error: a.jsonl:2: not valid JSON")
     assert not Path("out").exists()
 
 
 def test_a_record_without_the_field(work: Path) -> None:
     (work / "a.jsonl").write_text('{"body": "words"}\n')
-    said = refused(INPUT, "vocab", "a.jsonl", "--out", "out")
-    assert "error: a.jsonl:1" in said.err
-    assert "--text-field" in said.err
+    printed = refused(INPUT, "vocab", "a.jsonl", "--out", "out")
+    assert "error: a.jsonl:1" in printed.err
+    assert "--text-field" in printed.err
 
 
 def test_a_table_that_is_cut_at_another_sign(work: Path, run: Path) -> None:
     (work / "a.csv").write_text("id;text;label\n1;Yes, it is.;good\n2;No.;bad\n")
-    said = refused(INPUT, "vocab", "a.csv", "--out", "out")
-    assert "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by" in said.err
+    printed = refused(INPUT, "vocab", "a.csv", "--out", "out")
+    assert "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by" in printed.err
     (work / "b.csv").write_text("text|label\nYes, it is.|good\nNo.|bad\n")
-    said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "b.csv", "--out", "out")
-    assert "error: b.csv:2: 2 fields instead of 1\nhint: use -s table.d" in said.err
+    printed = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "b.csv", "--out", "out")
+    assert "error: b.csv:2: 2 fields instead of 1\nhint: use -s table.d" in printed.err
 
 
 def test_text_of_a_spreadsheet(work: Path, run: Path) -> None:
-    """Which saves UTF-16 as `Unicode text`, and tables, of which a line is no text."""
+    """A spreadsheet saves UTF-16 as `Unicode text`, and tables, whose lines are no texts."""
     (work / "a.tsv").write_text("text\tlabel\nwords\tgood\n", encoding="utf-16")
     for call in (("vocab", "a.tsv"), ("finetune", "table", "--checkpoint", run, "--data", "a.tsv")):
         assert "error: a.tsv: is UTF-16, not UTF-8" in refused(INPUT, *call, "--out", "out").err
@@ -121,31 +121,31 @@ def test_a_table_without_the_columns(table: Path, run: Path) -> None:
         path = table / f"{split}.tsv"
         path.write_text(path.read_text().replace("text\tlabel", "review\tstars", 1))
     call = ["finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out"]
-    said = refused(INPUT, *call)
-    assert "error: table/train.tsv: no column 'label' or " in said.err
-    assert "'review', 'stars'" in said.err
-    assert "-s table.label=" in said.err
+    printed = refused(INPUT, *call)
+    assert "error: table/train.tsv: no column 'label' or " in printed.err
+    assert "'review', 'stars'" in printed.err
+    assert "-s table.label=" in printed.err
     albert(*call, *QUICK, "-s", "table.text=review", "-s", "table.label=stars")
 
 
 def test_a_table_with_a_row_that_is_too_short(table: Path, run: Path) -> None:
     with (table / "train.tsv").open("a") as stream:
         stream.write("no label here\n")
-    said = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out")
-    assert "table/train.tsv:26" in said.err
+    printed = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out")
+    assert "table/train.tsv:26" in printed.err
 
 
 def test_a_dev_label_that_training_does_not_know(table: Path, run: Path) -> None:
     with (table / "dev.tsv").open("a") as stream:
         stream.write("words\tugly\n")
-    said = albert("finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out", expect=INPUT)
-    assert "error: table/dev.tsv:26: label 'ugly' is not one of bad, good" in said.err
+    printed = albert("finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out", expect=INPUT)
+    assert "error: table/dev.tsv:26: label 'ugly' is not one of bad, good" in printed.err
 
 
 def test_a_task_without_its_files(work: Path, run: Path) -> None:
     (work / "glue").mkdir()
-    said = refused(INPUT, "finetune", "mrpc", "--checkpoint", run, "--data", "glue", "--out", "out")
-    assert "MRPC/train.tsv" in said.err
+    printed = refused(INPUT, "finetune", "mrpc", "--checkpoint", run, "--data", "glue", "--out", "out")
+    assert "MRPC/train.tsv" in printed.err
 
 
 # ---------------------------------------------------------------- recipes
@@ -155,21 +155,21 @@ def test_a_task_without_its_files(work: Path, run: Path) -> None:
 def test_an_unknown_recipe_key(verb: str, work: Path, tiny_data: Path) -> None:
     (work / "mine.toml").write_text('extends = "mini/docs"\n[optimizer]\nlearning_rate = 0.1\nbeta3 = 0.9\n')
     call = ["pretrain", "mine.toml", "--data", tiny_data, "--out", "out"]
-    said = refused(USAGE, *(call if verb == "pretrain" else ["recipes", "validate", "mine.toml"]))
-    assert "error: mine.toml: unknown key 'optimizer.learning_rate'" in said.err
+    printed = refused(USAGE, *(call if verb == "pretrain" else ["recipes", "validate", "mine.toml"]))
+    assert "error: mine.toml: unknown key 'optimizer.learning_rate'" in printed.err
 
 
 def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -> None:
-    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
-    assert "unknown key 'train.batchsize'" in said.err
-    assert "hint: did you mean 'batch_size'?" in said.err
-    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "hidden_size=8")
-    assert "hint: did you mean model.hidden_size?" in said.err
+    printed = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
+    assert "unknown key 'train.batchsize'" in printed.err
+    assert "hint: did you mean 'batch_size'?" in printed.err
+    printed = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "hidden_size=8")
+    assert "hint: did you mean model.hidden_size?" in printed.err
 
 
 def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
-    said = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
-    assert "error: experiments/init is an experiment\nhint: use it with `albert reproduce`" in said.err
+    printed = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
+    assert "error: experiments/init is an experiment\nhint: use it with `albert reproduce`" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
 def test_a_value_that_cannot_be(override: str, named: str, tiny_data: Path) -> None:
     call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", override]
     before = snapshot(Path())
-    said = albert(*call, expect=USAGE)
+    printed = albert(*call, expect=USAGE)
     assert snapshot(Path()) == before
-    assert said.err.startswith("error: ")
-    assert named in said.err.splitlines()[0]
+    assert printed.err.startswith("error: ")
+    assert named in printed.err.splitlines()[0]
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -227,8 +227,8 @@ def test_a_checkpoint_with_a_flipped_bit(run: Path, table: Path) -> None:
     weights = bytearray((step / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (step / "model.safetensors").write_bytes(weights)
-    said = albert("finetune", "table", "--checkpoint", "copy", "--data", "table", "--out", "out", expect=CHECKPOINT)
-    assert "error: copy/model.safetensors: damaged" in said.err
+    printed = albert("finetune", "table", "--checkpoint", "copy", "--data", "table", "--out", "out", expect=CHECKPOINT)
+    assert "error: copy/model.safetensors: damaged" in printed.err
     assert not Path("out").exists()
     assert "damaged" in albert("inspect", "copy", "--verify", expect=CHECKPOINT).err
 
@@ -239,8 +239,8 @@ def test_a_checkpoint_that_is_not_there(table: Path) -> None:
 
 
 def test_predict_pretrained_run_needs_pairs(run: Path, documents_file: Path) -> None:
-    said = refused(INPUT, "predict", run, "--input", documents_file, "--out", "out.jsonl")
-    assert ":1: one text, but " in said.err
+    printed = refused(INPUT, "predict", run, "--input", documents_file, "--out", "out.jsonl")
+    assert ":1: one text, but " in printed.err
 
 
 def test_data_that_is_not_there() -> None:
@@ -272,8 +272,8 @@ def test_an_output_directory_that_holds_something_else(
 ) -> None:
     (work / "out").mkdir()
     (work / "out" / "thesis.txt").write_text("do not touch")
-    said = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
-    assert "remove" not in said.err, "what is there is not ours"
+    printed = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "remove" not in printed.err, "what is there is not ours"
 
 
 # eval locks each of its runs
@@ -282,8 +282,8 @@ def test_an_output_directory_that_another_run_writes(
     verb: str, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
 ) -> None:
     with store.lock(Path("out")):
-        said = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
-    assert "error: out: another run is writing here" in said.err
+        printed = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "error: out: another run is writing here" in printed.err
 
 
 @pytest.mark.parametrize("verb", WRITERS)
@@ -296,11 +296,13 @@ def test_an_output_that_is_a_file(
 
 def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: Path) -> None:
     shutil.copytree(run, "run")
-    said = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5")
-    assert "optimizer.lr" in said.err
+    printed = refused(
+        USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5"
+    )
+    assert "optimizer.lr" in printed.err
     Path("run/recipe.toml").write_text("train = 1\n")
-    said = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
-    assert "run/recipe.toml: has no section [train]" in said.err
+    printed = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
+    assert "run/recipe.toml: has no section [train]" in printed.err
 
 
 def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
@@ -319,16 +321,16 @@ def test_a_bug_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("an accident")
 
     monkeypatch.setattr(doctor, "describe_environment", broken)
-    said = albert("doctor", expect=1)
-    assert said.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
-    assert "--debug" in said.err.splitlines()[1]
+    printed = albert("doctor", expect=1)
+    assert printed.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
+    assert "--debug" in printed.err.splitlines()[1]
     assert "Traceback" in albert("doctor", "--debug", expect=1).err
 
 
 def test_a_path_that_the_system_refuses_is_no_bug(run: Path, work: Path) -> None:
     (work / "file").write_text("a file")
-    said = refused(INPUT, "report", run, "--out", "file/report.html")
-    assert "error: file" in said.err
+    printed = refused(INPUT, "report", run, "--out", "file/report.html")
+    assert "error: file" in printed.err
 
 
 def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
@@ -356,9 +358,9 @@ def test_the_name_of_a_file_is_not_taken_for_the_cause(
         raise error
 
     monkeypatch.setattr(doctor, "describe_environment", fail)
-    said = refused(code, "doctor")
-    assert "error: out of memory" not in said.err
-    assert ("ulimit -n" in said.err) == (error.args[0] == 24)
+    printed = refused(code, "doctor")
+    assert "error: out of memory" not in printed.err
+    assert ("ulimit -n" in printed.err) == (error.args[0] == 24)
 
 
 def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +373,6 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for cause in (lambda: torch.empty(2**50), fail):  # more than can be addressed
         monkeypatch.setattr(doctor, "describe_environment", cause)
-        said = refused(1, "doctor")
-        assert "error: out of memory" in said.err
-        assert "train.micro_batch_size" in said.err
+        printed = refused(1, "doctor")
+        assert "error: out of memory" in printed.err
+        assert "train.micro_batch_size" in printed.err

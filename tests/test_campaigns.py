@@ -22,9 +22,9 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 @with_calls
 def test_failing_calls(tmp_path: Path) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     campaign = faults.Campaign(tmp_path, ["data"])
-    assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, said.append) == 0, "\n".join(said)
+    assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, printed.append) == 0, "\n".join(printed)
 
 
 def test_kills(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def test_the_verbs_are_these() -> None:
 @pytest.mark.parametrize("verb", ALL, ids=" ".join)
 def test_help_of_every_verb(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    said = albert(*verb, "--help")
-    assert f"Example: albert {' '.join(verb)}" in said.out
-    assert all(option in said.out for option in ("--json", "--quiet", "--debug"))
-    assert said.err == ""
+    output_text = albert(*verb, "--help")
+    assert f"Example: albert {' '.join(verb)}" in output_text.out
+    assert all(option in output_text.out for option in ("--json", "--quiet", "--debug"))
+    assert output_text.err == ""
 
 
 def test_help_groups_commands_by_stage() -> None:
@@ -66,8 +66,8 @@ def test_bash_completion_offers_what_fits(line: str, offered: set[str], monkeypa
 
 def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    said = albert("--help")
-    assert " ".join(EPILOGUE.split()) in " ".join(said.out.split())
+    output_text = albert("--help")
+    assert " ".join(EPILOGUE.split()) in " ".join(output_text.out.split())
     page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
     codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
     for code in {0, 130} | codes:
@@ -90,8 +90,8 @@ def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyP
 
 def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_error(RuntimeError("could not create a primitive")) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: out of memory: could not create a primitive\n") and "bug" not in said
+    output_text = capsys.readouterr().err
+    assert output_text.startswith("error: out of memory: could not create a primitive\n") and "bug" not in output_text
 
 
 def test_is_a_module_too() -> None:
@@ -106,7 +106,7 @@ def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output_text"),
     [
         (("pretrian",), "pretrain"),
         (("recipes", "lst"), "list"),
@@ -115,9 +115,9 @@ def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
         (("data", "x.txt", "--vocab", "v"), "--out"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_missing(arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_ends_with_2_and_says_what_is_missing(arguments: tuple[str, ...], output_text: str) -> None:
     ended = albert(*arguments, expect=2)
-    assert said in ended.err
+    assert output_text in ended.err
     assert ended.out == ""
 
 
@@ -181,26 +181,26 @@ NAMES = list(commands(Road(*[Path()] * 6), Path()))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json_is_one_object_and_quiet_is_silent(name: str, road: Road, tmp_path: Path) -> None:
-    said = albert(*commands(road, tmp_path)[name], "--json", "--quiet")
+    output_text = albert(*commands(road, tmp_path)[name], "--json", "--quiet")
     # Warnings are never silent, and a model of so few steps may well give one answer for all.
-    assert all(" collapsed: " in line for line in said.err.splitlines()), said.err
-    assert said.out.endswith("}\n")
-    assert said.out.count("\n") == 1
-    assert isinstance(json.loads(said.out), dict)
+    assert all(" collapsed: " in line for line in output_text.err.splitlines()), output_text.err
+    assert output_text.out.endswith("}\n")
+    assert output_text.out.count("\n") == 1
+    assert isinstance(json.loads(output_text.out), dict)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_for_a_person_goes_to_stdout_without_json(name: str, road: Road, tmp_path: Path) -> None:
-    said = albert(*commands(road, tmp_path)[name])
-    assert said.out.strip()
-    assert "\033" not in said.out + said.err, "no colour where there is no terminal"
-    assert "Traceback" not in said.err
+    output_text = albert(*commands(road, tmp_path)[name])
+    assert output_text.out.strip()
+    assert "\033" not in output_text.out + output_text.err, "no color where there is no terminal"
+    assert "Traceback" not in output_text.err
 
 
 def test_notes_go_to_stderr(road: Road, tmp_path: Path) -> None:
-    said = albert(*commands(road, tmp_path)["vocab"])
-    assert "memory" in said.err
-    assert "memory" not in said.out
+    output_text = albert(*commands(road, tmp_path)["vocab"])
+    assert "memory" in output_text.err
+    assert "memory" not in output_text.out
 
 
 def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> Non
 
 
 def test_list_names_every_recipe_with_a_sentence() -> None:
-    said: dict[str, str] = json.loads(albert("recipes", "list", "--json").out)
-    assert said.keys() == config.shipped_recipes().keys()
-    assert {"mini/docs", "mini/wiki", "mini/table", "pretrain/albert-base", "finetune/mrpc"} <= said.keys()
-    assert all(len(about) > 20 and about.endswith(".") for about in said.values())
+    output_text: dict[str, str] = json.loads(albert("recipes", "list", "--json").out)
+    assert output_text.keys() == config.shipped_recipes().keys()
+    assert {"mini/docs", "mini/wiki", "mini/table", "pretrain/albert-base", "finetune/mrpc"} <= output_text.keys()
+    assert all(len(about) > 20 and about.endswith(".") for about in output_text.values())
     lines = albert("recipes", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(said)
+    assert [line.split()[0] for line in lines] == list(output_text)
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(config.shipped_recipes()) if not n.startswith("experiments/")])
@@ -309,6 +309,6 @@ def test_inspect_misses_what_the_manifest_names(road: Road, tmp_path: Path) -> N
 
 def test_inspect_says_what_an_evaluation_found(road: Road, tmp_path: Path) -> None:
     albert(*commands(road, tmp_path)["eval"])
-    said = json.loads(albert("inspect", tmp_path / "e", "--json").out)
-    assert said["kind"] == "evaluation"
-    assert said["results"]["seeds"] == [0, 1]
+    output_text = json.loads(albert("inspect", tmp_path / "e", "--json").out)
+    assert output_text["kind"] == "evaluation"
+    assert output_text["results"]["seeds"] == [0, 1]

@@ -104,7 +104,7 @@ def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None
 
 # ---------------------------------------------------------------- pretraining
 
-# What SLURM does, on this one machine: a step runs its command once a node, and a signal to the step reaches each.
+# What SLURM does, on this one machine: a step runs its command once per node, and a signal to the step reaches each.
 SRUN = """
 shift 2  # --ntasks=2 --kill-on-bad-exit=0
 for node in $(seq "$SLURM_NNODES"); do "$@" & nodes+=($!); done

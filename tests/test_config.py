@@ -192,8 +192,8 @@ def test_one_way_of_saying_how_long_takes_the_place_of_the_other(tmp_path: Path)
     assert config.read_recipe(recipe)["schedule"] == {"epochs": 2, "warmup_ratio": 0.1}
     values = tomllib.loads(config.dump_toml(made := config.load_recipe(FinetuneRecipe, recipe)))
     assert config.validate_recipe(FinetuneRecipe, values, "again") == made
-    said = config.load_recipe(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
-    assert (said.total_steps, said.epochs) == (7, None)
+    printed = config.load_recipe(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
+    assert (printed.total_steps, printed.epochs) == (7, None)
     assert made.schedule.to_steps(100, 32) == ScheduleSettings(6, None, 0.1)
     assert made.schedule.to_steps(3, 32).total_steps == 1
 

@@ -103,7 +103,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
     assert not console.is_stderr_terminal()
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert not console.supports_color()
@@ -119,8 +119,8 @@ def test_a_table_is_aligned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "printed"),
     [(0.4, "0 s"), (42, "42 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
 )
-def test_lengths_of_time_as_people_say_them(seconds: float, said: str) -> None:
-    assert console.format_duration(seconds) == said
+def test_lengths_of_time_as_people_say_them(seconds: float, printed: str) -> None:
+    assert console.format_duration(seconds) == printed

@@ -69,8 +69,8 @@ def test_a_pickle_in_the_place_of_any_file_is_never_unpickled(stranger: Path, tm
     mark = tmp_path / "owned"
     (stranger / name).write_bytes(pickle.dumps(Exploit(mark)))
     (stranger / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(mark)))
-    said = albert("fill-mask", stranger, "a [MASK]", expect=None)
-    assert said.code == (0 if name == "tokenizer.json" else 4), said.err  # it is made anew of the others
+    printed = albert("fill-mask", stranger, "a [MASK]", expect=None)
+    assert printed.code == (0 if name == "tokenizer.json" else 4), printed.err  # it is made anew of the others
     assert not mark.exists()
 
 
@@ -208,11 +208,11 @@ def test_nothing_that_a_terminal_would_obey_is_printed(capsys: pytest.CaptureFix
     console.configure(json=True)
     console.print_result({"label": NASTY, NASTY: 1}, NASTY)
     console.configure()
-    said = capsys.readouterr()
-    *lines, written = said.out.splitlines()
+    printed = capsys.readouterr()
+    *lines, written = printed.out.splitlines()
     assert json.loads(written) == {"label": NASTY, NASTY: 1}, "as JSON it is the same, in escapes"
     assert sum("\x1b[32mgreen\x1b[0m" in line for line in lines) == 1
-    shown = said.out.replace("\x1b[32m", "").replace("\x1b[0m", "") + said.err
+    shown = printed.out.replace("\x1b[32m", "").replace("\x1b[0m", "") + printed.err
     assert not OBEYED & set(shown)
 
 
@@ -224,9 +224,9 @@ def nasty_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_file_with_control_characters_in_its_name(nasty_file: Path, tmp_path: Path) -> None:
-    said = albert("vocab", nasty_file, "--out", tmp_path / "v", expect=3)
-    assert "error: " in said.err and "out of memory" in said.err
-    assert not OBEYED & set(said.err + said.out)
+    printed = albert("vocab", nasty_file, "--out", tmp_path / "v", expect=3)
+    assert "error: " in printed.err and "out of memory" in printed.err
+    assert not OBEYED & set(printed.err + printed.out)
 
 
 def test_names_in_curves_hold_nothing_that_is_obeyed(tmp_path: Path) -> None:

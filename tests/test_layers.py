@@ -96,7 +96,7 @@ def imported_by(make_app: str, *arguments: str) -> set[str]:
 
 @cache
 def bare_application() -> set[str]:
-    """What typer imports for itself when it parses an argument (its newer versions use pydantic)."""
+    """Return the modules that typer imports when it parses an argument (newer versions use pydantic)."""
     app = "import typer\napp = typer.Typer()\n@app.command()\ndef verb(names: list[str]) -> None: print(names)"
     return imported_by(app, "a", "b")
 

@@ -237,7 +237,7 @@ def walk(text: str, run: Callable[[str], str]) -> None:
 
 
 def in_python(program: str) -> str:
-    """What a program prints that is run here."""
+    """Return the output of a program."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(program, {"__name__": "__main__"})
@@ -245,7 +245,7 @@ def in_python(program: str) -> str:
 
 
 def in_a_shell(command: str, environment: dict[str, str]) -> str:
-    """What the command prints, on both streams."""
+    """Return the command's output on both streams."""
     done = subprocess.run(
         ["bash", "-c", substituted(command)],
         env=environment,

@@ -68,8 +68,8 @@ def share() -> None:
 
 def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, before=share)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert [r.said() for r in ranks] == ["shared 0\n", "shared 1\n"]
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    assert [r.printed_text() for r in ranks] == ["shared 0\n", "shared 1\n"]
 
 
 def wait_for_silent_peer() -> None:
@@ -85,7 +85,7 @@ def test_rank_whose_peer_is_silent_exits(tmp_path: Path) -> None:
     """A machine without power closes no connection."""
     waiting, silent = start_ranks(tmp_path / "log", 2, before=wait_for_silent_peer)
     begin = time.monotonic()
-    assert waiting.wait() == 1 and "no sign of life from rank 1 for 3 s" in waiting.said()
+    assert waiting.wait() == 1 and "no sign of life from rank 1 for 3 s" in waiting.printed_text()
     assert time.monotonic() - begin < 120
     silent.kill()
 
@@ -100,7 +100,7 @@ def train_longer_than_the_timeout() -> None:
 
 def test_rank_that_works_alone_is_not_silent(tmp_path: Path) -> None:
     group = start_ranks(tmp_path / "log", 2, before=train_longer_than_the_timeout)
-    assert end(group) == [0, 0], "\n".join(rank.said() for rank in group)
+    assert end(group) == [0, 0], "\n".join(rank.printed_text() for rank in group)
 
 
 def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_what_one_rank_alone_has_is_always_said(tmp_path: Path, monkeypatch: pyt
 
 
 def journal_of(run: Path) -> int:
-    """Which journal the run has; one that goes on writes a new one. 0: none yet."""
+    """Return the inode of the run's journal, which a resumed run replaces; 0 if there is none yet."""
     path = run / "metrics.jsonl"
     return path.stat().st_ino if path.exists() else 0
 
@@ -138,7 +138,7 @@ def wait_until_gone(processes: list[int]) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether it is there and more than an entry that nobody has asked for yet."""
+    """Return True if the process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -160,14 +160,14 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
 
     first = started("first")
     first.terminate()
-    assert first.wait() == 75 and first.said().count("stopped after step") == 1, first.said()
+    assert first.wait() == 75 and first.printed_text().count("stopped after step") == 1, first.printed_text()
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
     assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
     second = started("second")
     os.kill(process_of(second.process.pid or 0, 1), signal.SIGKILL)
-    assert second.wait() == 137, second.said()
-    assert "rank 1 was killed by SIGKILL" in second.said() and "bug" not in second.said()
+    assert second.wait() == 137, second.printed_text()
+    assert "rank 1 was killed by SIGKILL" in second.printed_text() and "bug" not in second.printed_text()
     # A launcher that is killed leaves no rank behind: the same command can go on at once.
     third = started("third")
     ranks = [process_of(third.process.pid or 0, rank) for rank in range(2)]
@@ -179,11 +179,11 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(slow)
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path]), "TMPDIR": str(tmp_path)}
-    code, said = albert(tmp_path / "refused", *command, "-s", "train.seed=5", environment=environment)
-    assert code == 2 and "bug" not in said and "train.seed: 0 -> 5" in said
+    code, printed = albert(tmp_path / "refused", *command, "-s", "train.seed=5", environment=environment)
+    assert code == 2 and "bug" not in printed and "train.seed: 0 -> 5" in printed
     # What all ranks refuse alike is said once.
     environment = {"TMPDIR": str(tmp_path)}
-    code, said = albert(tmp_path / "wrong", *command, "-s", "optimizer.rate=1", environment=environment)
-    lines = [line for line in said.splitlines() if line.startswith(("error:", "hint:"))]
-    assert code == 2 and [line.partition(":")[0] for line in lines] == ["error", "hint"], said
+    code, printed = albert(tmp_path / "wrong", *command, "-s", "optimizer.rate=1", environment=environment)
+    lines = [line for line in printed.splitlines() if line.startswith(("error:", "hint:"))]
+    assert code == 2 and [line.partition(":")[0] for line in lines] == ["error", "hint"], printed
     assert "optimizer.rate" in lines[0] and not list(tmp_path.glob("albert-*"))

@@ -1,4 +1,4 @@
-"""Every artefact appears whole, verified, or not at all, whatever fails and whenever."""
+"""Every artifact appears whole, verified, or not at all, whatever fails and whenever."""
 
 from __future__ import annotations
 
@@ -266,9 +266,9 @@ def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
         "missing": lambda path: path.unlink(),
         r"missing \(listed": replace_by_directory,
     }
-    for said, change in changes.items():
+    for printed, change in changes.items():
         change(committed / "b")
-        with pytest.raises(CheckpointError, match=said) as raised:
+        with pytest.raises(CheckpointError, match=printed) as raised:
             store.verify(committed)
         assert str(committed / "b") in raised.value.message
         if (committed / "b").is_dir():
@@ -382,7 +382,7 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [of_living_process, of_other_machine])
 def test_leftovers_of_running_processes_stay(name: Callable[[Path], Path], tmp_path: Path) -> None:
-    """Where locks do not reach other machines, a second run must not delete what the first one is writing."""
+    """If locks do not reach other machines, a second run must not delete what the first one is writing."""
     staging = name(tmp_path / "it")
     staging.mkdir()
     store.remove_leftovers(tmp_path)
@@ -396,7 +396,7 @@ def test_commit_after_another_process_is_rejected(tmp_path: Path) -> None:
     assert content(tmp_path / "it") == "first"
 
 
-def test_artefacts_can_be_read_by_others(tmp_path: Path) -> None:
+def test_artifacts_can_be_read_by_others(tmp_path: Path) -> None:
     with store.commit_directory(tmp_path / "it", "checkpoint") as staging:
         (staging / "private").write_text("x")
         (staging / "private").chmod(0o600)
@@ -461,15 +461,15 @@ for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, 
 
 
 @pytest.mark.parametrize(
-    "said",
+    "printed",
     [
         "Error while serializing: I/O error: No space left on device (os error 28)",
         'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
     ],
 )
-def test_safetensors_of_any_release_tells_that_the_disk_is_full(said: str, tmp_path: Path) -> None:
+def test_safetensors_of_any_release_tells_that_the_disk_is_full(printed: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the disk is full"), store.translate_os_errors(tmp_path / "x"):
-        raise SafetensorError(said)
+        raise SafetensorError(printed)
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")

@@ -88,6 +88,21 @@ def test_a_statement_assigns_at_most_two_listed_values() -> None:
     assert bad == []
 
 
+def test_functions_have_at_most_sixty_lines() -> None:
+    bad = [
+        f"{at(path, node.lineno)} {node.name}"
+        for path in PACKAGE
+        for node, _ in nodes(path)
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert bad == []
+
+
+def test_files_have_at_most_four_hundred_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE}
+    assert {path.name: length for path, length in lengths.items() if length > 400} == {}
+
+
 def test_conditional_expressions_are_not_chained() -> None:
     bad = [
         at(path, node.lineno)

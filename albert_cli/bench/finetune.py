@@ -53,7 +53,7 @@ class FinetuneBenchOptions:
 
 @dataclass(frozen=True)
 class FinetuneBenchResult:
-    """The timings of a step of `batch_size` examples, of which the longest are cut to `max_length` tokens."""
+    """The timings of a step of `batch_size` examples; longer ones are truncated to `max_length` tokens."""
 
     task: str
     model: str

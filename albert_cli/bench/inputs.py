@@ -71,7 +71,7 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
 
 
 def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
-    """Sample sequences of these lengths, with 15 % of the positions masked; always the same ones."""
+    """Sample sequences of these lengths, with 15 % of the positions masked; every call samples the same."""
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
     # Position 0 of a sequence, [CLS], is never masked.

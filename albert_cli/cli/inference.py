@@ -66,7 +66,7 @@ def predict(
 
     result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision, null_threshold)
     if out is not None:
-        speed = f"{result.lines_per_second:,.0f} a second"
+        speed = f"{result.lines_per_second:,.0f} per second"
         console.print_result(result.to_json(), f"{out}: {result.lines:,} lines, {speed}")
 
 
@@ -98,7 +98,7 @@ def encode(
 
     result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes, precision)
     if out is not None:
-        speed = f"{result.lines_per_second:,.0f} a second"
+        speed = f"{result.lines_per_second:,.0f} per second"
         console.print_result(
             result.to_json(), f"{out}: {result.lines:,} vectors of {result.dimensions:,} numbers, {speed}"
         )

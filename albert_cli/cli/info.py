@@ -54,7 +54,8 @@ def params(
     size = None if memory is None else parse_size(memory)
     if size is not None and size < 1_000_000:
         raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    console.print_result(*tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown))
+    models, text = tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown)
+    console.print_result({"models": [model.to_json() for model in models]}, text)
 
 
 @verb(app, stage="Look inside")

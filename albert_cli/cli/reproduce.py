@@ -171,6 +171,7 @@ def probe(
     Example: albert probe run --data data
     """
     from albert_cli.experiments import probe as verb_module
+    from albert_cli.experiments.probe_scores import format_probe
 
-    result = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers, minimal_pairs)
-    console.print_result(result, verb_module.format_probe(result))
+    scores = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers, minimal_pairs)
+    console.print_result(scores.to_json(), format_probe(scores))

@@ -78,6 +78,9 @@ Controls = Annotated[
 Baselines = Annotated[
     bool, typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks.")
 ]
+ScoredSplit = Annotated[
+    Literal["dev", "test"], typer.Option(help="Labeled data on which a fine-tuned checkpoint is scored.")
+]
 
 
 @verb(app, name="eval", stage="Fine-tune and score")
@@ -93,9 +96,7 @@ def evaluate(
     recipes: Recipes = PAPER_RECIPES,
     baselines: Baselines = True,
     submission: Submission = None,
-    split: Annotated[
-        Literal["dev", "test"], typer.Option(help="Labeled data on which a fine-tuned checkpoint is scored.")
-    ] = "dev",
+    split: ScoredSplit = "dev",
     array_task: ArrayTask = None,
     cluster: Cluster = None,
     overrides: Overrides = None,
@@ -115,10 +116,8 @@ def evaluate(
     settings = tuple(overrides or ())
     if verify.is_verify_recipe(task):
         if submission or retrain or controls or recipes != PAPER_RECIPES:
-            raise ConfigError(
-                f"{task} takes no --submission, --retrain, --controls or --recipes",
-                "the recipe decides what to compare",
-            )
+            unused = "--submission, --retrain, --controls or --recipes"
+            raise ConfigError(f"{task} takes no {unused}", "the recipe decides what to compare")
         # With an empty checkpoint or zero runs, the recipe's values apply.
         _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
         return

@@ -188,7 +188,7 @@ def _head_bytes(sizes: _Sizes) -> int:
 
 
 def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU) -> int:
-    """Return the bytes a sequence that the backward pass needs at its peak in addition to what was saved.
+    """Return the bytes per sequence that the backward pass needs at its peak in addition to what was saved.
 
     The peak is either at its beginning, where the gradients of softmax's output and input exist side by side in fp32,
     or in the block before the last, when the activations of the heads and of the last block are free again.

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs a token, and bytes of weights and state of a shape, by arithmetic.
+"""Parameters, FLOPs per token, and bytes of weights and state of a shape, by arithmetic.
 
 Sharing divides the parameters but not the FLOPs: a shared block is computed as often as it is used. The tests compare
 all of it with instantiated models.
@@ -94,9 +94,9 @@ def gradient_bytes(config: ModelConfig, devices: int) -> int:
 
 
 def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
-    """Return the FLOPs a token of the pretraining model's forward pass, in sequences of `length` tokens.
+    """Return the pretraining model's FLOPs per token in the forward pass, in sequences of `length` tokens.
 
-    Matmuls alone, two FLOPs a multiplication: a block has 4 H^2 multiplications in attention's projections, 2 H F in
+    Matmuls alone, two FLOPs per multiplication: a block has 4 H^2 multiplications in attention's projections, 2 H F in
     the feed-forward part and 2 S H in scores and contexts, where S is the number of tokens that a token sees
     (`mean_attended_tokens`). The masked-language head runs at the fraction `masked` of the positions. `pruned`: the
     last block computes queries, output and feed-forward part only at the rows that a head reads, as `Encoder` does.
@@ -120,7 +120,7 @@ def mean_attended_tokens(config: ModelConfig, length: int) -> float:
         return length
     if config.attention == "window":
         reach = config.attention_window
-        local = length * (2 * reach + 1) - reach * (reach + 1)  # without what lies beyond both ends
+        local = length * (2 * reach + 1) - reach * (reach + 1)  # less the positions beyond both ends
         beyond_cls = length - 1 - reach
     else:
         size = config.attention_block
@@ -132,7 +132,7 @@ def mean_attended_tokens(config: ModelConfig, length: int) -> float:
 
 
 def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
-    """Return the FLOPs a token of forward and backward pass: three forward passes; recomputation is not counted."""
+    """Return the FLOPs per token of forward and backward pass: three forward passes; recomputation is not counted."""
     return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Final
 
 from albert_cli.console import format_markdown_table, format_table, wrap_notes
 from albert_cli.counting import activations, costs, shapes
@@ -69,6 +69,26 @@ PAPER_FIGURES: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
 }
 
 
+@dataclass(frozen=True)
+class PaperFigure:
+    """The paper's figure for a shape in millions, its table, and why the exact count does not round to it, or ""."""
+
+    figure: int
+    table: str
+    note: str
+
+
+@dataclass(frozen=True)
+class ShapeCounts:
+    """Counts of a shape, the one that the paper rounds (`paper_count`), and the paper's figure if it has one."""
+
+    without_pooler: int
+    with_pooler: int
+    total: int
+    paper_count: int
+    paper: PaperFigure | None
+
+
 def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
     """Return the paper's figure for this shape, in millions, and its table; None if it has none."""
     is_comparable = (
@@ -121,26 +141,26 @@ A star marks a figure that differs from the rounded count; the last section expl
 A dash means that the paper has no figure."""
 
 
-def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, Any], str]:
+def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:
     """Return the counts of all the paper's shapes as data and as text; `as_markdown` gives `docs/shapes.md`."""
-    data: list[dict[str, Any]] = []
+    data: list[dict[str, object]] = []
     reasons: dict[str, str] = {}
     parts = [_INTRODUCTION] if as_markdown else []
     show, marked = (format_markdown_table, "## ") if as_markdown else (format_table, "")
     for heading, names in PAPER_SHAPES.items():
         rows = []
         for name in names:
-            counted = counts_and_paper_figure(shapes.find_shape(name).config)
-            data.append({"shape": name, "section": heading, **counted})
-            paper = counted["paper"] or {"note": "", "table": ""}
-            if note := paper["note"]:
-                reasons.setdefault(note, f"* {name}: {note}.")
-            numbers = [f"{counted[key]:,}" for key in ("without_pooler", "with_pooler", "total")]
+            counts = count_shape(shapes.find_shape(name).config)
+            data.append({"shape": name, "section": heading, **asdict(counts)})
+            paper = counts.paper
+            if paper is not None and paper.note:
+                reasons.setdefault(paper.note, f"* {name}: {paper.note}.")
+            numbers = [f"{number:,}" for number in (counts.without_pooler, counts.with_pooler, counts.total)]
             if as_markdown:
                 name = f"`{name}`"
-                rounded = f"{counted['paper_count']:,}"
+                rounded = f"{counts.paper_count:,}"
                 numbers = [f"**{number}**" if number == rounded else number for number in numbers]
-            rows.append((name, *numbers, format_paper_figure(counted["paper"]), paper["table"]))
+            rows.append((name, *numbers, format_paper_figure(paper), paper.table if paper else ""))
         parts += [f"{marked}{heading}", show(_HEADERS, rows)]
     batches = [(name, "published", fits) for name, fits in PUBLISHED_BATCHES.items()]
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
@@ -169,22 +189,22 @@ _ABOUT_BATCHES: Final = (
 )
 
 
-def counts_and_paper_figure(config: ModelConfig) -> dict[str, Any]:
-    """Return the counts of a shape and the paper's figure, for `--json`."""
+def count_shape(config: ModelConfig) -> ShapeCounts:
+    """Return the counts of a shape and the paper's figure."""
     counts = count_parameters(config)
     figure = paper_figure(config)
-    return {
-        "without_pooler": counts.without_pooler,
-        "with_pooler": counts.with_pooler,
-        "total": counts.total,
-        "paper_count": paper_count(config),
-        "paper": figure and {"figure": figure[0], "table": figure[1], "note": paper_note(config)},
-    }
+    return ShapeCounts(
+        without_pooler=counts.without_pooler,
+        with_pooler=counts.with_pooler,
+        total=counts.total,
+        paper_count=paper_count(config),
+        paper=None if figure is None else PaperFigure(*figure, note=paper_note(config)),
+    )
 
 
-def format_paper_figure(paper: Mapping[str, Any] | None) -> str:
+def format_paper_figure(paper: PaperFigure | None) -> str:
     """Format the paper's figure, with a star if it is not the rounded count."""
     if paper is None:
         return "– "
-    star = "*" if paper["note"] else " "
-    return f"{paper['figure']}M{star}"
+    star = "*" if paper.note else " "
+    return f"{paper.figure}M{star}"

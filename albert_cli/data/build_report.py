@@ -60,7 +60,7 @@ class BuildReport:
             lines.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
         lines += facts.lines.format()
         bytes_per_token = facts.bytes_read / max(facts.tokens_read, 1)
-        lines.append(f"{bytes_per_token:.2f} bytes of text a token, {facts.bytes_per_token_on_disk:.2f} on disk")
+        lines.append(f"{bytes_per_token:.2f} bytes of text per token, {facts.bytes_per_token_on_disk:.2f} on disk")
         if facts.unigram_entropy_nats is not None:
             lines.append(format_entropies(facts.unigram_entropy_nats, facts.heldout_entropy_nats))
         if facts.unknown_rate > _HIGH_UNKNOWN_RATE:

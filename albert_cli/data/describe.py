@@ -140,7 +140,7 @@ def format_description(description: DataDescription, settings: PairSettings, see
 
 def _format_sizes(description: DataDescription) -> list[str]:
     length_rows = [
-        [f"tokens a {unit}", f"{length.mean:,.1f}", f"{length.p5:,.1f}", f"{length.p50:,.1f}", f"{length.p95:,.1f}"]
+        [f"tokens per {unit}", f"{length.mean:,.1f}", f"{length.p5:,.1f}", f"{length.p50:,.1f}", f"{length.p95:,.1f}"]
         for unit, length in description.tokens_per.items()
     ]
     tokens = sum(counts.tokens for counts in description.totals.values())
@@ -151,7 +151,7 @@ def _format_sizes(description: DataDescription) -> list[str]:
         "",
         console.format_table(["train", "mean", "5 %", "median", "95 %"], length_rows),
         "",
-        f"{megabytes:,.1f} MB of text, {bytes_per_token:.2f} bytes a token; "
+        f"{megabytes:,.1f} MB of text, {bytes_per_token:.2f} bytes per token; "
         f"a vocabulary of {description.vocab_size:,}, {description.dtype} ids",
     ]
     if description.unigram_entropy_nats is not None:
@@ -182,12 +182,12 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
     for name, fraction in fractions.items():
         if fraction is not None:
             lines.append(f"  {name.ljust(width)}  {100 * fraction:8.3f} %")
-    lines.append(f"  {'tokens a span'.ljust(width)}  {sample.tokens_per_span or 0:8.3f}")
+    lines.append(f"  {'tokens per span'.ljust(width)}  {sample.tokens_per_span or 0:8.3f}")
     edges = [longest * (number + 1) // LENGTH_BINS for number in range(LENGTH_BINS)]
     lines += ["", "length up to    fraction", *_format_bars(edges, sample.length_fractions)]
     words = range(1, settings.ngram + 1)
     bars = _format_bars(words, sample.ngram_fractions, sample.ngram_expected)
-    return [*lines, "", "words a span    fraction, and p(n)", *bars]
+    return [*lines, "", "words per span  fraction, and p(n)", *bars]
 
 
 def _format_bars(labels: Sequence[int], fractions: Sequence[float], expected: Sequence[float] = ()) -> list[str]:

@@ -124,7 +124,7 @@ def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
 
 
 def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
-    """Bring a task's shards to the state that the rewrite describes, and return their facts."""
+    """Rewrite a task's shards for its target (None: as tokenized), and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
         # An interrupted build with other tasks rewrote them differently: begin with the text again.

@@ -75,7 +75,7 @@ class ShardTask(WorkUnit):
 
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """Load a task's vocabulary, once a process."""
+    """Load a task's vocabulary, once per process."""
     return Vocabulary.load(directory)
 
 

@@ -1,1 +1,1 @@
-"""Repeated runs, their results, and the report."""
+"""Repeated runs of tasks and suites, searches and submissions, and tables of their results."""

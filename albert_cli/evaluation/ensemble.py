@@ -170,7 +170,7 @@ def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> 
 
 
 def select_greedily(scores: Sequence[float], score_together: Callable[[Sequence[int]], float]) -> list[int]:
-    """Select members: the best one, then again and again the one that raises the common score most, if any does."""
+    """Select the best member, then repeatedly the member that raises the common score most, until none does."""
     chosen = [max(range(len(scores)), key=scores.__getitem__)]
     best = scores[chosen[0]]
     while remaining := [i for i in range(len(scores)) if i not in chosen]:

@@ -17,9 +17,9 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
 from albert_cli.formatting import format_percent
 from albert_cli.results import RESULTS, RunResult, read_result
-from albert_cli.training.finetune import DivergedRun, finetune
+from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import KEY, use_intermediate
-from albert_cli.training.loop import DIVERGED_FILE
+from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
@@ -114,7 +114,7 @@ def find_best_run(runs: TaskRuns) -> Path:
             assert isinstance(result, RunResult), "a run has the result of one seed"
             outcomes.append(result)
         else:
-            outcomes.append(DivergedSeed(seed, store.read_record(directory / DIVERGED_FILE, DivergedRun).message))
+            outcomes.append(DivergedSeed(seed, store.read_record(directory / DIVERGED_FILE, DivergenceReport).message))
     return best_run(runs.out, summarize_runs(runs.prepared.task.title, outcomes))
 
 

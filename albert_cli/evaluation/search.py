@@ -158,7 +158,7 @@ def _add_intermediates(
 def _evaluate_combinations(
     combinations: Sequence[Combination], runs: Sequence[TaskRuns], inputs: Sequence[Inputs], budget: SearchBudget
 ) -> SearchResult:
-    """Evaluate every combination; one of which every seed diverged is recorded without a score."""
+    """Evaluate every combination; if all of its seeds diverge, it is recorded without a score."""
     points: list[SearchPoint] = []
     results: list[EvaluationResult] = []
     errors: list[AllSeedsDiverged] = []

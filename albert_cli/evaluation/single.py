@@ -61,7 +61,7 @@ def evaluate_task(
     if prepared.for_scoring:
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
-    _note_other_task(prepared)
+    _note_encoder_only(prepared)
     known_baselines = {} if known_baselines is None else known_baselines
     outcomes: list[RunResult | DivergedSeed] = []
     baselines: dict[int, Baselines] = {}
@@ -102,7 +102,7 @@ def _add_classical_difference(
     return result if difference is None else result.model_copy(update={"differences": {CLASSICAL: difference}})
 
 
-def _note_other_task(prepared: PreparedTask) -> None:
+def _note_encoder_only(prepared: PreparedTask) -> None:
     """Print that a model fine-tuned for another task is trained from its encoder alone."""
     checkpoint = prepared.checkpoint
     finetuned = checkpoint.finetuned_task

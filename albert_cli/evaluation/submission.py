@@ -34,7 +34,7 @@ PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, example
 
 @dataclass(frozen=True)
 class ServerFile:
-    """A file that the server takes: its name, its task and split, its number of rows, and a row without a model."""
+    """A file that the server takes: its name, task, split and number of rows, and the label of a placeholder."""
 
     name: str
     task: str

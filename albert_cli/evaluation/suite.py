@@ -115,7 +115,7 @@ class _SuitePlan:
 
 @dataclass
 class _SuiteState:
-    """The results of a suite so far, and the tasks of which every seed diverged."""
+    """The results of a suite so far, and the tasks whose seeds all diverged."""
 
     results: dict[str, TaskEvaluation]
     diverged: dict[str, AllSeedsDiverged]

@@ -165,7 +165,7 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
 
 
 def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Say for each control on which tasks every pretrained seed is above every seed of the control."""
+    """Yield for each control the tasks on which every pretrained seed is above every seed of the control."""
     for name, control in CONTROLS.items():
         above: list[str] = []
         not_above: list[str] = []

@@ -141,8 +141,8 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     other = f"{plan.title(matched.other)}'s {matched.other_steps:,}"
     if matched.seconds is None:
         return (
-            f"{title}: {matched.steps:,} steps have the FLOPs of {other}. A run first measures the seconds a step and "
-            "then trains for the same time."
+            f"{title}: {matched.steps:,} steps have the FLOPs of {other}. A run first measures the seconds per step "
+            "and then trains for the same time."
         )
     seconds, other_seconds = matched.seconds
     basis = "as measured before the run" if matched.is_measured else "on one device at the given speeds"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -120,7 +120,7 @@ def pseudo_log_likelihoods(
 
 @dataclass(frozen=True)
 class _MaskedCopy:
-    """A sentence's ids, of which the one at `position` is to be masked."""
+    """A sentence's ids, and the position that is to be masked."""
 
     sentence: int
     ids: Sequence[int]
@@ -159,10 +159,10 @@ def _summarize(is_correct: NDArray[np.bool_]) -> PairScore:
     return PairScore(round(accuracy, 6), round(standard_error, 6), len(is_correct))
 
 
-def format_minimal_pairs(scores: Mapping[str, Any]) -> str:
-    """Format the JSON of scores as a table with a row for each phenomenon."""
+def format_minimal_pairs(scores: MinimalPairScores) -> str:
+    """Format scores as a table with a row for each phenomenon."""
     rows = [
-        (name, f"{score['pairs']:,}", f"{score['accuracy']:.1%}", f"{score['standard_error']:.1%}")
-        for name, score in [*scores["phenomena"].items(), ("all pairs", scores)]
+        (name, f"{score.pairs:,}", f"{score.accuracy:.1%}", f"{score.standard_error:.1%}")
+        for name, score in [*scores.phenomena.items(), ("all pairs", scores.total)]
     ]
     return console.format_table(("minimal pairs", "pairs", "accuracy", "s.e."), rows)

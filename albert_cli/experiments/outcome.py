@@ -123,7 +123,7 @@ class Outcome:
 @dataclass(frozen=True)
 class _TaskMeasurement:
     title: str
-    metrics: Metrics  # F1 and exact match, say
+    metrics: Metrics  # such as F1 and exact match
     extra: Metrics  # metrics that are not part of the mean
     mean: JackknifeEstimate  # of the metrics, as in the paper's Avg
     above_majority: JackknifeEstimate | None

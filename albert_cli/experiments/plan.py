@@ -60,7 +60,7 @@ class ExperimentRequest:
 
 @dataclass(frozen=True)
 class Cost:
-    """Upper bounds of what a stage takes."""
+    """Upper bounds of a stage's resources."""
 
     parameters: int
     steps: int
@@ -198,7 +198,7 @@ class ExperimentPlan:
         return self.result_path(stage).is_file()
 
     def unfinished(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Return the unfinished ones of some stages and of all that they need, each after the stages it needs."""
+        """Return the unfinished stages among `stages` and those they need, each after the stages it needs."""
         in_order = {stage.id: stage for root in stages for stage in _in_order(root)}
         return [stage for stage in in_order.values() if not self.is_finished(stage)]
 

@@ -14,9 +14,9 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -24,14 +24,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from albert_cli import config, console, store
+from albert_cli import config, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import read_data_facts
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError, ConfigError, InputError
-from albert_cli.experiments.minimal_pairs import format_minimal_pairs, read_minimal_pairs, score_minimal_pairs
+from albert_cli.experiments.minimal_pairs import read_minimal_pairs, score_minimal_pairs
+from albert_cli.experiments.probe_scores import DepthScores, LayerDistances, ProbeScores, TextScores
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
@@ -62,15 +63,14 @@ def probe(
     device: str = "auto",
     layers: int = 0,
     minimal_pairs: Path | None = None,
-) -> dict[str, Any]:
-    """Score a checkpoint on the held-out text of a data directory; return what `--json` prints.
+) -> ProbeScores:
+    """Score a checkpoint on the held-out text of a data directory.
 
-    Examples are sampled with the settings of the checkpoint's own run (`data` in the result), else with the paper's;
-    `overrides` come last. `mlm_…` are scores on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs of
-    either rule (§4.6) if the checkpoint has a head for them; an untrained head guesses. `layers` also runs the stack to
-    every depth up to this number (`depths`); beyond its end the stack repeats. `minimal_pairs` is a file of such pairs
-    to score. Raises `CheckpointError` without a
-    masked-language head, `ConfigError` if the data have another vocabulary.
+    Examples are sampled with the settings of the checkpoint's own run, else with the paper's; `overrides` come last.
+    `mlm_…` are scores on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs of either rule (§4.6) if
+    the checkpoint has a head for them; an untrained head guesses. `layers` also runs the stack to every depth up to
+    this number; beyond its end the stack repeats. `minimal_pairs` is a file of such pairs to score. Raises
+    `CheckpointError` without a masked-language head, `ConfigError` if the data have another vocabulary.
     """
     minimal = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
@@ -86,25 +86,19 @@ def probe(
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
-    result = {
-        "checkpoint": str(pretrained.directory),
-        "fingerprint": store.fingerprint(pretrained.directory),
-        "sequences": sequences,
-        "data": config.to_toml_values(pairs),
-        "parameters": sum(sizes.values()),
-        "block_parameters": sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
-        "layers": len(model.config.blocks()),
-        **_scores(job, _pair_settings(pretrained), has_pair_head),
-        **_layer_distances(job),
-    }
-    if layers:
-        result["depths"] = _scores_by_depth(job, layers)
-    if minimal:
-        scores = score_minimal_pairs(model, vocabulary, minimal, target)
-        result["minimal_pairs"] = scores.to_json()
-        result["minimal_pairs_accuracy"] = scores.total.accuracy
-        result["without_parts"]["minimal_pairs_accuracy"] = np.round(scores.estimate[1:], 8).tolist()
-    return result
+    return ProbeScores(
+        checkpoint=pretrained.directory,
+        fingerprint=store.fingerprint(pretrained.directory),
+        sequences=sequences,
+        data=pairs,
+        parameters=sum(sizes.values()),
+        block_parameters=sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
+        layers=len(model.config.blocks()),
+        text=_score_text(job, _pair_settings(pretrained), has_pair_head),
+        distances=_layer_distances(job),
+        depths=_scores_by_depth(job, layers) if layers else None,
+        minimal_pairs=score_minimal_pairs(model, vocabulary, minimal, target) if minimal else None,
+    )
 
 
 def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingCorpora:
@@ -140,8 +134,8 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
 
 
 @torch.inference_mode()
-def _scores(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> dict[str, Any]:
-    """Return the scores and, under `without_parts`, each of them without one jackknife group of the sequences.
+def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> TextScores:
+    """Return the scores of every head of the checkpoint.
 
     `own_mlm_accuracy` masks as the checkpoint's own run did (`run_pairs`), whatever `-s` changed.
     """
@@ -163,7 +157,7 @@ def _scores(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -
     without_groups = {
         name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items() if np.isfinite(estimate).all()
     }
-    return scores | {"without_parts": without_groups}
+    return TextScores(scores, without_groups)
 
 
 def _mean_scores(
@@ -187,24 +181,22 @@ def _mean_scores(
 # ---------------------------------------------------------------- Figure 1
 
 
-def _layer_distances(job: PretrainingJob) -> dict[str, Any]:
+def _layer_distances(job: PretrainingJob) -> LayerDistances:
     """Return Figure 1's distances over text without masks, which is the encoder's input in a task."""
     batches = list(_held_out_batches(job, plain=True))
     steps = layer_steps(job.model.encoder, (pack(batch, job.device) for batch in batches))
-    result: dict[str, Any] = {
-        "masked_words": sum(len(batch.masked_index) for batch in batches),
-        "layer_steps": {name: [round(value, 6) for value in values] for name, values in steps.items()},
-    }
+    summaries: dict[str, float] = {}
     for name in ("l2", "degrees"):
         values = steps[name]
-        summaries = {"mean": statistics.fmean(values), "last": values[-1]}
+        summaries |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
         if len(values) > 1:
             neighbors = itertools.pairwise(values)
-            summaries["variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
-        for summary, value in summaries.items():
-            if math.isfinite(value):
-                result[f"{name}_{summary}"] = round(value, 6)
-    return result
+            summaries[f"{name}_variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
+    return LayerDistances(
+        masked_words=sum(len(batch.masked_index) for batch in batches),
+        steps={name: [round(value, 6) for value in values] for name, values in steps.items()},
+        summaries={name: round(value, 6) for name, value in summaries.items() if math.isfinite(value)},
+    )
 
 
 @torch.inference_mode()
@@ -245,15 +237,11 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | 
 # ---------------------------------------------------------------- other depths
 
 _CONVERGED_FRACTION: Final = 0.1  # of the mean step at the trained depth; a smaller last step hardly moves
-_RETURN_FRACTION: Final = 0.5  # of a step; a state that comes closer than this to the one two blocks before returns
+_RETURN_FRACTION: Final = 0.5  # of a step; a state that is closer to the state of two blocks before is a return
 
 
-def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
-    """Run the stack to every depth up to `layers`: the distance that each block moves, and the scores of an early exit.
-
-    `mlm_accuracy` and `speed` (of the forward pass, relative to the trained depth) describe an early exit: the same
-    head on each depth's states.
-    """
+def _scores_by_depth(job: PretrainingJob, layers: int) -> DepthScores:
+    """Run the stack to every depth up to `layers`, and the trained head on each depth's states."""
     model = job.model
     trained = len(model.config.blocks())
     depths = sorted({*range(1, layers + 1), trained}, reverse=True)
@@ -274,15 +262,15 @@ def _scores_by_depth(job: PretrainingJob, layers: int) -> dict[str, Any]:
                 start = time.perf_counter()
                 correct[depth] += int(count_correct(model(tokens, depth=depth).masked, labels))  # waits for the device
                 seconds[depth] += time.perf_counter() - start
-    return {
-        "layers": layers,
-        "trained": trained,
-        "behaviour": classify_convergence(steps["l2"], steps["two_back"], trained),
-        "l2": [round(value, 6) for value in steps["l2"]],
-        "two_back": [round(value, 6) for value in steps["two_back"]],
-        "mlm_accuracy": [round(correct[depth] / words, 6) for depth in range(1, layers + 1)],
-        "speed": [round(seconds[trained] / seconds[depth], 3) for depth in range(1, layers + 1)],
-    }
+    return DepthScores(
+        layers=layers,
+        trained=trained,
+        behaviour=classify_convergence(steps["l2"], steps["two_back"], trained),
+        l2=[round(value, 6) for value in steps["l2"]],
+        two_back=[round(value, 6) for value in steps["two_back"]],
+        mlm_accuracy=[round(correct[depth] / words, 6) for depth in range(1, layers + 1)],
+        speed=[round(seconds[trained] / seconds[depth], 3) for depth in range(1, layers + 1)],
+    )
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
@@ -304,45 +292,3 @@ def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[Pack
         index = np.arange(start, min(start + _MICRO_BATCH, count))
         batch = sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)
         yield dataclasses.replace(batch, ids=original_ids(batch)) if plain else batch
-
-
-# ---------------------------------------------------------------- tables
-
-# Key, title and format of each score.
-_SCORE_ROWS: Final = (
-    ("mlm_accuracy", "MLM accuracy", "{:.1%}"),
-    ("mlm_loss", "MLM loss", "{:.3f} nats"),
-    ("below_unigram_entropy", "below the unigram entropy", "{:+.3f} nats"),
-    ("nsp_accuracy", "NSP accuracy", "{:.1%}"),
-    ("sop_accuracy", "SOP accuracy", "{:.1%}"),
-    ("parameters", "parameters", "{:,}"),
-)
-
-
-def format_probe(result: Mapping[str, Any]) -> str:
-    """Format the scores and the layers' steps as tables."""
-    scores = [(title, form.format(result[key])) for key, title, form in _SCORE_ROWS if key in result]
-    data = result["data"]
-    unit = "words" if data["whole_word"] else "tokens"
-    note = f"Sequences of at most {data['max_seq_length']} tokens, masked n-grams of up to {data['ngram']} {unit}."
-    parts = [f"{console.format_table((Path(result['checkpoint']).name, ''), scores)}\n{note}"]
-    steps = result["layer_steps"]
-    rows = [
-        (str(number), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
-        for number, (l2, degrees, cosine) in enumerate(
-            zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1
-        )
-    ]
-    parts.append(console.format_table(("layer: input to output", "L2 distance", "angle", "cosine"), rows))
-    if depths := result.get("depths"):
-        columns = (depths[key] for key in ("l2", "two_back", "mlm_accuracy", "speed"))
-        depth_rows = [
-            (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
-            for depth, (l2, two_back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
-        ]
-        headers = ("depth", "step", "from two blocks before", "MLM accuracy", "speed")
-        parts.append(console.format_table(headers, depth_rows))
-        parts.append(f"Run to {depths['layers']} blocks, the stack of {depths['trained']} {depths['behaviour']}.")
-    if pairs := result.get("minimal_pairs"):
-        parts.append(format_minimal_pairs(pairs))
-    return "\n\n".join(parts)

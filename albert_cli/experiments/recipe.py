@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from albert_cli import config
+from albert_cli.config import RecipeValues
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.metrics import COLUMN_METRICS, EXACT, INDEPENDENT_OF_LEARNING, LEARNED_ABOVE, METRICS
 
@@ -19,7 +20,6 @@ ScaleName = Literal["smoke", "mini", "h200", "paper"]
 SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
-Settings = dict[str, Any]  # a part of a recipe, as parsed from TOML
 _SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
 
 
@@ -30,7 +30,7 @@ class ExperimentScale:
     about: str
     base: str
     """The pretraining recipe that variants change."""
-    changes: Settings = field(default_factory=dict)
+    changes: RecipeValues = field(default_factory=dict)
     """Changes to the base recipe, applied before the variant's own."""
     borrow: ScaleName | None = None
     """Another scale whose variants, changes and `step_fraction` of steps are used."""
@@ -51,7 +51,7 @@ class ExperimentScale:
     """The variants to run; empty for all."""
     tasks: tuple[str, ...] = ()
     task_runs: int = 1
-    task_changes: Settings = field(default_factory=dict)
+    task_changes: RecipeValues = field(default_factory=dict)
     """Changes to the tasks' own recipes."""
     probe_sequences: int = 4096
     peak: float = 790e12
@@ -65,12 +65,12 @@ class Variant:
     """A row of an experiment's table, as changes to the scale's base recipe."""
 
     title: str
-    changes: Settings = field(default_factory=dict)
+    changes: RecipeValues = field(default_factory=dict)
     """Changes at every scale. Those below are for one scale, where `extends` names another base recipe."""
-    smoke: Settings = field(default_factory=dict)
-    mini: Settings = field(default_factory=dict)
-    h200: Settings = field(default_factory=dict)
-    paper: Settings = field(default_factory=dict)
+    smoke: RecipeValues = field(default_factory=dict)
+    mini: RecipeValues = field(default_factory=dict)
+    h200: RecipeValues = field(default_factory=dict)
+    paper: RecipeValues = field(default_factory=dict)
     after: str | None = None
     """The variant whose run with the same seed gives the initial weights."""
     continues: bool = False

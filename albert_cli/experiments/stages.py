@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from albert_cli import config, store
+from albert_cli.config import RecipeValues
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
@@ -32,7 +33,7 @@ from albert_cli.experiments.plan import (
     VariantRun,
     create_stage,
 )
-from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Settings, Variant, load_experiment
+from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Variant, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
 from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
@@ -168,7 +169,7 @@ class _Planner:
         data = plan_data(self.request, self.scale, variant.text)
         facts: dict[str, object] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
         needs = list(data.needs)
-        links: Settings = {}
+        links: RecipeValues = {}
         finished_steps = 0
         extra_flops = 0.0
         if variant.after:
@@ -289,7 +290,7 @@ class _Planner:
         facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
         argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
         argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
-        return create_stage(self.request, "speed", f"{variant.title}: seconds a step", facts, data.needs, argv)
+        return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
 
     def _measured_seconds(self, stage: Stage) -> float:
         """Return the measured seconds per step; 0 before the measurement."""
@@ -299,7 +300,7 @@ class _Planner:
 
     # ------------------------------------------------------------ recipes
 
-    def _variant_settings(self, name: str) -> tuple[str, Settings]:
+    def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
         """Return a variant's base recipe, and its values without the seed and the number of steps."""
         variant = self.experiment.variants[name]
         at_scale = dict(_changes_at(variant, self.scale.borrow or self.request.scale))
@@ -311,12 +312,12 @@ class _Planner:
             values = config.merge_values(values, {"model": {"vocab_size": self._vocabulary_size}})
         return base, values
 
-    def _overridden_settings(self, name: str) -> Settings:
+    def _overridden_settings(self, name: str) -> RecipeValues:
         """Return a variant's values with the changes of the request."""
         _, values = self._variant_settings(name)
         return config.apply_overrides(values, self.request.changes)
 
-    def _scheduled_settings(self, name: str, seed: int) -> tuple[str, Settings]:
+    def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
         """Return a variant's base recipe, and its values with seed, steps and the changes of the request."""
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})
@@ -334,7 +335,7 @@ class _Planner:
     def _scale_steps(self, steps: int) -> int:
         return max(2, round(steps * self.scale.step_fraction))
 
-    def _validate(self, name: str, values: Settings) -> PretrainRecipe:
+    def _validate(self, name: str, values: RecipeValues) -> PretrainRecipe:
         return validate_pretrain_recipe(values, f"{self.experiment.name}, {name}")
 
     @cached_property
@@ -357,9 +358,9 @@ class _Planner:
         return ["--nproc", str(self.request.nproc)] if self.request.nproc > 1 else []
 
 
-def _changes_at(variant: Variant, scale: str) -> Settings:
+def _changes_at(variant: Variant, scale: str) -> RecipeValues:
     """Return the changes that a variant has for one scale only."""
-    changes: Settings = getattr(variant, scale)
+    changes: RecipeValues = getattr(variant, scale)
     return changes
 
 

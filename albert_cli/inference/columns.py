@@ -22,6 +22,7 @@ from albert_cli.tasks.text_table import TextTable
 from albert_cli.tasks.token_classification import TokenClassification
 
 Values = Mapping[str, object]  # a row of a table, or an object of JSON lines: value by column
+ColumnsByRole = dict[str, str | list[str]]  # a list for choices
 RecordMapper = Callable[[Values], dict[str, object]]
 
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
@@ -83,7 +84,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
 
 
 def has_task_keys(task: AnyTask, values: Values) -> bool:
-    """Return whether an object of JSON lines has the keys that the task reads without a mapping."""
+    """Return True if an object of JSON lines has the keys that the task reads without a mapping."""
     if isinstance(task, Classification | MultiLabelClassification):
         return "text" in values or "text_a" in values
     if isinstance(task, TokenClassification):
@@ -111,7 +112,7 @@ def _choice_settings(layout: TableLayout, columns: Sequence[str]) -> TableSettin
     return TableSettings(**texts, choices=tuple(layout.columns.get("choices", ())))
 
 
-def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> dict[str, Any]:
+def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> ColumnsByRole:
     columns = header.columns
     if isinstance(task, Classification | MultiLabelClassification | TokenClassification):
         names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
@@ -126,14 +127,14 @@ def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> dict[s
         return dict(zip(("text", "text_pair"), (columns[index] for index in texts), strict=False))
     if isinstance(task, Choice):
         choice_columns = find_choice_columns(header, _choice_settings(layout, columns))
-        roles: dict[str, Any] = {"choices": [columns[index] for index in choice_columns.options]}
+        roles: ColumnsByRole = {"choices": [columns[index] for index in choice_columns.options]}
         if choice_columns.passage is not None:
             roles["text"] = columns[choice_columns.passage]
         if choice_columns.question is not None:
             roles["question"] = columns[choice_columns.question]
         return roles
     lowercase = [name.strip().lower() for name in columns]
-    span_roles = {}
+    span_roles: ColumnsByRole = {}
     for role, usual_names in _SPAN_COLUMNS.items():
         column = next((columns[lowercase.index(name)] for name in usual_names if name in lowercase), None)
         if column is None:

@@ -89,9 +89,8 @@ def encode_file(
 ) -> EncodingSummary:
     """Encode every row of a file, or of standard input (`-`), as a vector.
 
-    Inputs are read as by `albert predict`; longer ones are truncated. `out` ends in .jsonl (an object with `id` and
-    `vector` a line; None: stdout) or in .safetensors (`vectors` [N, H] float32, row i is input i, in memory until the
-    last row). Both hold the same numbers.
+    Inputs are read as by `albert predict`; longer ones are truncated. `out` ends in .jsonl (one object with `id` and
+    `vector` per line; None: stdout) or in .safetensors (`vectors` [N, H] float32, in memory until the last row).
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")

@@ -78,7 +78,7 @@ class ExportResult:
     torch: RuntimeReport
     files: Sequence[RuntimeReport]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as plain JSON values."""
         return asdict(self)
 

@@ -35,7 +35,7 @@ CHUNK_LINES = 1024  # rows in memory at a time; enough to group them by length
 
 _DELIMITERS = "\t,;|"
 _LONGEST_MAGIC = 16  # bytes that identify a format
-_JSON_HINT = "write one JSON object a line"
+_JSON_HINT = "write one JSON object per line"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class InputReader(Generic[ExampleT]):
 
 
 class _ArrivedLines(ReadCounter):
-    """The number of lines that have been read from the disk or the pipe, used or not."""
+    """A count of the lines that were read from the disk or the pipe, used or not."""
 
     lines = 0
 

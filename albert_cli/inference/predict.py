@@ -43,7 +43,7 @@ class InferenceSummary:
     longest: int
     precision: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as plain JSON values."""
         return asdict(self)
 
@@ -79,7 +79,7 @@ class Predictor:
                 start += len(examples)
                 yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.checkpoint.max_length))
 
-    def predict(self, encoded: EncodedRows) -> list[dict[str, Any]]:
+    def predict(self, encoded: EncodedRows) -> list[dict[str, object]]:
         """Return the prediction of each row, as its JSON line."""
         with autocast(self.opened.precision, self.opened.device):
             outputs = self.task.predict(self.model, encoded.features, self.opened.device)
@@ -114,10 +114,10 @@ def predict_file(
 ) -> InferenceSummary:
     """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
-    A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object a line;
-    other files have one text a line. The suffix of `out` selects its format, and the output keeps the columns of the
-    input. None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are predicted as
-    soon as they arrive. Raises `InputError` with file and line for a row that the task cannot read.
+    A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object per
+    line; other files have one text per line. The suffix of `out` selects its format, and the output keeps the columns
+    of the input. None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are
+    predicted as soon as they arrive. Raises `InputError` with file and line for a row that the task cannot read.
     """
     check_output_format(out)
     predictor = load_predictor(checkpoint, device, precision, null_threshold)

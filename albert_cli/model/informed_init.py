@@ -226,7 +226,7 @@ def _relative_query_and_key(offset: int, dimensions: int, width: int, embedding_
     rotation_dK[half + index, half + index] = angle_F.cos()
     rotation_dK[index, half + index] = -angle_F.sin()
     rotation_dK[half + index, index] = angle_F.sin()
-    # LayerNorm makes an embedding's squared norm `embedding_size`, of which positions have this fraction.
+    # LayerNorm makes an embedding's squared norm `embedding_size`; positions have this fraction of it.
     fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
     gain = math.sqrt(_NEIGHBOR_SCORE * math.sqrt(width) / (fraction * embedding_size))
     return gain * rotation_dK, gain * torch.eye(width, dimensions)

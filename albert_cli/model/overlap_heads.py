@@ -26,7 +26,7 @@ from albert_cli.model.encoder import Attention, Encoder
 
 SAMPLED_POSITIONS: Final = 60  # the first positions, which most texts of a pair occupy
 
-# What is measured of the first layer's input.
+# Measurements of the first layer's input.
 _SAMPLED_WORDS: Final = 4096
 _READINGS_PER_WORD: Final = 3  # in each segment, at random positions
 _RIDGE: Final = 0.05  # of the mean variance, added to every variance: some directions hardly vary

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from albert_cli import console, store
 from albert_cli.randomness import hash_to_unit_interval
@@ -48,7 +48,7 @@ class BundledData:
     test_sentences: int
 
 
-def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
+def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
     """Write `corpus.jsonl` and `task/` below `out` unless they exist; return facts about them."""
     facts_file = out / "text.json"
     if facts_file.is_file():
@@ -56,7 +56,7 @@ def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
     return _write_bundled(out, data)
 
 
-def _write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
+def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
     """Write the corpus without the held-out modules, and the task's tables from these modules."""
     documents = list(read_documents([data.source]))
     names = _choose_packages(documents, data.packages)
@@ -71,18 +71,20 @@ def _write_bundled(out: Path, data: BundledData) -> dict[str, Any]:
     for split, rows in tables.items():
         with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
-    facts: dict[str, Any] = {
+    characters = sum(len(d.text) for d in documents)
+    fingerprint = hashlib.sha256("\0".join(d.text for d in documents).encode()).hexdigest()
+    facts: dict[str, object] = {
         "source": data.source,
         "documents": len(documents),
-        "characters": sum(len(d.text) for d in documents),
-        "sha256": hashlib.sha256("\0".join(d.text for d in documents).encode()).hexdigest(),
+        "characters": characters,
+        "sha256": fingerprint,
         "packages": names,
         "held_out_modules": len(heldout),
         **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
     }
     store.write_json(out / "text.json", facts)
     console.info(
-        f"{facts['characters'] / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {facts['sha256'][:16]}; "
+        f"{characters / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {fingerprint[:16]}; "
         f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
     )
     return facts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from albert_cli import console, machine, store
 from albert_cli.errors import BusyError
@@ -20,10 +20,10 @@ from albert_cli.quickstart.plan import QuickstartPlan, open_task
 from albert_cli.quickstart.summary import summarize
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.results import CONTROLS
+from albert_cli.store import JsonObject
 from albert_cli.tasks.classification import TextExample
 from albert_cli.text.vocabulary import Vocabulary
 
-JsonObject = dict[str, Any]  # as a command prints it under `--json`
 InvokeJson = Callable[[Sequence[str]], JsonObject]
 
 _MASKED_EXAMPLES: Final = 12

@@ -10,8 +10,7 @@ from albert_cli import console
 from albert_cli.evaluation.tables import format_difference
 from albert_cli.formatting import join_words
 from albert_cli.results import CLASSICAL, CONTROLS, ScoreDifference, best_baseline
-
-JsonObject = dict[str, Any]
+from albert_cli.store import JsonObject
 
 _MODEL_TITLES: Final = {
     "pretrained": "mini ALBERT, pretrained",

@@ -168,7 +168,7 @@ def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Seque
 
 
 def draw_dots(rows: Sequence[DotRow]) -> str:
-    """Draw every score as a dot, a row a model, with a bar at the median; scores are shown times 100."""
+    """Draw every score as a dot, a row per model, with a bar at the median; scores are shown times 100."""
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(reversed(rows)):

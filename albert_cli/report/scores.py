@@ -105,7 +105,7 @@ def make_scores_section(evaluations: TaskGroup, colors: Colors) -> ScoresSection
 
 
 def draw_learning_curves(evaluations: TaskGroup, colors: Colors) -> list[Figure]:
-    """Draw dev scores during fine-tuning, a line a seed; empty if no run saved any."""
+    """Draw dev scores during fine-tuning, a line per seed; empty if no run saved any."""
     drawings = []
     for group in group_by_task([e for e in evaluations if e.curves]):
         series = [LineSeries(curve, colors[e.model]) for e in group for curve in e.curves]

@@ -21,12 +21,13 @@ from albert_cli.store.manifests import (
     verify,
 )
 from albert_cli.store.parsing import check_relative, require_keys, type_adapter
-from albert_cli.store.records import is_listed, read_bytes, read_json, read_record, read_toml
+from albert_cli.store.records import JsonObject, is_listed, read_bytes, read_json, read_record, read_toml
 from albert_cli.store.run_steps import saved_steps
 from albert_cli.store.temporaries import remove_leftovers
 
 __all__ = [
     "MANIFEST",
+    "JsonObject",
     "Manifest",
     "ManifestEntry",
     "check_relative",

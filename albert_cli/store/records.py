@@ -7,13 +7,14 @@ import os
 import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from albert_cli.errors import CheckpointError
 from albert_cli.store.manifests import MANIFEST, ManifestEntry, damaged_error, read_manifest, read_unverified
 from albert_cli.store.parsing import parse_record
 
 T = TypeVar("T")
+JsonObject: TypeAlias = dict[str, Any]  # of a file without a record of its own
 
 
 def read_bytes(path: Path) -> bytes:
@@ -51,12 +52,12 @@ def read_record(path: Path, kind: type[T]) -> T:
     return parse_record(path, read_bytes(path), kind)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """Read any JSON object; a damaged file is a `CheckpointError` that names it."""
     return read_record(path, dict)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, object]:
     """Read the recipe that is saved in an artifact; a damaged file is a `CheckpointError` that names it."""
     try:
         return tomllib.loads(read_bytes(path).decode())

@@ -1,1 +1,1 @@
-"""Labeled tasks: how each is read, encoded and scored; a row of `spec.TASKS`, or one's own table."""
+"""Labeled tasks: how each is read, encoded and scored; a row of `registry.TASKS`, or a custom table."""

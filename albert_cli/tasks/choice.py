@@ -86,7 +86,7 @@ class Choice(LogitsTask[ChoiceExample]):
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         """Encode a sequence per option, passage first; questions with fewer options are padded with empty sequences.
 
-        Question and option retain their last 128 tokens (at most half of a shorter limit), the passage its first ones.
+        Question and option retain their last 128 tokens (at most half of a shorter limit), passages their first.
         """
         size = len(examples)
         counts = np.array([len(example.options) for example in examples], dtype=np.int64)
@@ -150,7 +150,7 @@ class Choice(LogitsTask[ChoiceExample]):
         return {"accuracy": float(correct.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
-        """Return the loss of uniform guesses: a model with one logit an option cannot learn the options' positions."""
+        """Return the loss of uniform guesses: a model with one logit per option cannot learn the options' positions."""
         return float(np.mean(np.log([len(example.options) for example in train])))
 
     def example_fields(self, example: ChoiceExample) -> dict[str, object]:

@@ -22,7 +22,7 @@ CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
 _OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
-_LOOKED_AT = 10  # rows that decide whether a column holds lists
+_INSPECTED_ROWS = 10  # rows that decide whether a column holds lists
 
 
 class ChoiceColumns(NamedTuple):
@@ -41,7 +41,7 @@ def is_choice_table(table: TextTable, settings: TableSettings) -> bool:
     options = _option_columns(table, settings)
     if len(options) != 1:
         return len(options) > 1
-    return bool(settings.choices) or all(row[options[0]][:1] in ("[", "{") for row in table.cells[:_LOOKED_AT])
+    return bool(settings.choices) or all(row[options[0]][:1] in ("[", "{") for row in table.cells[:_INSPECTED_ROWS])
 
 
 def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColumns:

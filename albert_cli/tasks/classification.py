@@ -33,7 +33,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 
 class LabeledExample(Protocol):
-    """An example with a class index or a value; None if it is hidden."""
+    """An example whose label is a class index or a value, or None if it is hidden."""
 
     @property
     def id(self) -> str:

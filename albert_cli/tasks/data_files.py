@@ -149,7 +149,7 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text: null is empty, numbers, truth values and lists are JSON, half a character is U+FFFD."""
+    """Return a value as text: null is empty, numbers, truth values and lists are JSON, a lone surrogate is U+FFFD."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

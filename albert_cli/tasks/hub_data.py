@@ -60,6 +60,6 @@ def _class_names(numbers: Sequence[int | None], names: Sequence[str], labels: Se
 
 
 def _hub_error(origin: str, error: Exception) -> MissingDataError:
-    # The library raises whatever its hub_access and file layers raise; the first line holds the reason.
+    # The library passes on what its network and file layers raise; the first line holds the reason.
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return MissingDataError(f"{origin}: cannot be loaded: {reason}", "use --data DIR for a local copy")

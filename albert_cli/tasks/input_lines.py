@@ -32,7 +32,7 @@ class InputLine:
         """Parse the line as a JSON object; raises `InputError` for anything else."""
         if self.record is not None:
             return self.record
-        return parse_json_object(self.text, self.where, 'write an object a line: {"text": "…"}')
+        return parse_json_object(self.text, self.where, 'write an object per line: {"text": "…"}')
 
     def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[object, object, str]:
         """Return two fields and the id: by name from JSON lines, else the texts before and after the first tab.

@@ -153,7 +153,7 @@ def _require_four_options(options: list[str], where: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-# RACE as a whole is scored by level too. Models of the whole also answer each level alone.
+# RACE as a whole is scored by level too. A model of both levels also answers the questions of one.
 RACE: dict[str, Choice] = {
     name: Choice(
         name=name,

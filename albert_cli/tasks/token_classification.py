@@ -167,7 +167,9 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         for example, logits in zip(examples, outputs, strict=True):
             line: dict[str, object] = {"id": example.id, "text": example.text}
             if scored and example.tags is not None:
-                line["label"] = [_as_object(example.text, *e) for e in tags_to_entities(example.tags, example.words)]
+                line["label"] = [
+                    _describe_entity(example.text, *e) for e in tags_to_entities(example.tags, example.words)
+                ]
             line["prediction"] = self._entities(example, logits)
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
@@ -181,7 +183,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             inside = [i for i, (first, last) in enumerate(example.words) if start <= first and last <= end]
             # Words after the last one that begins a token have no logits.
             score = float(np.mean([probability[i] for i in inside if i < len(probability)]))
-            entities.append({**_as_object(example.text, start, end, kind), "score": round(score, 5)})
+            entities.append({**_describe_entity(example.text, start, end, kind), "score": round(score, 5)})
         return entities
 
     # ---------------------------------------------------------------- checkpoints
@@ -271,5 +273,5 @@ def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int
     return begun_word
 
 
-def _as_object(text: str, start: int, end: int, kind: str) -> dict[str, object]:
+def _describe_entity(text: str, start: int, end: int, kind: str) -> dict[str, object]:
     return {"start": start, "end": end, "label": kind, "text": text[start:end]}

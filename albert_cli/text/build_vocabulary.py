@@ -118,7 +118,7 @@ class BuiltVocabulary:
 
 
 def read_symbols(path: Path) -> tuple[str, ...]:
-    """Read a file with one symbol a line; blank lines are skipped."""
+    """Read a file with one symbol per line; blank lines are skipped."""
     part = SourcePart(TextSource(str(path), "text"))
     return tuple(line.strip() for _, line in text_lines(part, ReadSettings(), ReadCounter()) if line.strip())
 

@@ -1,4 +1,4 @@
-"""Measure what the cleaning takes from a language, and warn if that is too much."""
+"""Measure how much of a language the cleaning removes, and warn if it is too much."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def measure_accent_stripping(sentences: Sequence[str], cleaning: Cleaning) -> Ac
 def warn_about_normalization(
     accents: AccentReport | None, sentences: Sequence[str], cleaning: Cleaning, keep_zwnj: bool = False
 ) -> None:
-    """Warn once about what the normalization takes from raw sentences, with the options that keep it."""
+    """Warn once about what normalization removes from raw sentences, with the options that retain it."""
     warnings = []
     if accents and accents.changed >= _MIN_CHANGED_FRACTION:
         warnings.append(_describe_accents(accents))

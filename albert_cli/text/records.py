@@ -53,7 +53,7 @@ def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> I
     """
     for number, line in lines:
         if line and not line.isspace():
-            yield number, parse_json_object(line, partial(location, number), "write one JSON object a line")
+            yield number, parse_json_object(line, partial(location, number), "write one JSON object per line")
 
 
 def iter_csv_rows(

@@ -71,7 +71,7 @@ def read_signature(name: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def supports_ranges(name: str) -> bool:
-    """Return whether a part of the file can be read alone; some web servers send whole files only."""
+    """Return True if a part of the file can be read alone; some web servers send whole files only."""
     if not name.startswith(("http://", "https://")):
         return True
     with translate_remote_errors(name):

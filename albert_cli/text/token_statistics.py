@@ -112,13 +112,13 @@ def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
     ]
     return [
         coverage,
-        f"on {text_name} text {statistics.pieces_per_word:.3f} tokens a word,"
-        f" {statistics.characters_per_piece:.2f} characters a token,"
+        f"on {text_name} text {statistics.pieces_per_word:.3f} tokens per word,"
+        f" {statistics.characters_per_piece:.2f} characters per token,"
         f" {statistics.unknown_rate:.4%} unknown tokens",
         f"longest tokens: {replace_unprintable(' '.join(statistics.longest_pieces[:5]))}",
         f"most frequent tokens: {replace_unprintable(' '.join(statistics.most_frequent_pieces))}",
         "pruned to its best tokens (a vocabulary trained to that size does about as well):",
-        console.format_table(["tokens", "tokens a word", "bytes a token"], rows),
+        console.format_table(["tokens", "tokens per word", "bytes per token"], rows),
     ]
 
 

@@ -49,7 +49,7 @@ _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _HIDDEN: Final = "\uffff"  # a code point that is no character: no text contains a name that begins with it
-_BATCH: Final = 1024  # texts; an encoding takes some 100 bytes a token
+_BATCH: Final = 1024  # texts; an encoding takes some 100 bytes per token
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.

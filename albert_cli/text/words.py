@@ -93,7 +93,7 @@ def _starts_word(piece: str) -> bool:
 
 
 def _is_attached(character: str) -> bool:
-    """Return whether a character belongs to the one before it: combining marks, joiners and other format characters."""
+    """Return True for combining marks, joiners and format characters, which belong to the character before them."""
     return unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
 
 

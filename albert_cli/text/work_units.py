@@ -48,7 +48,7 @@ class WorkUnit:
 
     @property
     def weight(self) -> float:
-        """The number of times that a pass uses the text."""
+        """Number of times a pass uses the text."""
         return self.parts[0].source.weight
 
     @property

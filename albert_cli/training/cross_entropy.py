@@ -1,7 +1,7 @@
 """Cross-entropy over a vocabulary on a CPU, with its gradient computed in the same pass over the logits.
 
-torch's own reads and writes [M, V] numbers in fp32 about ten times per step, a fifth of a narrow model's time. Here a
-few rows at a time go through all operations while they are in the CPU's cache.
+torch's function reads and writes [M, V] numbers in fp32 about ten times per step, a fifth of a narrow model's time.
+Here a few rows at a time go through all operations while they are in the CPU's cache.
 """
 
 from __future__ import annotations

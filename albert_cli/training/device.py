@@ -110,11 +110,11 @@ def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device)
 def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp32", "bf16"]:
     """Return bf16 (for matmuls only) on a GPU that has it, and on a CPU where it pays for a model of this width."""
     if device.type == "cpu":
-        pays = config.hidden_size >= _MIN_BF16_WIDTH and measure_bf16_speedup() >= _MIN_BF16_SPEEDUP
+        is_faster = config.hidden_size >= _MIN_BF16_WIDTH and measure_bf16_speedup() >= _MIN_BF16_SPEEDUP
     else:
         # GPUs before Ampere emulate bf16, slower than fp32.
-        pays = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if pays else "fp32"
+        is_faster = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if is_faster else "fp32"
 
 
 def _choose_matmul(config: ModelConfig, tokens: int) -> MatmulBackend:

@@ -33,7 +33,7 @@ class DistillSettings:
     fingerprint: str | None = None
 
     def with_fingerprint(self) -> DistillSettings:
-        """Fill in the teacher's fingerprint; raises `ConfigError` if the recipe has that of another teacher."""
+        """Fill in the teacher's fingerprint; raises `ConfigError` if the recipe has another teacher's."""
         directory = hub.find_checkpoint(self.teacher)
         fingerprint = hub.verify_fingerprint(directory, "teacher", "distill.fingerprint", self.fingerprint)
         return replace(self, fingerprint=fingerprint)
@@ -41,7 +41,7 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model to learn from, and how its distribution counts."""
+    """A frozen model to learn from, and the settings of its loss."""
 
     model: MaskedLanguageModel
     settings: DistillSettings
@@ -55,7 +55,7 @@ class Teacher:
         checkpoint = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
         if hub.load_vocabulary(checkpoint).fingerprint != vocabulary.fingerprint:
             raise ConfigError(
-                f"{checkpoint.directory}: the teacher's vocabulary is not that of the data",
+                f"{checkpoint.directory}: the teacher's vocabulary differs from the data's",
                 f"build the data with the teacher's vocabulary: albert data … --vocab {checkpoint.directory}",
             )
         positions = checkpoint.config.max_position_embeddings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
 from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
-from albert_cli.training.loop import DIVERGED_FILE, Loop
+from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport, Loop
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import AUTO_KEYS, ScheduleSettings, TrainSettings
 from albert_cli.training.task_inputs import Inputs
@@ -76,8 +76,8 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             packed, labels = self.inputs.train.batch(index[start:stop])
             assert labels is not None, "training examples have labels"
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
-            weights = {"loss": stop - start}
-            parts.append(MicroBatch(number, (packed, labels), weights, len(packed.ids), flops))
+            counts = {"loss": stop - start}
+            parts.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
         return parts
 
     def loss_sums(self, data: TaskBatch) -> dict[str, Tensor]:
@@ -125,14 +125,6 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             task.write_predictions(staging, self.inputs.dev_examples, outputs)
 
 
-@dataclass(frozen=True)
-class DivergedRun:
-    """The contents of `diverged.json`: why a run has no score, and the fingerprints of its parents."""
-
-    message: str
-    parents: dict[str, str]
-
-
 def finetune(
     prepared: PreparedTask,
     inputs: Inputs,
@@ -165,7 +157,7 @@ def finetune(
             if not retry_diverged:
                 _raise_known_divergence(parents, out)
         recipe = _without_auto(recipe, resolve_train_settings(prepared, inputs))
-        with use_threads(recipe.train.threads), _divergence_recorded(parents, out):
+        with use_threads(recipe.train.threads), _record_divergence(parents, out):
             job = _start_job(prepared, inputs, recipe)
             optimizer = make_optimizer(job.model, recipe.optimizer)
             store.write_text(out / "recipe.toml", config.dump_toml(recipe))
@@ -286,26 +278,26 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
 def _raise_known_divergence(parents: Mapping[str, str], out: Path) -> None:
     """Raise the `DivergedError` that ended this run before, if it diverged."""
     if (out / DIVERGED_FILE).is_file():
-        diverged = store.read_record(out / DIVERGED_FILE, DivergedRun)
+        diverged = store.read_record(out / DIVERGED_FILE, DivergenceReport)
         run.check_parents(out, diverged.parents, parents)
         raise DivergedError(diverged.message)
 
 
 @contextmanager
-def _divergence_recorded(parents: Mapping[str, str], out: Path) -> Iterator[None]:
+def _record_divergence(parents: Mapping[str, str], out: Path) -> Iterator[None]:
     """Write `diverged.json` if the block raises `DivergedError`, unless the training loop wrote it already."""
     try:
         yield
     except DivergedError as error:
         if not (out / DIVERGED_FILE).is_file():  # an evaluation diverged, not a step
-            store.write_json(out / DIVERGED_FILE, {"message": error.message, "parents": dict(parents)})
+            store.write_json(out / DIVERGED_FILE, asdict(DivergenceReport(error.message, dict(parents))))
         raise
 
 
 def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
-    The training losses in `log` are not used: each is a mean since the last line or the last resume.
+    Only evaluations in `log` are used: a training loss is a mean since the last line or the last resume.
     """
     if constant := task.describe_collapse(outputs, inputs.dev):
         return constant

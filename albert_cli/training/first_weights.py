@@ -37,7 +37,7 @@ class ContinuedRun:
 
     @classmethod
     def load(cls, directory: Path) -> ContinuedRun:
-        """Load a run from the directory of one of its steps; raises `CheckpointError` if it is none of pretraining."""
+        """Load a run from a step's directory; raises `CheckpointError` if it is no pretraining step."""
         manifest = store.read_manifest(directory)
         files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
         if manifest is not None and all((directory / name).is_file() for name in files):

@@ -21,7 +21,7 @@ _HINTS: Final = {
         "{usual_norm:.3g}): if it does not come back, lower optimizer.lr or lengthen the warmup; "
     ),
     "plateau": (
-        "MLM loss has not left {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
+        "MLM loss has stayed at {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
         "knows how often tokens occur, but uses no context). Try informed initialization ([init]), more updates "
         "(shorter sequences, smaller batches), a lower optimizer.lr, "
         'model.initializer_range = "auto" or masked_bias = "unigram"; '
@@ -205,7 +205,7 @@ class RunLog:
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
     """Return the text next to the progress bar."""
     parts = [f"loss {means['loss']:.3f}"]
-    for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence order")):
+    for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence pairs")):
         if name in means:
             parts.append(f"{label} {means[name]:.1%}")
     parts.append(f"{speed['tokens_per_second']:,.0f} tokens/s")

@@ -111,10 +111,11 @@ class Loop(Generic[BatchT]):
         with contextlib.closing(RunLog(self.out, self.state.step, self.hints, trackers)) as log:
             yield log
 
-    def steps(self, log: RunLog | None, shown: int | None) -> Generator[StepResult]:
+    def steps(self, log: RunLog | None, bar_total: int | None) -> Generator[StepResult]:
         """Take one step after the other and write their means to the log when they are due.
 
-        The caller evaluates, saves and stops between the steps. `shown` is the length of the progress bar, or None.
+        The caller evaluates, saves and stops between the steps. `bar_total` is the number of steps of the progress bar,
+        None if it is endless.
         """
         train = self.job.settings.train
         numbers = range(self.state.step, self.schedule.total_steps)
@@ -126,7 +127,7 @@ class Loop(Generic[BatchT]):
             deterministic_kernels(train.deterministic),
             handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE_SIGNAL), self._on_signal),
             prefetch(lambda step: self.job.sample_step(step, self.group), numbers) as batches,
-            console.show_progress(self.label, shown, self.state.step) as bar,
+            console.show_progress(self.label, bar_total, self.state.step) as bar,
         ):
             for parts in batches:
                 result = self._step(parts)
@@ -181,7 +182,7 @@ class Loop(Generic[BatchT]):
         )
 
     def _is_save_time(self) -> bool:
-        """Tell by rank 0's clock whether `train.save_every` has passed since the last save."""
+        """Return True on rank 0 if `train.save_every` has passed since the last save."""
         _, seconds = self.job.settings.train.save_interval()
         return self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
 
@@ -198,7 +199,7 @@ class Loop(Generic[BatchT]):
             "nothing was updated"
         )
         if self.group.rank == 0:
-            report = DivergenceReport(message, self.state.step, causes, dict(self.parents))
+            report = DivergenceReport(message, dict(self.parents), self.state.step, causes)
             store.write_json(self.out / DIVERGED_FILE, asdict(report))
         raise DivergedError(message, _STABILITY_HINT)
 
@@ -237,12 +238,16 @@ class Loop(Generic[BatchT]):
 
 @dataclass(frozen=True)
 class DivergenceReport:
-    """`diverged.json`: the step whose losses or gradients are not finite, and which of them."""
+    """`diverged.json`: why a run diverged, and the fingerprints of its parents.
+
+    `step` and `not_finite`: the step whose losses or gradients are not finite, and their names; None and empty if an
+    evaluation diverged.
+    """
 
     message: str
-    step: int
-    not_finite: list[str]
     parents: dict[str, str]
+    step: int | None = None
+    not_finite: list[str] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- the arithmetic of a step

@@ -99,7 +99,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """The names of the accuracies, each with the loss that counts the same items."""
+        """The loss that counts the items of each accuracy, by the accuracy's name."""
         return {name.replace("loss", "accuracy"): name for name in self._evaluated_losses}
 
     def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[SampledBatch]]:

@@ -85,15 +85,15 @@ class Lamb(Optimizer):
                 torch._foreach_addcmul_(part, updates, trust_ratios(part, updates), value=-group["lr"])
 
     def _advance(
-        self, parameters: Sequence[Tensor], into: Sequence[Tensor], steps: int, lr: float, decay: float
+        self, parameters: Sequence[Tensor], target: Sequence[Tensor], steps: int, lr: float, decay: float
     ) -> None:
-        """Advance the moments, and subtract lr * (m / (sqrt(v) + eps) + decay * into) from `into`."""
+        """Advance the moments, and subtract lr * (m / (sqrt(v) + eps) + decay * target) from `target`."""
         settings = self.settings
         # The kernel always corrects the bias; after an infinite number of steps the correction is 1.
         steps_for_correction = steps if settings.bias_correction else math.inf
-        count = torch.full((), steps_for_correction, dtype=torch.float32, device=into[0].device)
+        count = torch.full((), steps_for_correction, dtype=torch.float32, device=target[0].device)
         torch._fused_adamw_(
-            list(into),
+            list(target),
             # The kernel reads memory in order and ignores strides.
             [torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters],
             [self.state[p]["first"] for p in parameters],

@@ -83,7 +83,7 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds: of one step of the full batch and of one evaluation, both measured; and left of the time budget."""
+    """Measured seconds of one step of the full batch and of one evaluation; seconds left of the time budget."""
 
     step: float
     evaluation: float
@@ -166,7 +166,7 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     """Describe the steps that fit into a time budget, compared with the recipe's."""
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (
-        f"{1000 * times.step:.1f} ms a step, {times.evaluation:.1f} s an evaluation: {steps:,} steps fit into "
+        f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: {steps:,} steps fit into "
         f"{console.format_duration(budget)}"
     )
     warmup = planned.schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""Gradient reduction over the ranks: once a step, one bucket at a time while the last backward pass still runs.
+"""Gradient reduction over the ranks: once per step, one bucket at a time while the last backward pass still runs.
 
 Micro-batches before the last send nothing. Their sum could travel during the next computation, but the gradient of the
 last micro-batch has the same size and would still follow: the wait would remain, with twice the bytes. The wait is

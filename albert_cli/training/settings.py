@@ -37,7 +37,7 @@ class OptimizerSettings:
 
     @property
     def peak(self) -> float:
-        """The rate that the warmup approaches (see `ScheduleSettings.rate`), after `with_lr`."""
+        """Peak learning rate, which the warmup approaches (see `ScheduleSettings.rate`); call `with_lr` first."""
         assert self.lr != "auto"
         return self.lr
 
@@ -141,7 +141,7 @@ class TrainSettings:
         self.save_interval()
 
     def save_interval(self) -> tuple[int, float]:
-        """Return (steps, seconds) between checkpoints, of which one is 0; raises `ConfigError`."""
+        """Return (steps, seconds) between checkpoints; one of them is 0; raises `ConfigError`."""
         if isinstance(self.save_every, int):
             return self.save_every, 0.0
         return 0, parse_duration(self.save_every, "train.save_every")

@@ -64,12 +64,12 @@ class Inputs:
 
     @property
     def dev(self) -> Features:
-        """The features of the dev split that selects the best checkpoint."""
+        """Features of the dev split, which selects the best checkpoint."""
         return self.features[self.settings.dev_splits[0]]
 
     @property
     def dev_examples(self) -> Sequence[Example]:
-        """The examples of the dev split that selects the best checkpoint."""
+        """Examples of the dev split, which selects the best checkpoint."""
         return self.examples[self.settings.dev_splits[0]]
 
 

@@ -1,4 +1,4 @@
-"""The inputs and settings that determine a task's score, in the form that its results record."""
+"""Provenance of a task's score: the inputs and settings that determine it, as its results record them."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class TaskModelSettings:
     new weights for the checkpoint's shape and vocabulary, "init" takes the weights at step 0 of the checkpoint's run.
 
     `head`: "new" trains a new head; "checkpoint" continues with the checkpoint's head, of this task or of one with the
-    same head (SQuAD 1.1's is that of 2.0 under `span.head = "linear"`). "auto" means "new", except that `eval` scores
+    same head (SQuAD 1.1 and 2.0 have one under `span.head = "linear"`). "auto" means "new", except that `eval` scores
     a checkpoint that has the task's head, and raises an error if its classes have no names. With
     `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
 

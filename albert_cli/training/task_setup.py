@@ -24,7 +24,7 @@ from albert_cli.training.task_recipe import PAPER_RECIPES, FinetuneRecipe, load_
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """The options of a command that trains or scores a task.
+    """Options of a command that trains or scores a task.
 
     runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of the same task
     instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from albert_cli import console, store
 from albert_cli.errors import AlbertError, ConfigError
@@ -24,7 +24,7 @@ IDS: Final = "trackers.json"  # each tracker's identifier of this run, so that a
 
 
 class Tracker(Protocol):
-    """A place that shows curves; `run_id` is its identifier of the run."""
+    """A service that shows curves; `run_id` is its identifier of the run."""
 
     name: str
     run_id: str
@@ -67,7 +67,7 @@ class WeightsAndBiases:
 
     name = "wandb"
 
-    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, object]) -> None:
         import wandb
 
         self.run_id = run_id or uuid.uuid4().hex
@@ -97,7 +97,7 @@ class MLflow:
 
     name = "mlflow"
 
-    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, object]) -> None:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
@@ -128,7 +128,7 @@ class Trackio:
 
     name = "trackio"
 
-    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, run_id: str | None, recipe: Mapping[str, object]) -> None:
         import trackio
 
         self.run_id = run_id or f"{out.name}-{uuid.uuid4().hex[:8]}"
@@ -147,7 +147,7 @@ class Trackio:
             self._finish()
 
 
-_CLASSES: Final[Mapping[str, Callable[[Path, str | None, Mapping[str, Any]], Tracker]]] = {
+_CLASSES: Final[Mapping[str, Callable[[Path, str | None, Mapping[str, object]], Tracker]]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
     "trackio": Trackio,
@@ -188,7 +188,7 @@ class Trackers:
                 console.warn(f"{tracker.name}: {_first_line(error)}; its last points may be missing")
 
 
-def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, Any]) -> Trackers:
+def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, object]) -> Trackers:
     """Open TensorBoard if it is installed, and the named trackers; a resumed run continues its curves.
 
     Raises `ConfigError` if a tracker is not installed or cannot start, for example without a login.
@@ -214,7 +214,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def _flatten(recipe: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return `{"train.seed": 1, …}` for nested sections."""
     flat: dict[str, object] = {}
     for key, value in recipe.items():

@@ -89,7 +89,7 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
             )
     if hub.load_vocabulary(parent).fingerprint != vocabulary.fingerprint:
         raise ConfigError(
-            f"{parent.directory}: was trained with another vocabulary than that of the data",
+            f"{parent.directory}: was trained with another vocabulary than the data",
             f"build the data with the checkpoint's vocabulary: albert data … --vocab {parent.directory}",
         )
     map_parent_blocks(model, parent.config, warm_start.stack)

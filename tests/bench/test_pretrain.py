@@ -52,32 +52,32 @@ def test_memory_grows_with_dropout_and_is_as_estimated(measured: dict[str, Any])
 
 def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
     few = ("--rounds", 1, "--device", "cpu", "-s", "model.vocab_size=40", "-s", 'data.sentence_loss="none"')
-    said = albert("bench", "pretrain", recipe, *few, "--against", "transformers", "--no-compiled").out
-    assert "random ids of 40 pieces" in said and "(no --data)" in said
-    assert "parts of a step" in said and "Its 30 steps take 0 s here." in said
-    assert "dropout 0.1" in said
+    printed = albert("bench", "pretrain", recipe, *few, "--against", "transformers", "--no-compiled").out
+    assert "random ids of 40 pieces" in printed and "(no --data)" in printed
+    assert "parts of a step" in printed and "Its 30 steps take 0 s here." in printed
+    assert "dropout 0.1" in printed
 
 
 def test_damaged_data_are_no_text(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     data = shutil.copytree(tiny_data, tmp_path / "data")
     path = next(data.rglob("train-*.sentences"))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1, *path.read_bytes()[1:]]))
-    said = albert("bench", "pretrain", recipe, "--data", data, "--rounds", 1, "--device", "cpu", expect=4)
-    assert f"{path}: damaged" in said.err
+    printed = albert("bench", "pretrain", recipe, "--data", data, "--rounds", 1, "--device", "cpu", expect=4)
+    assert f"{path}: damaged" in printed.err
 
 
 def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", "--json", "--quiet")
     ranks = start_ranks(tmp_path / "log", 2, *call)
-    assert [rank.wait() for rank in ranks] == [0, 0], "\n".join(r.said() for r in ranks)
-    result = json.loads(ranks[0].said().strip().splitlines()[-1])
+    assert [rank.wait() for rank in ranks] == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    result = json.loads(ranks[0].printed_text().strip().splitlines()[-1])
     assert result["processes"] == 2 and result["parts_ms"]["communication"] > 0
     assert result["recipe_step"]["micro_batches_per_process"] == 1
-    assert ranks[1].said().strip() == ""
+    assert ranks[1].printed_text().strip() == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "printed"),
     [
         (["finetune/mrpc"], 2, "fine-tuning recipe"),
         (["nonsense"], 2, "no recipe is called"),
@@ -85,5 +85,5 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
         (["mini/docs", "--against", "tensorflow"], 2, "transformers"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], code: int, said: str) -> None:
-    assert said in albert("bench", "pretrain", *arguments, expect=code).err
+def test_wrong_arguments(arguments: list[str], code: int, printed: str) -> None:
+    assert printed in albert("bench", "pretrain", *arguments, expect=code).err

@@ -62,7 +62,7 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["--work", "s64"], "s128, s512, glue"),
         (["albert-base:max_position_embeddings=64", "--work", "glue"], "--work glue: the model has 64 positions"),
@@ -71,5 +71,5 @@ def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
         (["--tokens", "-5"], "tokens"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], said: str) -> None:
-    assert said in albert("bench", "step", *arguments, expect=2).err
+def test_wrong_arguments(arguments: list[str], printed: str) -> None:
+    assert printed in albert("bench", "step", *arguments, expect=2).err

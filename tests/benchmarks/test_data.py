@@ -20,7 +20,7 @@ def test_measure_data_times_every_stage(documents_file: Path, tiny_vocabulary: P
     assert all(rate > 0 for rate in rates.values())
     assert abs(result.fraction_of_sentencepiece - rates["everything"] / rates["sentencepiece alone"]) < 0.05
     assert f"{result.fraction_of_sentencepiece:.0%} of the speed" in format_result(result)
-    assert "tokens/s a core" in format_result(result)
+    assert "tokens/s per core" in format_result(result)
     assert sorted(documents_file.parent.iterdir()) == before
 
 

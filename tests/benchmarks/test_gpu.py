@@ -185,7 +185,7 @@ def test_wrong_gradient_ends_the_command(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Which forms are compiled depends on it."""
+    """The device decides which forms are compiled."""
     monkeypatch.setattr(gpu, "PARTS", {"device": lambda options: gpu.Part(profile={"device": options.device})})
     monkeypatch.setattr(gpu, "choose_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(gpu, "_format_part", lambda name, part, render: [])

@@ -41,9 +41,9 @@ def test_command_measures_each_cell_once_and_draws(tmp_path: Path, monkeypatch: 
     assert result.cells.keys() == {f"{kind} {n} {b}" for kind in sharing.PASSES for n, b in sizes}
     albert_ms, bert_ms = result.cells["training 16 1"]
     assert compute_speedups(result, "training")[16][1] == bert_ms / albert_ms
-    assert "inference: tokens a sequence" in format_result(result)
+    assert "inference: tokens per sequence" in format_result(result)
     assert (tmp_path / "speed.svg").read_text().count("<svg") == 1
-    assert "| training: tokens a sequence |" in (tmp_path / "bench.md").read_text()
+    assert "| training: tokens per sequence |" in (tmp_path / "bench.md").read_text()
     more = json.loads(run_benchmark(sharing.app, *("64" if word == 32 else word for word in call)).out)
     assert more["cells"].items() > result.cells.items()
     rejected = run_benchmark(sharing.app, *call[:-1], "--precision", "bf16", expect=2)

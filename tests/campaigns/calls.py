@@ -57,7 +57,7 @@ Decide = Callable[[Call], int | None]  # None lets the call be; a number is the 
 
 
 def is_possible() -> bool:
-    """Whether this kernel hands calls over."""
+    """Return True if this kernel can hand system calls to another process."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return False
     sizes = (ctypes.c_uint16 * 3)()

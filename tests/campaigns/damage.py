@@ -93,14 +93,14 @@ def _json(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 def _json_line(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     lines = data.splitlines(keepends=True)
     number = rng.randrange(len(lines))
-    said, line = _json(lines[number], rng)
-    return f"line {number + 1}: {said}", b"".join([*lines[:number], line + b"\n", *lines[number + 1 :]])
+    description, line = _json(lines[number], rng)
+    return f"line {number + 1}: {description}", b"".join([*lines[:number], line + b"\n", *lines[number + 1 :]])
 
 
 def _safetensors(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     size = int.from_bytes(data[:8], "little")
-    said, header = _json(data[8 : 8 + size], rng)
-    return f"header: {said}", len(header).to_bytes(8, "little") + header + data[8 + size :]
+    description, header = _json(data[8 : 8 + size], rng)
+    return f"header: {description}", len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
 def _toml(data: bytes, rng: random.Random) -> tuple[str, bytes]:
@@ -136,9 +136,9 @@ def _insert(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 def _blocks(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     first, last = sorted(rng.randrange(len(data) + 1) for _ in range(2))
     block = data[first:last]
-    said, new = rng.choice((("zeroed", bytes(len(block))), ("doubled", block * 2), ("taken out", b""),
+    description, new = rng.choice((("zeroed", bytes(len(block))), ("doubled", block * 2), ("taken out", b""),
                             ("random", rng.randbytes(len(block)))))  # fmt: skip
-    return f"bytes {first} to {last} {said}", data[:first] + new + data[last:]
+    return f"bytes {first} to {last} {description}", data[:first] + new + data[last:]
 
 
 def _lines(data: bytes, rng: random.Random) -> tuple[str, bytes]:
@@ -183,9 +183,9 @@ def damage(path: Path, rng: random.Random) -> str:
     if structured is None and path.parent.name in ("middle", "high"):  # RACE's
         structured = _json
     how = structured if structured is not None and rng.random() < 0.6 else rng.choice(_BYTES)
-    said, changed = how(data, rng)
+    description, changed = how(data, rng)
     path.write_bytes(changed)
-    return said
+    return description
 
 
 # ---------------------------------------------------------------- a case
@@ -193,18 +193,18 @@ def damage(path: Path, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """What is damaged for which command, and what came of it."""
+    """A damaged file, the command that read it, and the result."""
 
     number: int
     command: Command
     file: str
-    said: str
+    description: str
     mode: str
     ended: Ended
     faults: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"case {self.number}: {self.command.name} with {self.file}: {self.said}; manifest {self.mode}"]
+        lines = [f"case {self.number}: {self.command.name} with {self.file}: {self.description}; manifest {self.mode}"]
         lines += [f"    albert {' '.join(self.command.words)}"]
         lines += [f"    exit {self.ended.code}, {self.ended.seconds:.2f} s: {fault}" for fault in self.faults]
         return "\n".join([*lines, *(f"    | {line[:300]}" for line in self.ended.err.splitlines()[-4:])])
@@ -238,7 +238,7 @@ class Campaign:
         if mode == "sealed anew" and path.suffix in SUFFIXES:
             mode = "kept"  # nothing but its manifest protects what a shard holds
         before = _content(path)
-        said = damage(path, rng)
+        description = damage(path, rng)
         changed = _content(path) != before
         if manifest is not None and mode == "removed":
             (manifest / store.MANIFEST).unlink()
@@ -260,7 +260,7 @@ class Campaign:
         shutil.rmtree(folder)
         for end in (".out", ".err"):
             (self.folder / f"log-{number}{end}").unlink()
-        return Case(number, command, name, said, mode, ended, tuple(faults))
+        return Case(number, command, name, description, mode, ended, tuple(faults))
 
     def _files_read(self, command: Command) -> list[Path]:
         """The files that a command opens, below its folder; found out once, and kept beside the world."""
@@ -316,8 +316,8 @@ def _content(path: Path) -> bytes | str | None:
 
 
 def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
-    """What everything but the output holds."""
-    hints = (".lock", ".verified.json")  # which belong to no artefact
+    """Return the contents of all files except the output."""
+    hints = (".lock", ".verified.json")  # which belong to no artifact
     paths = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
     return {str(p.relative_to(folder)): _content(p) for p in paths}
 
@@ -380,7 +380,7 @@ def _judge(command: Command, folder: Path, path: Path, ended: Ended, inputs: dic
 
 
 def _names(text: str, path: Path, folder: Path, command: Command) -> bool:
-    """Whether an error names the file, or else (of parts of a whole) the directory it lies in or the recipe given."""
+    """Return True if an error names the file, or (for a part of an artifact) its directory, or the recipe."""
     names = [path.name, path.stem, *path.relative_to(folder).parts[:-1]]
     names += [command.out] if command.goes_on else []  # which was made from the file as it was
     names += [word for word in command.words if path.suffix == ".toml" and word.endswith(".toml")]

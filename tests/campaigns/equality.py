@@ -100,12 +100,12 @@ def make(folder: Path) -> Path:
     world.make(folder)
     with chdir(folder):
         _files()
-        Path("said").mkdir()
+        Path("printed").mkdir()
         for name, line in COMMANDS.items():
             if name == "resumed":
                 world.undone(Path("long"), Path("resumed"), 8)
             sys.argv = ["albert", *shlex.split(line.format(out=name)), "--json"]  # what --nproc starts reads it
-            Path(f"said/{name}.json").write_text(albert(*sys.argv[1:]).out)
+            Path(f"printed/{name}.json").write_text(albert(*sys.argv[1:]).out)
     return folder
 
 

@@ -64,13 +64,13 @@ _VARIES = {
 }
 # The same in pages: times, speeds, the version, and ids in drawings.
 _IN_TEXT = re.compile(
-    rb"[\d.]+ (?:s|min|minutes|seconds)\b|\| tokens a second.*|`?albert`? [\d.]+\d|\b[mp][0-9a-f]{10}\b"
+    rb"[\d.]+ (?:s|min|minutes|seconds)\b|\| tokens per second.*|`?albert`? [\d.]+\d|\b[mp][0-9a-f]{10}\b"
 )
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What the n-th call of a kind ends with, counted from 1 over the calls below the command's folder."""
+    """The error of the n-th call of a kind, counted from 1 over the calls below the command's folder."""
 
     name: str
     number: int
@@ -93,7 +93,7 @@ class Watched:
     renamed: list[tuple[Path, Path, bytes | None]] = field(default_factory=list)  # from, to, the file that stood there
 
     def __call__(self, call: Call) -> int | None:
-        """Whether the call is let be; see `calls.watch`."""
+        """Decide the call's result; see `calls.watch`."""
         if call.path.name == ".lock" or (self.hit and self.fault and self.fault.error in (KILL, POWER)):
             return None
         self.counts[call.name] += 1
@@ -219,7 +219,7 @@ def _judge(command: Command, folder: Path, fault: Fault, hit: Path, ended: Ended
 
 
 def unsound(out: Path) -> Iterator[str]:
-    """What a reader would see of directories that do not hold what their manifests say."""
+    """Yield the error of each visible directory that differs from its manifest."""
     for manifest in sorted(out.rglob(store.MANIFEST)) if out.is_dir() else ():
         if any(part.startswith(".") for part in manifest.relative_to(out).parts):
             continue  # hidden: no reader looks there
@@ -231,12 +231,12 @@ def unsound(out: Path) -> Iterator[str]:
 
 
 def _is_being_published(directory: Path) -> bool:
-    """Whether the files move into a directory that stands already: its manifest comes last, and no reader takes it."""
+    """Return True if the files move into an existing directory: its manifest comes last, and readers ignore it."""
     return (directory / "request.json").exists() or (directory / "plan.json").exists()
 
 
 def content(out: Path, names: Mapping[bytes, bytes] = MappingProxyType({})) -> dict[str, object]:
-    """What a command's output holds, but for the times: by file the hash of its bytes, or its values without them.
+    """Return a command's output without times: by file the hash of its bytes, or its values.
 
     `names` stand for fingerprints of what has times in it.
     """

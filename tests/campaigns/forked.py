@@ -22,7 +22,7 @@ MEMORY = 3 << 30  # bytes of address space beyond what this process has
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (negative: the signal), what it said, and what it took."""
+    """The end of a command: its exit code (negative: the signal), its output, its time and memory."""
 
     code: int
     out: str

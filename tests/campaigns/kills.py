@@ -39,7 +39,7 @@ LONGER = ("-s", "schedule.total_steps=12", "-s", "model.hidden_dropout_prob=0.1"
 
 
 def commands() -> dict[str, Command]:
-    """What is killed, by its name."""
+    """Return the commands to kill, by name."""
     by_name: dict[str, Command] = {}
     for command in (*world.commands(), world.reproduction()):
         by_name.setdefault(command.name, command)
@@ -54,7 +54,7 @@ def commands() -> dict[str, Command]:
 
 @dataclass
 class Tally:
-    """What the kills of a command came to."""
+    """The results of the kills of a command."""
 
     kills: int = 0
     in_a_save: int = 0
@@ -97,7 +97,7 @@ class Attack:
 
     @property
     def ranks(self) -> int:
-        """How many processes the command is started as."""
+        """Return the number of processes of the command."""
         return RANKS.get(self.command.name, 1)
 
     def _laid_out(self) -> Path:
@@ -176,7 +176,7 @@ class Attack:
 
 
 def _has_processes(session: int) -> bool:
-    """Whether a process is left in the session that a child had begun."""
+    """Return True if a process of the session that a child started is still running."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, _, session_id = entry.read_text().rpartition(")")[2].split()[:4]

@@ -43,9 +43,9 @@ def main() -> None:
                 f"{score:.2f}",
             ]
         )
-    headers = ("language", "tokens a word", "unknown", "cut words", "sentences", "other ids", "not restored")
+    headers = ("language", "tokens per word", "unknown", "cut words", "sentences", "other ids", "not restored")
     print(format_table([*headers, "filled", "table"], rows))
-    print("Languages without spaces: tokens a character.")
+    print("Languages without spaces: tokens per character.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A small artefact of every kind that a verb reads, made by the program itself in a few seconds."""
+"""A small artifact of every kind that a verb reads, made by the program itself in a few seconds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CPU = ("--device", "cpu")
 
 @dataclass(frozen=True)
 class Command:
-    """A command over the artefacts: `reads` are what it takes, `out` is what it makes or goes on with."""
+    """A command over the artifacts: `reads` are what it takes, `out` is what it makes or goes on with."""
 
     name: str
     words: tuple[str, ...]
@@ -77,7 +77,7 @@ class Command:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it resumes, or finds finished, what stands in `out` already."""
+        """True if `out` already exists and the command resumes it or finds it finished."""
         return self.out in self.reads
 
 
@@ -112,7 +112,7 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
 
 
 def _more() -> None:
-    """What few verbs read."""
+    """Make the artifacts that few verbs read."""
     Path("scored.toml").write_text('extends = "recipe.toml"\nevaluation = ["further"]\n')
     albert("data", "text/b.jsonl", "--vocab", "vocabulary", "--out", "further", "--holdout", 0.2, "--workers", 1)
     for command in _of_many_runs():
@@ -287,7 +287,7 @@ def _of_text() -> Iterator[Command]:
 
 
 def _of_many_runs() -> Iterator[Command]:
-    """What finds its runs finished; the same commands make them."""
+    """Yield the commands that find their runs finished; the same commands make them."""
     call = "search table.toml lr=1e-3,1e-2 --checkpoint run --data table --runs 1 --device cpu --out searched"
     yield _command("search, found", call, "table.toml run table searched", "searched")
     words = reproduction().words[:-1]

@@ -1,4 +1,4 @@
-"""What a name may mean to `albert params`, and what is said when it means nothing."""
+"""The names that `albert params` accepts, and its errors for other names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_shape_overrides_are_applied_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "printed"),
     [
         ("albert-base:E=wide", "model.embedding_size is 'wide'"),
         ("albert-base:Z=1", "unknown key 'model.Z'"),
@@ -68,10 +68,10 @@ def test_shape_overrides_are_applied_last() -> None:
         ("", "neither a preset"),
     ],
 )
-def test_shape_impossible_change_raises(name: str, said: str) -> None:
+def test_shape_impossible_change_raises(name: str, printed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         find_shape(name)
-    assert said in raised.value.message and raised.value.hint
+    assert printed in raised.value.message and raised.value.hint
 
 
 @pytest.mark.parametrize("override", ["train.seed=1", "model=3", "optimizer=adam"])
@@ -140,20 +140,20 @@ def test_shape_unknown_name_raises_with_suggestion() -> None:
 
 
 def test_shape_unusable_input_raises(tmp_path: Path) -> None:
-    def said(name: object, kind: type[AlbertError]) -> str:
+    def printed(name: object, kind: type[AlbertError]) -> str:
         with pytest.raises(kind) as raised:
             find_shape(str(name))
         return f"{raised.value.message} ({raised.value.hint})"
 
-    assert "config.json: no such file" in said(tmp_path, CheckpointError)
+    assert "config.json: no such file" in printed(tmp_path, CheckpointError)
     (tmp_path / "config.json").write_text("{")
-    assert "not valid JSON" in said(tmp_path, CheckpointError)
+    assert "not valid JSON" in printed(tmp_path, CheckpointError)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    assert "gpt2" in said(tmp_path, CheckpointError)
+    assert "gpt2" in printed(tmp_path, CheckpointError)
     recipe = tmp_path / "r.toml"
     recipe.write_text("[model]\nhiden_size = 12\n")
-    assert "hidden_size" in said(recipe, ConfigError)
+    assert "hidden_size" in printed(recipe, ConfigError)
     recipe.write_text("[train]\nseed = 1\n")
-    assert "no [model] section" in said(recipe, ConfigError)
+    assert "no [model] section" in printed(recipe, ConfigError)
     for name in ("finetune/cola", "mini/table"):
-        assert "a fine-tuning recipe has no shape" in said(name, ConfigError)
+        assert "a fine-tuning recipe has no shape" in printed(name, ConfigError)

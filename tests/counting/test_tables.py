@@ -1,4 +1,4 @@
-"""What `albert params` says of models side by side: complete, exact, readable, and without torch."""
+"""`albert params` compares models completely, exactly, readably, and without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -35,15 +35,16 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_params_without_names_lists_seven_and_the_paper() -> None:
-    data, text = describe_models()
-    assert [m["name"] for m in data["models"]] == list(MAIN)
-    for model in data["models"]:
-        without, with_pooler, total, millions = MAIN[model["name"]]
-        assert (model["without_pooler"], model["with_pooler"]) == (without, with_pooler)
-        assert model["total"] == total == sum(model["parts"].values())
-        assert model["paper"]["figure"] == millions
-        assert f"{model['paper_count']:,}" in text and f"{millions}M" in text
-    json.dumps(data)
+    models, text = describe_models()
+    assert [model.shape.name for model in models] == list(MAIN)
+    for model in models:
+        without, with_pooler, total, millions = MAIN[model.shape.name]
+        counts = model.counts
+        assert (counts.without_pooler, counts.with_pooler) == (without, with_pooler)
+        assert counts.total == total == sum(asdict(model.parts).values())
+        assert counts.paper is not None and counts.paper.figure == millions
+        assert f"{counts.paper_count:,}" in text and f"{millions}M" in text
+        json.dumps(model.to_json())
 
 
 def test_params_few_models_are_shown_by_part() -> None:
@@ -65,18 +66,17 @@ def test_params_few_models_are_shown_by_part() -> None:
 
 
 def test_params_of_xxlarge_count_factorized_embeddings() -> None:
-    data, text = describe_models(["albert-xxlarge", "bert-large"])
-    xxlarge, bert_large = data["models"]
-    assert xxlarge["word_embeddings"]["factorized"] == 4_364_288 and "4,364,288" in text
-    assert bert_large["word_embeddings"]["factorized"] is None
+    (xxlarge, bert_large), text = describe_models(["albert-xxlarge", "bert-large"])
+    assert xxlarge.factorized_embeddings == 4_364_288 and "4,364,288" in text
+    assert bert_large.factorized_embeddings is None
 
 
 def test_inference_memory_grows_with_length_and_batch() -> None:
-    data, text = describe_models(["bert-large"])
-    sizes = data["models"][0]["inference_bytes"]
-    weights = 4 * data["models"][0]["total"]
-    assert weights < sizes["128"]["1"] < sizes["128"]["8"] < sizes["512"]["8"] < sizes["512"]["32"]
-    assert sizes["512"]["1"] - weights == pytest.approx(4 * (sizes["128"]["1"] - weights), rel=0.01)
+    (model,), text = describe_models(["bert-large"])
+    sizes = model.inference_bytes
+    weights = 4 * model.counts.total
+    assert weights < sizes[128][1] < sizes[128][8] < sizes[512][8] < sizes[512][32]
+    assert sizes[512][1] - weights == pytest.approx(4 * (sizes[128][1] - weights), rel=0.01)
     assert "inference, fp32, batch of" in text
 
 
@@ -105,47 +105,45 @@ def test_params_any_width_fits_the_terminal(columns: int, monkeypatch: pytest.Mo
 
 
 def test_params_flops_and_memory_equal_costs() -> None:
-    data, _ = describe_models(["albert-large"], 16 * 10**9)
-    model, config = data["models"][0], PRESETS["albert-large"]
-    assert model["sequence_length"] == 512
-    assert model["flops_per_token"]["training"] == round(costs.training_flops(config, 512))
-    assert model["state_bytes"]["total"] == costs.state_bytes(config, costs.GPU).total
-    assert list(model["activation_bytes_per_sequence"]) == ["64", "128", "256", "320", "384", "512"]
-    for length, saved in model["activation_bytes_per_sequence"].items():
-        assert saved["kept"] == activations.activation_bytes(config, int(length), costs.GPU)
-        batch = model["largest_batch"][length]
-        assert batch["kept"] == activations.largest_batch(config, int(length), 16 * 10**9, costs.GPU)
-        assert batch["checkpointed"] == activations.largest_batch(
-            config, int(length), 16 * 10**9, costs.GPU, checkpointed=True
-        )
+    (model,), _ = describe_models(["albert-large"], 16 * 10**9)
+    config = PRESETS["albert-large"]
+    assert model.sequence_length == 512
+    assert model.flops_per_token.training == round(costs.training_flops(config, 512))
+    assert model.state.total == costs.state_bytes(config, costs.GPU).total
+    assert list(model.activation_bytes) == [64, 128, 256, 320, 384, 512]
+    assert model.largest_batches is not None
+    for length, choice in model.activation_bytes.items():
+        assert choice.saved == activations.activation_bytes(config, length, costs.GPU)
+        batch = model.largest_batches[length]
+        assert batch.saved == activations.largest_batch(config, length, 16 * 10**9, costs.GPU)
+        assert batch.checkpointed == activations.largest_batch(config, length, 16 * 10**9, costs.GPU, checkpointed=True)
 
 
 def test_params_few_positions_limit_the_length() -> None:
-    data, text = describe_models(["mini/wiki", "albert-base"])
-    few, many = data["models"]
-    assert few["sequence_length"] == few["config"]["max_position_embeddings"] < many["sequence_length"] == 512
+    (few, many), text = describe_models(["mini/wiki", "albert-base"])
+    assert few.sequence_length == few.config.max_position_embeddings < many.sequence_length == 512
     assert rows(text)["512 tokens"][0] == "–"
-    data, _ = describe_models(["albert-base:max_position_embeddings=600"])
-    assert data["models"][0]["sequence_length"] == 600
-    assert list(data["models"][0]["activation_bytes_per_sequence"])[-2:] == ["512", "600"]
+    (model,), _ = describe_models(["albert-base:max_position_embeddings=600"])
+    assert model.sequence_length == 600
+    assert list(model.activation_bytes)[-2:] == [512, 600]
 
 
 def test_paper_recipes_have_the_shapes_of_presets() -> None:
     for name in PAPER_MODELS:
-        data, _ = describe_models([f"pretrain/{name}", name])
-        recipe, preset = (model["config"] for model in data["models"])
-        dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        assert {k: v for k, v in recipe.items() if k not in dropouts} == {
-            k: v for k, v in preset.items() if k not in dropouts
-        }
+        (recipe, preset), _ = describe_models([f"pretrain/{name}", name])
+        recipe_shape, preset_shape = (
+            replace(model.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+            for model in (recipe, preset)
+        )
+        assert recipe_shape == preset_shape
 
 
 def test_params_assumed_vocabulary_is_reported(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[model]\nvocab_size = 8000\n")
-    data, text = describe_models(["mini/wiki", str(recipe), "albert-base"])
-    assert [m["vocab_size"] for m in data["models"]] == [30_000, 8_000, 30_000]
-    assert [m["vocab_size_assumed"] for m in data["models"]] == [True, False, False]
+    models, text = describe_models(["mini/wiki", str(recipe), "albert-base"])
+    assert [model.config.vocab_size for model in models] == [30_000, 8_000, 30_000]
+    assert [model.shape.vocab_size_assumed for model in models] == [True, False, False]
     assert [line for line in text.splitlines() if "30,000 tokens" in line] == [
         "mini/wiki: has no vocabulary size; counted with 30,000 tokens."
     ]
@@ -165,15 +163,15 @@ def test_params_options_apply_to_all_models() -> None:
 
 
 def test_params_markdown_any_width_is_one_table() -> None:
-    said = albert("params", *PAPER_MODELS, "--details", "--markdown").out.splitlines()
-    assert said[0] == f"|  | {' | '.join(PAPER_MODELS)} |"
-    assert {line.count("|") for line in said if line.startswith("|")} == {9}
-    said = albert("params", "--memory", "80GB", "--markdown").out.splitlines()
-    assert sum(line.startswith("| ---") for line in said) == 2
+    output_text = albert("params", *PAPER_MODELS, "--details", "--markdown").out.splitlines()
+    assert output_text[0] == f"|  | {' | '.join(PAPER_MODELS)} |"
+    assert {line.count("|") for line in output_text if line.startswith("|")} == {9}
+    output_text = albert("params", "--memory", "80GB", "--markdown").out.splitlines()
+    assert sum(line.startswith("| ---") for line in output_text) == 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output_text"),
     [
         (["albert-base", "--memory", "12XB"], "'12XB' is not a size"),
         (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
@@ -182,9 +180,9 @@ def test_params_markdown_any_width_is_one_table() -> None:
         (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
     ],
 )
-def test_params_wrong_usage_gives_one_line_and_a_hint(arguments: list[object], said: str) -> None:
+def test_params_wrong_usage_gives_one_line_and_a_hint(arguments: list[object], output_text: str) -> None:
     ended = albert("params", *arguments, expect=2)
-    assert said in ended.err and ended.err.count("\n") == 2 and "hint: " in ended.err and not ended.out
+    assert output_text in ended.err and ended.err.count("\n") == 2 and "hint: " in ended.err and not ended.out
 
 
 def test_params_import_nothing_heavy() -> None:

@@ -177,7 +177,7 @@ def test_select_spans_covers_15_percent_of_positions() -> None:
 
 
 def test_select_spans_first_length_follows_the_paper() -> None:
-    # One word a piece and a budget of three: the first candidate is never shortened but at a segment's end.
+    # One word per piece and a budget of three: the first candidate is never shortened but at a segment's end.
     vocabulary = FakeVocabulary(is_word_start=np.ones(30_000, bool))
     settings = PairSettings(max_predictions=3)
     packed = sample_sequences(settings, 6000)

@@ -73,4 +73,4 @@ def test_verify_data_hashes_again_only_after_a_change(
         assert hashed
         hashed.clear()
         verify_data(out)
-        assert not hashed, "and hashed once a process"
+        assert not hashed, "and hashed once per process"

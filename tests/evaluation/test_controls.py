@@ -80,7 +80,7 @@ def test_controls_equal_separate_evaluations(run: Path, glue: Path, tmp_path: Pa
 
 def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
     call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--recipes", "mini"]
-    said = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
+    printed = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
     assert {name: task["protocol"]["epochs"] for name, task in result["tasks"].items()} == {
@@ -88,9 +88,9 @@ def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) 
         "sst2": 2.67,
         "mnli": 1.33,
     }
-    words = " ".join(said.out.split())
+    words = " ".join(printed.out.split())
     assert "scored after the last step" in words and "length up to 48 tokens" in words
-    assert said.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
+    assert printed.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
 
 
 def test_control_notes_say_whether_all_seeds_are_above() -> None:

@@ -100,8 +100,8 @@ def test_eval_diverged_seed_does_not_count_or_repeat(
     out = tmp_path / "out"
     diverging([1])
     first = evaluate("cola", str(encoder), str(glue), out, 3, QUICK, "cpu")
-    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in (said := capfd.readouterr().err)
-    assert f"remove {out / 'run-1'} to repeat it" in said
+    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in (printed := capfd.readouterr().err)
+    assert f"remove {out / 'run-1'} to repeat it" in printed
     diverging([])  # nothing would go wrong now, and two processes know nothing of it at all
     result = evaluate("cola", str(encoder), str(glue), out, 4, QUICK, "cpu", nproc=2)
     assert "run-1: cola seed 1 diverged" in capfd.readouterr().err and not (out / "run-1" / "results.json").exists()
@@ -151,20 +151,20 @@ def test_suite_all_seeds_diverged_raises_at_the_end(
     monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert(*call, "--out", tmp_path / "out", expect=5)
-    assert "error: CoLA: its only seed diverged; seed 0: step 0" in said.err and said.out == ""
+    printed = albert(*call, "--out", tmp_path / "out", expect=5)
+    assert "error: CoLA: its only seed diverged; seed 0: step 0" in printed.err and printed.out == ""
     assert {p.parent.name for p in (tmp_path / "out").glob("*/results.json")} == {"sst2", "mnli"}
 
 
 def test_search_continues_after_a_diverged_combination(encoder: Path, glue: Path, tmp_path: Path) -> None:
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 2]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert("search", "cola", "lr=1e38,1e-3", *call, "--out", tmp_path / "out", "--nproc", 2)
+    printed = albert("search", "cola", "lr=1e38,1e-3", *call, "--out", tmp_path / "out", "--nproc", 2)
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     high, usual = result["points"]
     assert "median" not in high and (list(high["diverged"]), usual["diverged"]) == (["0", "1"], {})
     assert result["best"]["values"] == {"lr": "1e-3"}
-    rows = [line.split() for line in said.out.splitlines() if line.startswith("1e")]
+    rows = [line.split() for line in printed.out.splitlines() if line.startswith("1e")]
     assert [row[0] for row in rows] == ["1e-3", "1e38"] and rows[1][1:] == ["2", "of", "2"]
-    said = albert("search", "cola", "lr=1e38,1e37", *call, "--out", tmp_path / "none", expect=5)
-    assert "CoLA: all 2 seeds diverged" in said.err
+    printed = albert("search", "cola", "lr=1e38,1e37", *call, "--out", tmp_path / "none", expect=5)
+    assert "CoLA: all 2 seeds diverged" in printed.err

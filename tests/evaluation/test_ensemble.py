@@ -41,7 +41,7 @@ def probabilities(directory: Path) -> np.ndarray[Any, Any]:
 def test_ensemble_of_runs_averages_probabilities(encoder: Path, glue: Path, tmp_path: Path) -> None:
     alone = evaluate("cola", str(encoder), str(glue), tmp_path / "runs", 3, QUICK, "cpu")
     out = tmp_path / "out"
-    said = albert("ensemble", "cola", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
+    printed = albert("ensemble", "cola", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
     result = json.loads((out / "results.json").read_text())
     assert [m["score"] for m in result["members"]] == list(alone["scores_by_seed"].values())
     chosen = [probabilities(Path(name)) for name in result["chosen"]]
@@ -50,7 +50,7 @@ def test_ensemble_of_runs_averages_probabilities(encoder: Path, glue: Path, tmp_
     labels = [i + 1 for i in range(12)]
     assert result["scores_of_all"]["accuracy"] == pytest.approx(np.mean(everything.argmax(1) == np.array(labels) % 2))
     assert result["gain"]["chosen_over_best"] >= 0
-    assert "all 3" in said.out and "so their score is optimistic" in " ".join(said.out.split())
+    assert "all 3" in printed.out and "so their score is optimistic" in " ".join(printed.out.split())
 
 
 def test_ensemble_unfit_members_are_rejected(tuned: Any, glue: Path, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, t
     albert("ensemble", "cola", tmp_path / "suite", *call, tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [Path(m["directory"]).name for m in result["members"]] == ["run-0", "run-9", "run-10"]
-    said = albert("ensemble", "cola", tmp_path / "alone", tuned("cola"), *call, tmp_path / "none", expect=4)
-    assert f"{tmp_path / 'alone'}: contains no checkpoint" in said.err
+    printed = albert("ensemble", "cola", tmp_path / "alone", tuned("cola"), *call, tmp_path / "none", expect=4)
+    assert f"{tmp_path / 'alone'}: contains no checkpoint" in printed.err
 
 
 def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
@@ -93,9 +93,9 @@ def test_predict_dev_uses_the_first_member_s_label_order(encoder: Path, tmp_path
     first, second = (prepare_evaluation("table", replace(request, checkpoint=str(tmp_path / name))) for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
     logits: Any = predict_dev(second, first, first.load_inputs())
-    said = softmax(logits)
-    assert said == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
-    assert not np.allclose(said, said[:, ::-1])
+    printed = softmax(logits)
+    assert printed == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
+    assert not np.allclose(printed, printed[:, ::-1])
     other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))
     finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) are not those of .*a \(no, yes\)"):

@@ -105,8 +105,8 @@ def test_resume_skips_a_state_without_best_weights(
         content[-1] ^= 1
         best.write_bytes(content)
     finetune(rising, out, 0)
-    said = capfd.readouterr().err
-    assert "renamed to damaged-step-00000012" in said and "resuming from step 9" in said
+    printed = capfd.readouterr().err
+    assert "renamed to damaged-step-00000012" in printed and "resuming from step 9" in printed
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 

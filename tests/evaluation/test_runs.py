@@ -1,4 +1,4 @@
-"""Which checkpoints are scored and which are trained from, on GLUE's files in miniature."""
+"""Checkpoints are scored or fine-tuned, on GLUE's files in miniature."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
-    first = said.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, finished runs included")
-    assert first < said.err.index("CoLA seed 0 step")
-    assert "The best combination was selected on dev" in said.out
+    printed = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
+    first = printed.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, finished runs included")
+    assert first < printed.err.index("CoLA seed 0 step")
+    assert "The best combination was selected on dev" in printed.out
     result = json.loads((out / "results.json").read_text())
     assert [p["values"] for p in result["points"]][1] == {"lr": "1e-3", "batch": "4"}
     assert result["best"]["median"] == max(p["median"] for p in result["points"])
@@ -58,17 +58,17 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
             in (out / point["directory"] / "run-0" / "recipe.toml").read_text()
         )
     again = albert("search", "cola", "lr=1e-3,5e-3", *call, "batch=2,4")
-    assert again.out == said.out and "CoLA seed 0 step" not in again.err
+    assert again.out == printed.out and "CoLA seed 0 step" not in again.err
 
 
 def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert("search", "rte", "intermediate=mnli,pretrained", "batch=4,8", *call)
-    first = said.err.index("4 combinations, 2 seeds each: 8 runs, ")
-    assert said.err.count("RTE starts from MNLI") == 1, "once for all combinations"
-    assert first < said.err.index("MNLI seed 0 step")
+    printed = albert("search", "rte", "intermediate=mnli,pretrained", "batch=4,8", *call)
+    first = printed.err.index("4 combinations, 2 seeds each: 8 runs, ")
+    assert printed.err.count("RTE starts from MNLI") == 1, "once for all combinations"
+    assert first < printed.err.index("MNLI seed 0 step")
     points = json.loads((out / "results.json").read_text())["points"]
     intermediates = [
         json.loads((out / p["directory"] / "results.json").read_text()).get("intermediate") for p in points

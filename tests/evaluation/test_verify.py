@@ -73,7 +73,7 @@ def test_verify_score_within_tolerance_is_reached(tmp_path: Path, checkpoint: Pa
         and not verify.is_verify_recipe("sst2")
     )
     result = verified(file, data, tmp_path / "out")
-    assert result.to_json()["tasks"]["sst2"] == {
+    assert result.tasks["sst2"].to_json() == {
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip

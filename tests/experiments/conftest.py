@@ -1,4 +1,4 @@
-"""A folder of GLUE in its published layout, with a dozen rows a task."""
+"""A folder of GLUE in its published layout, with a dozen rows per task."""
 
 from __future__ import annotations
 

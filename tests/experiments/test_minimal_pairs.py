@@ -79,7 +79,7 @@ def test_score_minimal_pairs_counts_preferred_sentences(
     assert scores.phenomena["tie"].accuracy == 0, "an equal likelihood is no preference"
     assert scores.total.accuracy == scores.estimate[0] == 0.6
     assert jackknife_error(scores.estimate) > 0
-    assert "order" in format_minimal_pairs(scores.to_json())
+    assert "order" in format_minimal_pairs(scores)
 
 
 def test_read_minimal_pairs_accepts_the_layout_of_blimp(tmp_path: Path) -> None:

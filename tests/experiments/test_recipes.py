@@ -227,7 +227,7 @@ def test_claim_about_a_skipped_task_is_undecidable() -> None:
     assert "--tasks" in judge_decidability(plan, claim).reason
 
 
-# Between these lie the values of models that have learnt nothing, each variant with its own: they know at most how
+# Between these lie the values of models that have learned nothing, each variant with its own: they know at most how
 # frequent pieces and classes are.
 NOTHING = {
     "mlm_accuracy": (0.0, 0.15), "own_mlm_accuracy": (0.0, 0.15), "mlm_loss": (5.0, 8.0), "sop_accuracy": (0.49, 0.51),

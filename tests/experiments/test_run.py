@@ -142,8 +142,8 @@ def test_two_array_jobs_share_the_stages(
     call += ["--data", tiny_data, "--tasks", tiny_glue, "--json", "--quiet"]
     other = start(tmp_path / "log", *call, "--task", "1/2")
     result = json.loads(albert(*call, "--task", "0/2").out)
-    assert other.wait() == 0, other.said()
-    other_result = json.loads(other.said().strip().splitlines()[-1])
+    assert other.wait() == 0, other.printed_text()
+    other_result = json.loads(other.printed_text().strip().splitlines()[-1])
     assert result["stages_finished_now"] + other_result["stages_finished_now"] == result["stages"]
     assert verdicts(result) == verdicts(other_result) == verdicts(ran[1])
     assert scores(result) == scores(ran[1])

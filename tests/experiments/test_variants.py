@@ -276,11 +276,11 @@ def check_speedup(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data
 
 
 def check_time(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
-    """The matched steps take as long as the other run's by measured seconds a step; FLOPs are reported too."""
+    """The matched steps take as long as the other run's by measured seconds per step; FLOPs are reported too."""
     equal = plan.matched_times["bert-large"]
     measured = {s.title: store.read_json(plan.result_path(s)) for s in plan.stages.values() if s.kind == "speed"}
     seconds = {title: record["result"]["recipe_step"]["seconds"] for title, record in measured.items()}
-    bert_seconds, albert_seconds = (seconds[f"{title}: seconds a step"] for title in ("BERT-large", "ALBERT-xxlarge"))
+    bert_seconds, albert_seconds = (seconds[f"{title}: seconds per step"] for title in ("BERT-large", "ALBERT-xxlarge"))
     assert equal.seconds == (bert_seconds, albert_seconds)
     steps = facts_by_variant["xxlarge"]["steps"]
     assert facts_by_variant["bert-large"]["steps"] == max(2, round(steps * albert_seconds / bert_seconds))
@@ -338,7 +338,7 @@ def test_extra_text_is_only_trained_on(
 
 
 def test_hub_layout_text_runs_to_a_verdict(tmp_path: Path, documents: list[str], tiny_glue: Path) -> None:
-    """One text has an article a row, the other a sentence a row, as `--scale paper` reads them from the Hub."""
+    """One text has an article per row, the other a sentence per row, as `--scale paper` reads them from the Hub."""
     for source, rows in (("wiki", documents[:300]), ("books", [s for d in documents[300:] for s in d.split(". ")])):
         (tmp_path / source).mkdir()
         lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)

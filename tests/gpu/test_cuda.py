@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: its kernels compute what the CPU computes in fp32. Skipped where there is none."""
+"""The kernels of a CUDA device compute the same as the CPU in fp32; skipped without a device."""
 
 from __future__ import annotations
 

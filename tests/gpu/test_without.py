@@ -1,4 +1,4 @@
-"""What can be known of the GPU path without a GPU: its branches, run on a CPU or read by what torch is asked for."""
+"""The GPU path without a GPU: its branches run on a CPU, or their calls of torch are recorded."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     parts = [part for step in range(6) for part in job.sample_step(step, RankGroup())]
 
     def plain_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What is compiled; uncompiled, a CPU computes it in one pass, with other rounding."""
+        """Compute the compiled form; uncompiled, a CPU computes it in one pass, with other rounding."""
         return F.cross_entropy(logits.float(), labels, reduction="sum"), objectives.count_correct(logits, labels)
 
     with monkeypatch.context() as patch:
@@ -392,8 +392,8 @@ def test_a_flash_attention_3_that_is_broken_is_not_taken(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(device, "activate_flash_attention_impl", broken)
     device._select_flash_attention(0.0, CUDA)
-    said = capsys.readouterr().err
-    assert "undefined symbol: _ZN3c10" in said and "more" not in said
+    printed = capsys.readouterr().err
+    assert "undefined symbol: _ZN3c10" in printed and "more" not in printed
 
 
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

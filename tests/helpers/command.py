@@ -62,7 +62,7 @@ def albert(*arguments: object, expect: int | None = 0) -> Ended:
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file (its bytes) and folder below, locks apart: they are empty and belong to no artefact."""
+    """Every file (its bytes) and folder below, locks apart: they are empty and belong to no artifact."""
     paths = sorted(p for p in folder.rglob("*") if p.name != ".lock")
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in paths}
 

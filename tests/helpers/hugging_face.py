@@ -39,9 +39,9 @@ class Head:
 
 
 def _pretraining(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
-    said = model(**inputs)
-    order = said.sop_logits if "sop_logits" in said else said.seq_relationship_logits
-    return _real(said.prediction_logits, inputs)[batch.masked_index], order
+    outputs = model(**inputs)
+    order = outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
+    return _real(outputs.prediction_logits, inputs)[batch.masked_index], order
 
 
 def _masked(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
@@ -57,23 +57,23 @@ def _choices(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple
 
 
 def _answers(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
-    said = model(**inputs)
-    return (_real(torch.stack([said.start_logits, said.end_logits], -1), inputs),)
+    outputs = model(**inputs)
+    return (_real(torch.stack([outputs.start_logits, outputs.end_logits], -1), inputs),)
 
 
 def _states(model: Any, inputs: dict[str, Tensor], batch: PackedBatch) -> tuple[Tensor, ...]:
-    said = model(**inputs)
-    return _real(said.last_hidden_state, inputs), said.last_hidden_state[:, 0], said.pooler_output
+    outputs = model(**inputs)
+    return _real(outputs.last_hidden_state, inputs), outputs.last_hidden_state[:, 0], outputs.pooler_output
 
 
 def _real(padded_NS: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-    """What a padded tensor holds at real tokens: [N, S, …] to [T, …]."""
+    """Return a padded tensor's values at real tokens: [N, S, …] to [T, …]."""
     return padded_NS[inputs["attention_mask"].bool()]
 
 
 def _tuple(model: nn.Module, tokens: PackedTokens) -> tuple[Tensor, ...]:
-    said = model(tokens)
-    return said if isinstance(said, tuple) else (said,)
+    outputs = model(tokens)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 # Two choices a question, so that a batch needs an even number of sequences.

@@ -33,7 +33,7 @@ class Run:
     def wait(self, timeout: float = PATIENCE) -> int:
         """The exit code, negative for a signal."""
         self.process.join(timeout)
-        assert self.process.exitcode is not None, f"still running:\n{self.said()}"
+        assert self.process.exitcode is not None, f"still running:\n{self.printed_text()}"
         return self.process.exitcode
 
     def kill(self) -> int:
@@ -45,7 +45,7 @@ class Run:
         """SIGTERM."""
         self.process.terminate()
 
-    def said(self) -> str:
+    def printed_text(self) -> str:
         """All that was printed."""
         return self.log.read_text(encoding="utf-8")
 
@@ -55,13 +55,13 @@ class Run:
         while not condition():
             if not self.process.is_alive():
                 return False
-            assert time.monotonic() < deadline, f"nothing happened:\n{self.said()}"
+            assert time.monotonic() < deadline, f"nothing happened:\n{self.printed_text()}"
             time.sleep(0.002)
         return True
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Wait until the condition holds; the command must still be running then."""
-        assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.said()}"
+        assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.printed_text()}"
 
 
 def start(
@@ -80,7 +80,7 @@ def start(
 def albert(log: Path, *arguments: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """Run `albert ARGUMENTS` to its end: the exit code and all that it printed."""
     run = start(log, *arguments, environment=environment)
-    return run.wait(), run.said()
+    return run.wait(), run.printed_text()
 
 
 def free_port() -> str:

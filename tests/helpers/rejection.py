@@ -26,11 +26,11 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused(code: int, *arguments: object) -> Ended:
     """Run a command that must end with the code, an `error:` line and a `hint:` line, and change no file."""
     before = snapshot(Path())
-    said = albert(*arguments, expect=code)
+    printed = albert(*arguments, expect=code)
     assert snapshot(Path()) == before
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    lines = said.err.splitlines()
-    assert [line.split()[0] for line in lines[-2:]] == ["error:", "hint:"], said.err
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    lines = printed.err.splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["error:", "hint:"], printed.err
     assert sum(line.startswith("error:") for line in lines) == 1
-    return said
+    return printed

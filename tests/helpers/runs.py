@@ -32,7 +32,7 @@ def list_steps(run: Path) -> list[int]:
 
 
 def read_curve(run: Path) -> list[dict[str, Any]]:
-    """What was logged, but for the times."""
+    """Return the logged records without times."""
     records = journal.read_journal(run / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second", "mfu")} for r in records]
 

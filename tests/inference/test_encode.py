@@ -64,14 +64,14 @@ def texts(lines: list[str]) -> list[TextExample]:
 
 
 def vectors(directory: Path, examples: list[TextExample], pooling: Pooling = "mean") -> Vectors:
-    """What `albert encode` says of texts."""
+    """Return the vectors that `albert encode` writes."""
     checkpoint = hub.read_checkpoint(directory)
     features = GLUE["mrpc"].encode(examples, hub.load_vocabulary(checkpoint), checkpoint.config.max_position_embeddings)
     return encode_features(load_encoder(checkpoint, pooling), features, pooling, torch.device("cpu"))
 
 
 def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
-    """What `albert fill-mask` says of a text."""
+    """Return the guesses of `albert fill-mask` for a text."""
     filled: Any = fill_masks(str(directory), [text], top, "cpu").to_json()
     masks: list[list[dict[str, Any]]] = filled["texts"][0]["masks"]
     return masks
@@ -88,10 +88,10 @@ def test_encode_vectors_equal_transformers(shape: str, pooling: Pooling, tiny_vo
     model = transformers.AutoModel.from_pretrained(directory).eval()
     inputs = tokenizer(LINES, padding=True, truncation=True, return_tensors="pt")
     with torch.inference_mode():
-        said = model(**inputs)
+        outputs = model(**inputs)
     mask = inputs["attention_mask"][..., None]
-    mean = (said.last_hidden_state * mask).sum(1) / mask.sum(1)
-    wanted = {"mean": mean, "cls": said.last_hidden_state[:, 0], "pooler": said.pooler_output}[pooling].numpy()
+    mean = (outputs.last_hidden_state * mask).sum(1) / mask.sum(1)
+    wanted = {"mean": mean, "cls": outputs.last_hidden_state[:, 0], "pooler": outputs.pooler_output}[pooling].numpy()
     assert np.abs(vectors(directory, texts(LINES), pooling) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
@@ -113,8 +113,8 @@ def test_encode_jsonl_and_safetensors_agree(pretrained: Path, tmp_path: Path) ->
     (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
     call = ["encode", pretrained, "--input", tmp_path / "in.txt"]
     printed = albert(*call).out
-    said = albert(*call, "--out", tmp_path / "out" / "v.jsonl")
-    assert f"1 of {len(LINES)} lines are longer than 24 tokens and were truncated" in said.err
+    ended = albert(*call, "--out", tmp_path / "out" / "v.jsonl")
+    assert f"1 of {len(LINES)} lines are longer than 24 tokens and were truncated" in ended.err
     facts = json.loads(albert(*call, "--out", tmp_path / "new" / "v.safetensors", "--json").out)
     assert (facts["lines"], facts["dimensions"], facts["pooling"], facts["truncated"]) == (len(LINES), 16, "mean", 1)
     assert (tmp_path / "out" / "v.jsonl").read_text() == printed
@@ -215,9 +215,9 @@ def test_fill_masks_equal_transformers(
 
 def test_fill_mask_prints_every_text_and_mask(pretrained: Path) -> None:
     one, two = "bade [MASK] figo", "[MASK] wi [MASK]."
-    said = albert("fill-mask", pretrained, one, two, "--top", 3).out.splitlines()
-    assert (said[0], said[4:6], said[9]) == (one, [two, "  [MASK] 1"], "  [MASK] 2")
-    assert len(said) == 1 + 3 + 1 + 2 * (1 + 3)
+    lines = albert("fill-mask", pretrained, one, two, "--top", 3).out.splitlines()
+    assert (lines[0], lines[4:6], lines[9]) == (one, [two, "  [MASK] 1"], "  [MASK] 2")
+    assert len(lines) == 1 + 3 + 1 + 2 * (1 + 3)
     entries = json.loads(albert("fill-mask", pretrained, one, two, "--top", 3, "--json").out)["texts"]
     assert [entry["text"] for entry in entries] == [one, two]
     assert [[len(mask) for mask in entry["masks"]] for entry in entries] == [[3], [3, 3]]

@@ -57,17 +57,17 @@ def test_pretrain_continues_a_bert_and_names_new_heads(folder: Path) -> None:
     run = hub.find_checkpoint(str(folder / "run"))
     assert hub.read_checkpoint(run).config.hidden_act == "gelu"
     assert run.name == "step-00000050"
-    said = albert(
+    printed = albert(
         "pretrain", "continue", "--data", folder / "data", "--out", folder / "again", "--device", "cpu",
         "-s", f"warm_start.checkpoint={folder / 'bert'}", "-s", "schedule.total_steps=1",
         "-s", "schedule.warmup_steps=0", "-s", "train.batch_size=8", "-s", "data.max_seq_length=32",
     ).err  # fmt: skip
-    assert "new: order, pooler" in said
+    assert "new: order, pooler" in printed
 
 
 def test_pretrain_without_model_or_checkpoint_names_the_key(folder: Path) -> None:
-    said = albert("pretrain", "continue", "--data", folder / "data", "--out", folder / "no", expect=2).err
-    assert "-s warm_start.checkpoint=CHECKPOINT" in said
+    printed = albert("pretrain", "continue", "--data", folder / "data", "--out", folder / "no", expect=2).err
+    assert "-s warm_start.checkpoint=CHECKPOINT" in printed
 
 
 def test_transformers_reads_the_continued_run(folder: Path) -> None:

@@ -55,8 +55,8 @@ def test_inference_memory_warning_comes_first(
     for call in (("predict", cola, "--input", text), ("encode", cola, "--input", text), (*score, "--checkpoint", cola)):
         with monkeypatch.context() as small:
             small.setattr("albert_cli.machine.memory_info", lambda: {"total": 2**20, "available": 2**20})
-            said = albert(*call).err
-        assert said.count("warning: inference may take ") == 1 and "1.05 MB are free" in said
+            printed = albert(*call).err
+        assert printed.count("warning: inference may take ") == 1 and "1.05 MB are free" in printed
 
 
 def test_predict_truncates_as_in_fine_tuning(tuned: Tuned, tmp_path: Path) -> None:
@@ -96,17 +96,17 @@ def test_predict_reads_bom_and_keeps_the_input(tuned: Tuned, tmp_path: Path) -> 
 def test_predict_json_document_is_rejected(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('[{"text": "bade figo"}]\n')
     for verb in ("predict", "encode"):
-        said = albert(verb, tuned("cola"), "--input", tmp_path / "in.json", expect=3)
-        assert "in.json: is one JSON document" in said.err and ".jsonl" in said.err and said.out == ""
+        printed = albert(verb, tuned("cola"), "--input", tmp_path / "in.json", expect=3)
+        assert "in.json: is one JSON document" in printed.err and ".jsonl" in printed.err and printed.out == ""
 
 
 def test_predict_json_option_needs_out(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bade figo\n")
-    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
-    assert "hint: use --out FILE" in said.err and said.out == ""
+    printed = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", expect=2)
+    assert "hint: use --out FILE" in printed.err and printed.out == ""
     out = tmp_path / "out.jsonl"
-    said = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
-    assert json.loads(said.out)["lines"] == 1
+    printed = albert("predict", tuned("cola"), "--input", tmp_path / "in.txt", "--json", "--out", out)
+    assert json.loads(printed.out)["lines"] == 1
 
 
 def test_fill_masks_without_masked_head_is_rejected(tuned: Tuned, encoder: Path) -> None:

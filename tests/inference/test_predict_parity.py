@@ -54,11 +54,11 @@ def test_predict_mrpc_equals_transformers_pipeline(theirs: Path, shared_data: Pa
     ours = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (tmp_path / "ours" / "predictions.dev.jsonl").read_text().splitlines()]
     pipeline = transformers.pipeline("text-classification", model=str(tmp_path / "ours"), device="cpu")
-    said = pipeline([{"text": e.text_a, "text_pair": e.text_b} for e in pairs], top_k=None)
-    assert len(ours) == len(said) == len(pairs) == 408
+    printed = pipeline([{"text": e.text_a, "text_pair": e.text_b} for e in pairs], top_k=None)
+    assert len(ours) == len(printed) == len(pairs) == 408
     likely = [line["probabilities"]["1"] for line in ours]
     assert max(likely) - min(likely) > 0.05  # the texts matter, so that the comparison says something
-    for line, scored, guesses in zip(ours, expected, said, strict=True):
+    for line, scored, guesses in zip(ours, expected, printed, strict=True):
         probabilities = {guess["label"]: guess["score"] for guess in guesses}
         assert max(probabilities, key=probabilities.__getitem__) == line["prediction"] == scored["prediction"]
         assert line["probabilities"] == pytest.approx(probabilities, abs=2e-5)

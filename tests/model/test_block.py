@@ -80,7 +80,7 @@ def test_shared_weight_in_bf16_adds_gradients_in_fp32() -> None:
 @pytest.mark.parametrize("rows", [False, True], ids=["all tokens", "rows that are read"])
 @pytest.mark.parametrize("wide", [True, False], ids=["fp32 from LayerNorm, as on CUDA", "bf16, as on a CPU"])
 def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half precision between blocks, whatever precision autocast normalises in; near the block in full precision."""
+    """Half precision between blocks, whatever precision autocast normalizes in; near the block in full precision."""
     if wide:
         monkeypatch.setattr(F, "layer_norm", lambda x, *rest, norm=F.layer_norm: norm(x.float(), *rest))
     encoder, results = Encoder(TINY), []

@@ -109,8 +109,8 @@ def test_checkpoint_of_transformers_bare_or_mlm_is_read(
 def test_checkpoint_unused_foreign_tensors_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     transformers.AutoModelForPreTraining.from_config(hf_config(TINY)).save_pretrained(tmp_path / "theirs")
     read_into(SequenceClassifier(TINY, 2), tmp_path / "theirs")
-    said = "25 tensors matched: encoder, pooler; new: classifier; not used: masked, order"
-    assert f"{tmp_path / 'theirs'}: {said}\n" in capfd.readouterr().err
+    printed = "25 tensors matched: encoder, pooler; new: classifier; not used: masked, order"
+    assert f"{tmp_path / 'theirs'}: {printed}\n" in capfd.readouterr().err
     read_into(SequenceClassifier(TINY, 2), saved(PretrainingModel(TINY), tmp_path / "ours", "ForPreTraining"))
     assert capfd.readouterr().err == ""
 

@@ -40,7 +40,7 @@ def started(settings: InformedInit, config: ModelConfig = SHAPE, seed: int = 0) 
 
 
 def attention(model: PretrainingModel, ids: Tensor, head: int, block: int = 0) -> Tensor:
-    """What a head of the first layer attends to in one sequence [S]: [S, S]."""
+    """Return the attention weights of a head of the first layer in one sequence [S]: [S, S]."""
     embeddings, encoder = model.encoder.embeddings, model.encoder
     x_SE = embeddings.norm(
         embeddings.word.weight[ids] + embeddings.position.weight[: len(ids)] + embeddings.segment.weight[0]

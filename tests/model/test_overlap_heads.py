@@ -43,7 +43,7 @@ def _batch(ids: NDArray[np.integer], second_from: int) -> PackedBatch:
 
 
 def _scores(encoder: Encoder, block: int, head: int, ids: NDArray[np.integer], second_from: int) -> Tensor:
-    """What a head of the first layer scores, before softmax, for the tokens [S] of one sequence: [S, S]."""
+    """Return the scores before softmax of a head of the first layer for the tokens [S] of one sequence: [S, S]."""
     attention = encoder.attention[block]
     assert isinstance(attention, Attention)
     x_SH = encoder.embeddings(pack(_batch(ids[None], second_from), CPU))
@@ -66,7 +66,7 @@ def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integ
 
 
 def _correlation_of_readout(encoder: Encoder) -> float:
-    """How well a linear map of [CLS] tells the share of common words, on pairs that it was not fitted to."""
+    """Return how well a linear map of [CLS] predicts the fraction of common words, on pairs it was not fitted to."""
     rng = np.random.default_rng(0)
     states, shares = [], []
     for count in (600, 400):

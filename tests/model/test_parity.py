@@ -95,7 +95,7 @@ def test_parity_real_widths_at_512_tokens_are_equal(shape: str, head: str, tmp_p
 
 
 def test_parity_groups_have_the_layers_of_transformers(tmp_path: Path) -> None:
-    """Where groups have no whole number of layers, its division in floating point decides."""
+    """If groups have no whole number of layers, the division in floating point of `transformers` decides."""
     head, config = HEADS["bare"], replace(TINY, num_hidden_layers=18, num_hidden_groups=14)
     ours = head.make(config)
     shake(ours)

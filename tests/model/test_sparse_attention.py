@@ -39,7 +39,7 @@ BOTH = pytest.mark.parametrize("config", [WINDOW, BLOCK], ids=["window", "block"
 
 
 def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
-    """Which token sees which, bool [T, T], from the definitions, a pair at a time."""
+    """Return which token sees which, bool [T, T], from the definitions, one pair at a time."""
     total, size, block = len(batch.ids), config.attention_window, config.attention_block
     sequence = np.searchsorted(batch.offsets, np.arange(total), side="right") - 1
     ends = set(batch.offsets[1:].tolist())

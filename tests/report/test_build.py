@@ -32,10 +32,10 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def test_page_shows_scores_seeds_and_baselines(workspace: Path, tmp_path: Path) -> None:
-    said = build_report([workspace], tmp_path / "report.html")
+    written = build_report([workspace], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
-    assert said.tasks == ["rte"] and said.pretraining == ["pretrain"]
-    assert said.models == ["pretrain, step 40", "random weights"]
+    assert written.tasks == ["rte"] and written.pretraining == ["pretrain"]
+    assert written.models == ["pretrain, step 40", "random weights"]
     for shown in ("6 fine-tuned models", "62.0", "54.0", "52.7", "58.0", "61.0, 62.0, 63.0", "3 seeds, spread 2.0"):
         assert shown in page.text, shown
     assert "s.e. 0.6" in page.text  # of 61, 62 and 63
@@ -66,8 +66,8 @@ def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     together = tmp_path / "w" / "alone" / "together"  # below an evaluation, of which it is no part
     together.mkdir()
     ensemble_result(0.657).write(together / "results.json")
-    said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said.models == ["checkpoint abc", "ensemble of 2", "random weights"]
+    written = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert written.models == ["checkpoint abc", "ensemble of 2", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert any(
         line.startswith("| RTE accuracy | 62.0 2 seeds, spread 2.0, s.e. 1.0 61.0, 63.0 | 65.7 selected on dev | 52.0 ")
@@ -80,14 +80,14 @@ def test_results_of_one_model_get_directory_names(tmp_path: Path) -> None:
     for name, scores in (("short", [0.5, 0.6]), ("long", [0.7, 0.8])):
         for task in ("rte", "wnli"):
             write_eval(tmp_path / name / task, scores, task=task, checkpoint="abc")
-    said = build_report([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said.models == ["checkpoint abc (long)", "checkpoint abc (short)"]
+    written = build_report([tmp_path], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert written.models == ["checkpoint abc (long)", "checkpoint abc (short)"]
     rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| RTE accuracy | 7")]
     assert "75.0" in rows[0] and "55.0" in rows[0]
 
 
 def write_curve(root: Path, parts: dict[int, tuple[list[float], list[float]]], everything: int = 800) -> None:
-    """Scores of a pretrained model and of random weights by how many examples they learnt from; 0 is all of them."""
+    """Scores of a pretrained model and of random weights by how many examples they learned from; 0 is all of them."""
     for part, both in parts.items():
         for weights, scores in zip(("pretrained", "random"), both, strict=True):
             counts = {"train_examples": part, "examples": {"train": part or everything, "dev": 277}}
@@ -144,8 +144,8 @@ def test_custom_tables_are_separate_tasks(tmp_path: Path, apart: str) -> None:
         write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", weights="pretrained", **more)
     weak = more | {"weights": "random"}
     write_eval(tmp_path / "w" / "weak", [0.5, 0.52], **weak)
-    said = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    assert said.models == ["checkpoint a", "random weights"]
+    written = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    assert written.models == ["checkpoint a", "random weights"]
     lines = (tmp_path / "report.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if "2 seeds" in line]
     assert [(row[1][:4], row[2][:4], row[3][:4]) for row in rows] == [("91.0", "–", "80.0"), ("61.0", "51.0", "50.0")]
@@ -156,8 +156,8 @@ def test_full_training_sets_have_no_label_curve(tmp_path: Path) -> None:
         write_eval(tmp_path / "w" / folder, [0.5], checkpoint="a", examples={"train": count, "dev": 9})
     write_curve(tmp_path / "one", {100: ([0.6], [0.5])})
     for name, models in (("w", ["checkpoint a (large)", "checkpoint a (small)"]), ("one", ["checkpoint a"])):
-        said = build_report([tmp_path / name], tmp_path / "report.html")
-        assert set(models) <= set(said.models)
+        written = build_report([tmp_path / name], tmp_path / "report.html")
+        assert set(models) <= set(written.models)
         assert "by number of labeled" not in (tmp_path / "report.html").read_text()
 
 
@@ -282,9 +282,9 @@ def test_chance_depends_on_the_number_of_labels(tmp_path: Path) -> None:
 
 
 def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Path) -> None:
-    said = build_report([tiny_data], tmp_path / "alone.html")
+    written = build_report([tiny_data], tmp_path / "alone.html")
     alone = Page((tmp_path / "alone.html").read_text())
-    assert said.data == [tiny_data.name] and not said.pretraining
+    assert written.data == [tiny_data.name] and not written.pretraining
     totals = store.read_json(tiny_data / "data.json")["totals"]
     for split in ("train", "heldout"):
         assert all(f"{totals[split][unit]:,}" in alone.text for unit in ("documents", "sentences", "tokens")), split
@@ -306,8 +306,8 @@ def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Pat
 def test_runs_of_one_name_get_longer_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pretraining(tmp_path / "work" / name / "run")
-    said = build_report([tmp_path / "work"], tmp_path / "report.html")
-    assert said.pretraining == ["a/run", "b/run"]
+    written = build_report([tmp_path / "work"], tmp_path / "report.html")
+    assert written.pretraining == ["a/run", "b/run"]
 
 
 @pytest.mark.parametrize("change", [{"majority": "high"}, {"versions": ["x"]}, {"examples": 3}, {"baselines": 1}])
@@ -333,8 +333,8 @@ def test_directories_without_results_are_rejected(tmp_path: Path) -> None:
 
 
 def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) -> None:
-    said = build_report([workspace], None, markdown=tmp_path / "report.md")
-    assert said.report is None and said.markdown == str(tmp_path / "report.md")
+    written = build_report([workspace], None, markdown=tmp_path / "report.md")
+    assert written.report is None and written.markdown == str(tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# Pretraining and evaluation"
     pretrained, control = (
@@ -344,7 +344,7 @@ def test_markdown_has_the_tables_of_the_page(workspace: Path, tmp_path: Path) ->
     assert f"| RTE accuracy | {pretrained} | {control} | 52.7 | 58.0 bag of words |" in lines
     assert any(line.startswith("| RTE accuracy | 62.0 | 70.4 ") for line in lines)  # beside BERT-large
     assert not [line for line in lines if "<" in line.replace(r"\<", "")]
-    assert "Nats per masked token. Faint: training." in lines, "a drawing's caption without the key to its colours"
+    assert "Nats per masked token. Faint: training." in lines, "a drawing's caption without the key to its colors"
 
 
 def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:

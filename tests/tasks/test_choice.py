@@ -92,8 +92,8 @@ def test_choice_logits_equal_transformers(tuned: Path, race: Path) -> None:
         )  # fmt: skip
         with torch.inference_mode():
             logits = model(**{name: value[None] for name, value in inputs.items()}).logits[0]
-        said = [line["probabilities"][letter] for letter in "ABCD"]
-        assert np.abs(logits.softmax(-1).numpy() - said).max() < 2e-5
+        printed = [line["probabilities"][letter] for letter in "ABCD"]
+        assert np.abs(logits.softmax(-1).numpy() - printed).max() < 2e-5
 
 
 def test_eval_race_scores_each_level(tuned: Path, race: Path, tmp_path: Path) -> None:

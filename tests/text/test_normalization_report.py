@@ -33,9 +33,9 @@ def test_accent_report_counts_changed_and_merged_words() -> None:
 def test_warn_names_the_loss_of_each_language(language: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = sentences(language)
     warn_about_normalization(measure_accent_stripping(text, Cleaning()), text, Cleaning())
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.splitlines()) == bool(says)
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert len(printed.splitlines()) == bool(says)
     keep_all = Cleaning(lowercase=False, strip_accents=False)
     warn_about_normalization(measure_accent_stripping(text, keep_all), text, keep_all)
     assert capsys.readouterr().err == ""

@@ -76,7 +76,7 @@ def test_squad_answers_sentence_contains_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "printed"),
     [
         ({"answers": [{"text": "x", "answer_start": 0}]}, "no key 'question'"),
         ({"question": "q", "answers": [{"text": "x"}]}, "no key 'answer_start'"),
@@ -85,8 +85,8 @@ def test_squad_answers_sentence_contains_the_answer(
         ({"question": "q", "is_impossible": True}, "no question has an answer"),
     ],
 )
-def test_squad_answers_file_without_answers_is_rejected(tmp_path: Path, question: object, said: str) -> None:
+def test_squad_answers_file_without_answers_is_rejected(tmp_path: Path, question: object, printed: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "x", "qas": [question]}]}]}))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=printed):
         read_texts(f"squad-answers:{path}")

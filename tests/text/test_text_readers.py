@@ -27,7 +27,7 @@ def test_json_lines_text_field_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
-    """Join books with a sentence a row: a document of one sentence has no sentence order to learn."""
+    """Join books with a sentence per row: a document of one sentence has no sentence order to learn."""
     books = [("a", "One."), ("a", "Two."), ("a", None), ("b", "Three."), ("b", "Four."), ("a", "Five.")]
     rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
     (tmp_path / "train.jsonl").write_text(rows)

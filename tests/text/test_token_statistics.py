@@ -48,7 +48,7 @@ def test_measure_tokens_of_empty_text(small_vocabulary: SentencePieceVocabulary)
     statistics = token_statistics.measure_tokens(small_vocabulary, [""])
     assert statistics.unknown_rate == 0
     assert (
-        "on training text 1.000 tokens a word, 0.00 characters a token"
+        "on training text 1.000 tokens per word, 0.00 characters per token"
         in token_statistics.format_statistics(statistics, "training")[1]
     )
 

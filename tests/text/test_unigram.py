@@ -38,9 +38,9 @@ def test_log_estimate_warns_and_names_a_sample_that_fits(
 
     monkeypatch.setattr(unigram, "memory_info", lambda: {"available": 1_000_000, "total": 2_000_000})
     unigram.log_training_estimate(1000, 100_000)
-    said = capsys.readouterr().err
-    assert "warning: only 0.0 GB of memory available" in said
-    assert "--sample-size 391 would fit" in said  # 23 bytes for each of 100,000 are 2.3 MB
+    printed = capsys.readouterr().err
+    assert "warning: only 0.0 GB of memory available" in printed
+    assert "--sample-size 391 would fit" in printed  # 23 bytes for each of 100,000 are 2.3 MB
     monkeypatch.setattr(unigram, "memory_info", dict)  # unknown
     unigram.log_training_estimate(1000, 100_000)
     assert "warning" not in capsys.readouterr().err

@@ -52,8 +52,8 @@ def test_restore_checkpoint_other_moments_raise(fault: str, make_job: MakeJob, t
     if fault == "no safetensors":
         (directory / OPTIMIZER_FILE).write_bytes(b"something")
     name = f"third.{name[6:]}" if fault == "of another optimizer" else name
-    said = "cannot be read" if fault == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
-    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {said}"):
+    printed = "cannot be read" if fault == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
+    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {printed}"):
         restore_checkpoint(directory, optimizer)
 
 

@@ -1,4 +1,4 @@
-"""Runs that learnt nothing are noticed."""
+"""Runs that learned nothing are noticed."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_find_collapse_constant_spans(
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
     start = np.array(starts)
-    said = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
+    printed = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
     log = journal(tmp_path / "metrics.jsonl", [0.1])
-    assert find_collapse(find_task(task), said, make_inputs(questions, dev), log, beats_majority=False) == expected
+    assert find_collapse(find_task(task), printed, make_inputs(questions, dev), log, beats_majority=False) == expected
 
 
 def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def test_summarize_runs_counts_collapsed_seeds() -> None:
     result = summarize([run(0, 0.5, reason), run(1, 0.7, None), run(2, 0.5, reason), run(3, 0.6, None)])
     assert result.collapsed == {"0": reason, "2": reason}
     assert result.median == pytest.approx(0.55) and result.median_without_collapsed == pytest.approx(0.65)
-    said = as_text(result.to_json())
-    assert "collapsed" in said.splitlines()[0] and "2 of 4" in said
+    printed = as_text(result.to_json())
+    assert "collapsed" in printed.splitlines()[0] and "2 of 4" in printed
     assert f"RTE collapsed: seed 0 ({reason}), seed 2 ({reason}); the median of the others is 65.0" in " ".join(
-        said.split()
+        printed.split()
     )
     assert "collapsed" not in as_text(summarize([run(0, 0.5, None)]).to_json())
     assert summarize([run(0, 0.5, reason)]).median_without_collapsed is None

@@ -1,4 +1,4 @@
-"""What "auto" stands for, and that compiling or recomputing changes nothing but time and memory."""
+""" "auto" is resolved, and compiling or recomputing changes only time and memory."""
 
 from __future__ import annotations
 
@@ -96,8 +96,10 @@ def test_resolve_auto_cpu_compiles_only_on_request(monkeypatch: pytest.MonkeyPat
 
 
 def test_summarize_compile_error_quotes_compiler() -> None:
-    said = "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
-    assert device.summarize_compile_error(RuntimeError(said)).endswith("No space left on device")
+    printed = (
+        "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
+    )
+    assert device.summarize_compile_error(RuntimeError(printed)).endswith("No space left on device")
     assert device.summarize_compile_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
 
 

@@ -78,5 +78,5 @@ def test_teacher_other_vocabulary_raises(
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
     other = Vocabulary.load(tiny_vocabulary)
     object.__setattr__(other, "fingerprint", "another")
-    with pytest.raises(ConfigError, match="is not that of the data"):
+    with pytest.raises(ConfigError, match="differs from the data"):
         Teacher.load(DistillSettings(str(teacher)), other, 32, CPU)

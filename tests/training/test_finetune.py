@@ -279,9 +279,9 @@ def test_finetune_kill_9_ends_in_the_same_weights(tuned: Path, command: Sequence
         process.reaches(condition)
         time.sleep(rng.uniform(0, 0.02))
         process.process.kill()
-        assert process.wait() in (0, -9), process.said()
-    code, said = albert(tmp_path / "log", *command, "--out", run)
-    assert code == 0, said
+        assert process.wait() in (0, -9), process.printed_text()
+    code, printed = albert(tmp_path / "log", *command, "--out", run)
+    assert code == 0, printed
     for name in (*MODEL_FILES, "predictions.dev.jsonl", "recipe.toml"):
         assert (run / name).read_bytes() == (tuned / name).read_bytes(), name
     assert untimed(store.read_json(run / "results.json")) == untimed(store.read_json(tuned / "results.json"))

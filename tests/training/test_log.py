@@ -1,4 +1,4 @@
-"""What a run says about itself: hints from its curve, accuracies, its share of the peak, why it diverged."""
+"""The log of a run: hints from its curve, accuracies, fraction of the peak, and the reason for divergence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_hints_plateau_is_reported_ever_more_rarely(every: int) -> None:
     assert 3 <= len(reported) <= 4
     assert (
         500 <= reported[0][0] <= 1300
-        and "has not left 6." in reported[0][1]
+        and "has stayed at 6." in reported[0][1]
         and "docs/pretraining.md" in reported[0][1]
     )
     gaps = [b - a for (a, _), (b, _) in itertools.pairwise(reported)]
@@ -66,11 +66,11 @@ def test_hints_resumed_run_has_the_same() -> None:
     watch, again = LossHints(ENTROPY, 0), LossHints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
-    said = [watch.observe(record) for record in records]
+    printed = [watch.observe(record) for record in records]
     for record in records[:30]:
         again.observe(record)
-    assert [again.observe(record) for record in records[30:]] == said[30:]
-    assert any(said[30:])
+    assert [again.observe(record) for record in records[30:]] == printed[30:]
+    assert any(printed[30:])
 
 
 def test_window_returns_means_and_speed() -> None:

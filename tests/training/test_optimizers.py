@@ -206,7 +206,7 @@ def one_step() -> None:
 def test_lamb_step_does_not_import_compiler(tmp_path: Path) -> None:
     """It would take every start of a training half as long again as torch."""
     run = start(tmp_path / "log", before=one_step)
-    assert (run.wait(), run.said()) == (0, "False\n")
+    assert (run.wait(), run.printed_text()) == (0, "False\n")
 
 
 def test_clip_gradients_keeps_direction_and_returns_norm() -> None:

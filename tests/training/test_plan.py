@@ -64,12 +64,12 @@ def test_plan_measures_what_fits_into_memory(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A plan of more than the memory holds was killed without a word."""
-    measured, said = [], []
+    measured, output_text = [], []
 
     def measure(job: PretrainingJob, *_: object, **__: object) -> float:
         out, err = capsys.readouterr()
         assert re.search(r"memory estimated +[\d.,]+ MB\n", out)
-        said.append(err)
+        output_text.append(err)
         measured.append(job.settings.train.micro_batch_size)
         return 0.5
 
@@ -81,8 +81,8 @@ def test_plan_measures_what_fits_into_memory(
     monkeypatch.setattr(plan_module, "measure_step_seconds", measure)
     needed = planned(1e12).plan.memory_bytes_estimated
     half = planned(0.6 * needed)
-    assert measured == [64, 32] and "warning" not in said[0]
-    assert "train.micro_batch_size, which changes no result" in said[1]
+    assert measured == [64, 32] and "warning" not in output_text[0]
+    assert "train.micro_batch_size, which changes no result" in output_text[1]
     assert half.duration.seconds == 30 * 0.5 * 2  # steps of twice what was measured
     assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
     nothing = planned(1e3).duration
@@ -122,7 +122,7 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
     saved = store.read_json(run / "status.json")["total_steps"]
     assert saved < 99_999 and f"total_steps = {saved}\n" in (run / "recipe.toml").read_text()
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     assert read_status(run)["state"] == "done" and read_status(run)["step"] == list_steps(run)[-1] == saved
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
     assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down

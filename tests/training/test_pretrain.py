@@ -144,7 +144,7 @@ def test_pretrain_signal_saves_current_step(command: Sequence[object], finished:
     process.wait_until(lambda: (run / "metrics.jsonl").exists())
     process.terminate()
     assert process.wait() == 75
-    assert "run the same command again to resume" in process.said()
+    assert "run the same command again to resume" in process.printed_text()
     (step,) = list_steps(run)
     assert 0 < step < 30
     status = read_status(run)
@@ -152,9 +152,9 @@ def test_pretrain_signal_saves_current_step(command: Sequence[object], finished:
     message = f"{run}: stopped after step {step}"
     assert status == {"state": "interrupted", "exit_code": 75, "step": step, "total_steps": 30, "message": message}
     assert [r["step"] for r in read_curve(run)] == list(range(1, step + 1))  # nothing was lost
-    code, said = albert(tmp_path / "log", *command, "--out", run, "--resume", "must")  # what is harmless has changed
-    assert code == 0, said
-    assert f"resuming from step {step}" in said
+    code, printed = albert(tmp_path / "log", *command, "--out", run, "--resume", "must")  # what is harmless has changed
+    assert code == 0, printed
+    assert f"resuming from step {step}" in printed
     assert weights_hash(run) == weights_hash(finished)
 
 
@@ -162,13 +162,13 @@ def test_pretrain_locked_directory_raises(command: Sequence[object], tmp_path: P
     run = tmp_path / "run"
     first = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
     first.wait_until(lambda: (run / "metrics.jsonl").exists())
-    code, said = albert(tmp_path / "second", *command, "--out", run, "-s", "schedule.total_steps=100000")
-    assert code == 6 and "another run is writing here" in said
+    code, printed = albert(tmp_path / "second", *command, "--out", run, "-s", "schedule.total_steps=100000")
+    assert code == 6 and "another run is writing here" in printed
     assert read_status(run)["state"] == "running" and first.process.is_alive()
     assert first.kill() == -9
     again = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
     again.wait_until(
-        lambda: "resuming from step" in again.said() or bool(list_steps(run))
+        lambda: "resuming from step" in again.printed_text() or bool(list_steps(run))
     )  # nothing stale is in the way
     again.kill()
 
@@ -239,8 +239,8 @@ def test_pretrain_damaged_checkpoint_is_skipped(
     whole[bit // 8] ^= 1 << bit % 8
     (run / LAST / file).write_bytes(whole)
     pretrain(str(recipe), tiny_data, run, device="cpu")
-    said = capfd.readouterr().err
-    assert f"{LAST}/{file}" in said and "resuming from step 25" in said
+    printed = capfd.readouterr().err
+    assert f"{LAST}/{file}" in printed and "resuming from step 25" in printed
     assert weights_hash(run) == weights_hash(finished)
     assert read_curve(run) == read_curve(finished)
     assert (run / f"damaged-{LAST}" / file).read_bytes() == whole
@@ -303,8 +303,8 @@ def test_pretrain_nan_loss_stops_before_update(
 
 
 def test_pretrain_absurd_rate_exits_with_5(command: Sequence[object], tmp_path: Path) -> None:
-    code, said = albert(tmp_path / "log", *command, "--out", tmp_path / "run", "-s", "optimizer.lr=1e38")
-    assert code == 5 and "lower optimizer.lr" in said
+    code, printed = albert(tmp_path / "log", *command, "--out", tmp_path / "run", "-s", "optimizer.lr=1e38")
+    assert code == 5 and "lower optimizer.lr" in printed
     assert read_status(tmp_path / "run")["exit_code"] == 5
 
 
@@ -342,8 +342,8 @@ def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], fin
     call = ["unshare", "-rm", sys.executable, "-c", _SMALL_DISK, str(disk), *map(str, command)]
     done = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
     assert done.stdout.count("ended with 4") == 1 and done.stdout.count("ended with 0") == 1, done.stdout + done.stderr
-    said = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
-    assert said and float(said[1]) > float(said[2]) and "resuming from step" in done.stderr, done.stderr
+    printed = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
+    assert printed and float(printed[1]) > float(printed[2]) and "resuming from step" in done.stderr, done.stderr
     assert ".tmp" not in done.stdout
     assert weights_hash(finished) in done.stdout
 

@@ -132,7 +132,7 @@ def test_continued_run_more_positions_raise(recipe: Path, tiny_data: Path, finis
 
 def test_two_ranks_equal_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *long_command, "--out", tmp_path / "run")
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     one, two = (hub.read_checkpoint(run / LAST).tensors for run in (long_run, tmp_path / "run"))
     for name, tensor in one.items():
         assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
@@ -183,13 +183,13 @@ def test_finetune_longer_positions_predicts_whole_texts(long_text: Path, finishe
     for verb in ("predict", "encode"):
         call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt", "--out", tmp_path / f"{verb}.jsonl"]
         ended = albert(*call, "--json")
-        said: dict[str, Any] = json.loads(ended.out)
+        printed: dict[str, Any] = json.loads(ended.out)
         assert (
-            said["longest"] > 512
-            and said["truncated"] == 0
-            and f"the longest input has {said['longest']:,} tokens" in ended.err
+            printed["longest"] > 512
+            and printed["truncated"] == 0
+            and f"the longest input has {printed['longest']:,} tokens" in ended.err
         )
-        assert f"the longest input has {said['longest']:,} tokens" in albert(*call[:4]).err, "on stdout too"
+        assert f"the longest input has {printed['longest']:,} tokens" in albert(*call[:4]).err, "on stdout too"
 
 
 def test_squad_reads_a_long_context_in_one_pass(

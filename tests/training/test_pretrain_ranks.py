@@ -42,8 +42,8 @@ def assert_close(run: Path, finished: Path) -> None:
 def test_two_ranks_equal_one(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert not ranks[1].said()
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    assert not ranks[1].printed_text()
     assert_close(run, finished)
     for old, new in zip(read_curve(finished), read_curve(run), strict=True):
         assert old["step"] == new["step"] and old.get("loss", 0) == pytest.approx(new.get("loss", 0), abs=1e-5)
@@ -110,8 +110,8 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
         folder = tmp_path / f"start-{number}"
         folder.mkdir()
         ranks = start_ranks(folder / "log", world_size, *arguments, before=partial(note, folder, stop % 30))
-        assert end(ranks) == [75 if stop < 30 else 0] * world_size, "\n".join(r.said() for r in ranks)
-        assert begin == 0 or f"resuming from step {begin}" in ranks[0].said()
+        assert end(ranks) == [75 if stop < 30 else 0] * world_size, "\n".join(r.printed_text() for r in ranks)
+        assert begin == 0 or f"resuming from step {begin}" in ranks[0].printed_text()
         here, seen = noted(folder, world_size, begin, stop)
         drawn, losses, begin = {**drawn, **here}, {**losses, **seen}, stop
     alone.mkdir()
@@ -155,8 +155,8 @@ def test_nan_on_one_rank_stops_all_before_update(command: Sequence[object], fini
     run = tmp_path / "run"
     arguments = (*command, "--out", run)
     ranks = start_ranks(tmp_path / "log", 2, *arguments, before=partial(poison_rank_1, tmp_path))
-    assert end(ranks) == [5, 5], "\n".join(r.said() for r in ranks)
-    assert all("step 7: " in rank.said() and "; mlm_loss on rank 1)" in rank.said() for rank in ranks)
+    assert end(ranks) == [5, 5], "\n".join(r.printed_text() for r in ranks)
+    assert all("step 7: " in rank.printed_text() and "; mlm_loss on rank 1)" in rank.printed_text() for rank in ranks)
     for rank in "01":
         after = json.loads((tmp_path / f"after-{rank}.json").read_text())
         assert after == {"step": 7, "same": True, "moments": True}
@@ -165,8 +165,8 @@ def test_nan_on_one_rank_stops_all_before_update(command: Sequence[object], fini
     report = store.read_json(run / "diverged.json")
     assert (report["step"], report["not_finite"]) == (7, ["mlm_loss on rank 1"])
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert "resuming from step 5" in ranks[0].said() and not (run / "diverged.json").exists()
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    assert "resuming from step 5" in ranks[0].printed_text() and not (run / "diverged.json").exists()
     assert_close(run, finished)
 
 
@@ -192,16 +192,16 @@ def test_failed_rank_ends_the_others(
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, before=partial(break_rank, rank, kind))
     codes = end(ranks)  # waits for a bounded time
     assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
-    said = ranks[1 - rank].said()
-    assert f"rank {1 - rank}: lost the connection to another rank; no sign of life from rank {rank}" in said
-    assert "the same command continues" in said
-    assert "bug in albert" not in "".join(r.said() for r in ranks)
+    output_text = ranks[1 - rank].printed_text()
+    assert f"rank {1 - rank}: lost the connection to another rank; no sign of life from rank {rank}" in output_text
+    assert "the same command continues" in output_text
+    assert "bug in albert" not in "".join(r.printed_text() for r in ranks)
     if kind == "error":
-        assert "out of memory: CUDA out of memory" in ranks[rank].said()
+        assert "out of memory: CUDA out of memory" in ranks[rank].printed_text()
     assert list_steps(run) == [5]
     if (rank, kind) == (1, "killed"):
         again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-        assert end(again) == [0, 0] and "resuming from step 5" in again[0].said()
+        assert end(again) == [0, 0] and "resuming from step 5" in again[0].printed_text()
         assert_close(run, finished)
 
 
@@ -245,8 +245,8 @@ def one_of_each() -> None:
 
 def test_reduction_sends_once_during_backward(tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 3, before=one_of_each)
-    assert end(ranks) == [0, 0, 0], "\n".join(r.said() for r in ranks)
-    assert [r.said() for r in ranks] == ["summed torch.float32\nsummed torch.bfloat16\n"] * 3
+    assert end(ranks) == [0, 0, 0], "\n".join(r.printed_text() for r in ranks)
+    assert [r.printed_text() for r in ranks] == ["summed torch.float32\nsummed torch.bfloat16\n"] * 3
 
 
 # ---------------------------------------------------------------- started again
@@ -283,8 +283,8 @@ def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path:
     arguments = (*command, "-s", "schedule.total_steps=12", "--out")
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert end(start_ranks(tmp_path / "log", 2, *arguments, whole)) == [0, 0]
-    code, said = launched(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
-    assert code == 0 and "resuming from step 5" in said, said
+    code, output_text = launched(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
+    assert code == 0 and "resuming from step 5" in output_text, output_text
     names = [path.relative_to(whole) for path in whole.glob("step-00000012/*.safetensors")]
     assert len(names) == 2
     for name in names:

@@ -63,7 +63,7 @@ def test_growing_batch_resumes_exactly_on_any_ranks(recipe: Path, tiny_data: Pat
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "printed"),
     [
         (["batch.warmup_steps=5", "batch.warmup_from=9"], r"more than train.batch_size \(8\)"),
         (["batch.warmup_from=0"], "batch.warmup_from is 0: it should be greater"),
@@ -73,9 +73,9 @@ def test_growing_batch_resumes_exactly_on_any_ranks(recipe: Path, tiny_data: Pat
     ],
 )
 def test_batch_settings_invalid_values_raise(
-    overrides: list[str], said: str, recipe: Path, tiny_data: Path, tmp_path: Path
+    overrides: list[str], printed: str, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    assert re.search(said, f"{raised.value.message} {raised.value.hint}")
+    assert re.search(printed, f"{raised.value.message} {raised.value.hint}")
     assert not (tmp_path / "run").exists()

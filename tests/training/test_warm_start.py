@@ -31,8 +31,8 @@ from tests.helpers.shapes import OWN, SHARED, TINY, random_batch
 def logits(model: PretrainingModel) -> torch.Tensor:
     batch = random_batch((20, 3, 11))
     with torch.no_grad():
-        said = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
-    return torch.cat([said.masked.flatten(), said.sentence_order.flatten()])
+        printed = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
+    return torch.cat([printed.masked.flatten(), printed.sentence_order.flatten()])
 
 
 def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
@@ -119,9 +119,9 @@ def test_copy_parent_hf_model_without_heads(
     child = grown(replace(SHAPE, num_hidden_layers=6), tmp_path, tiny_vocabulary)
     word = hub.read_checkpoint(tmp_path).tensors["encoder.embeddings.word.weight"]
     assert torch.equal(child.encoder.embeddings.word.weight, word)
-    said = capfd.readouterr().err
-    assert "25 tensors matched: encoder, pooler; new: masked, order" in said
-    assert "6 layers from 3, without a head; the optimizer restarts" in said
+    printed = capfd.readouterr().err
+    assert "25 tensors matched: encoder, pooler; new: masked, order" in printed
+    assert "6 layers from 3, without a head; the optimizer restarts" in printed
 
 
 # ---------------------------------------------------------------- what is refused
@@ -221,7 +221,7 @@ def test_warm_start_run_records_its_parent(deep: Path, finished: Path) -> None:
         manifest = store.verify(step, "checkpoint")
         assert manifest.parents["warm_start"] == mark
     losses = [journal.read_journal(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
-    assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learnt something"
+    assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learned something"
 
 
 def test_warm_start_replaces_init(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_continued_run_on_two_ranks_equals_one(
     half: Path, command: Sequence[object], finished: Path, tmp_path: Path
 ) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"warm_start.continues={half}")
-    assert end(ranks) == [0, 0], "\n".join(r.said() for r in ranks)
-    assert not ranks[1].said()
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    assert not ranks[1].printed_text()
     one, two = (hub.read_checkpoint(run / LAST).tensors for run in (finished, tmp_path / "run"))
     assert all(torch.allclose(tensor, two[name], atol=1e-5, rtol=1e-5) for name, tensor in one.items())
 
@@ -384,7 +384,7 @@ def test_continued_run_invalid_parent_raises(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
     weights = create_checkpoint(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
-    for parent, more, said in (
+    for parent, more, printed in (
         (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),
         (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
@@ -397,6 +397,6 @@ def test_continued_run_invalid_parent_raises(
         (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
         (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: the learning rate would be zero up to step 30"),
     ):
-        with pytest.raises((ConfigError, CheckpointError), match=said):
+        with pytest.raises((ConfigError, CheckpointError), match=printed):
             pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={parent}", *more], device="cpu")
     assert not (tmp_path / "run").exists()

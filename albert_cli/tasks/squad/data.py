@@ -185,7 +185,7 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
     """Read a file's questions; raises `InputError` for an empty file and for repeated ids.
 
     A JSON file has the published layout, or is a list of flat questions, which may be under the key `data`. A JSON
-    lines file has one flat question a line.
+    lines file has one flat question per line.
     """
     read = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
     located = list(read(path, version))

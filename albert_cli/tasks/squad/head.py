@@ -69,7 +69,7 @@ class NullHead(nn.Module):
 
 
 class BeamQuestionAnswering(nn.Module):
-    """The encoder with start logits per token, end logits for given starts, and a logit of no answer."""
+    """The encoder with start logits per token, end logits for each start, and a logit of no answer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def _decode_beam(
     width = start_NS.shape[1]
     log_start_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
     start_NK, first_NK = log_start_NS.topk(min(settings.start_top, width), dim=1)
-    # A short context has fewer starts; the masked ones that fill up may be beyond the last token of the batch.
+    # A short context has fewer starts; the masked starts that fill its row may be beyond the last token of the batch.
     first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
     start_index = (roles.first[:, None] + first_NK).flatten()
     start_NKH = x_TH.index_select(0, start_index).unflatten(0, first_NK.shape)

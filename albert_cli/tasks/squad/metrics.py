@@ -33,7 +33,7 @@ class SpanScore(NamedTuple):
 
 
 def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
-    """Return the best exact match and the best F1 over all gold answers; without golds the right answer is none.
+    """Return the best exact match and the best F1 over all gold answers; without golds the correct answer is empty.
 
     Version 2.0 ignores gold answers that normalization leaves empty, and two empty answers have F1 1. In 1.1 an empty
     answer shares no word with anything.

@@ -98,8 +98,8 @@ class SpanFeatures(Features):
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
         """Return True for each context token of the windows [B] that has more context here than in any other window.
 
-        A token's context is the number of tokens on its poorer side, plus a hundredth of the window's length; of equal
-        windows the first counts. BERT's code calls this maximum context. The result is bool, `length` values a window.
+        A token's context is the number of tokens on its shorter side, plus a hundredth of the window's length; of equal
+        windows the first counts. BERT's code calls this maximum context. The result has `length` values per window.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
         window = np.repeat(index, self.length[index])
@@ -112,9 +112,9 @@ class SpanFeatures(Features):
             left = token - self.start[other]
             right = self.length[other] - 1 - left
             contains_token = (left >= 0) & (right >= 0)
-            context = np.where(contains_token, np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
-            best = np.where(context > highest, other, best)
-            highest = np.maximum(context, highest)
+            margin = np.where(contains_token, np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
+            best = np.where(margin > highest, other, best)
+            highest = np.maximum(margin, highest)
         return np.asarray(best == window)
 
 

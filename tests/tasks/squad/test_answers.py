@@ -78,17 +78,17 @@ def published_evaluation(golds: dict[str, list[str]], folder: Path, threshold: f
     A question beyond the threshold counts as unanswered. For the best one, questions are answered one after the other
     in the order of their odds, and the first of the best totals is taken.
     """
-    said: dict[str, str] = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
+    predictions: dict[str, str] = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
     odds: dict[str, float] = json.loads((folder / "null_odds.json").read_text(encoding="utf-8"))
     result = {}
     for name in ("em", "f1"):
-        raw = {key: getattr(score_answer(said[key], answers, "2.0"), name) for key, answers in golds.items()}
+        raw = {key: getattr(score_answer(predictions[key], answers, "2.0"), name) for key, answers in golds.items()}
         retained = {key: float(not golds[key]) if odds[key] > threshold else value for key, value in raw.items()}
         result[name] = sum(retained.values()) / len(retained)
         total = best = float(sum(not answers for answers in golds.values()))
         result[f"threshold_{name}"] = 0.0
         for key in sorted(odds, key=lambda key: odds[key]):
-            total += raw[key] if golds[key] else -1.0 if said[key] else 0.0
+            total += raw[key] if golds[key] else -1.0 if predictions[key] else 0.0
             if total > best:
                 best, result[f"threshold_{name}"] = total, odds[key]
         result[f"best_{name}"] = best / len(raw)
@@ -118,7 +118,7 @@ def test_write_predictions_published_evaluation_agrees(data: st.DataObject) -> N
         {name: theirs[name] for name in ("f1", "em", "best_f1", "best_em")}, abs=1e-15
     )
     assert ours["best_threshold"] == theirs["threshold_f1"]
-    if ["the"] not in golds.values():  # of which normalisation leaves nothing: silence is right, yet counts as wrong
+    if ["the"] not in golds.values():  # of which normalization leaves nothing: silence is right, yet counts as wrong
         plain = evaluate_answers(list(retained.values()), list(golds.values()), "2.0")
         assert {name: plain[name] for name in ("f1", "em")} == {name: ours[name] for name in ("f1", "em")}
 

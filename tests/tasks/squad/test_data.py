@@ -47,9 +47,9 @@ def test_read_squad_counts_moved_and_missing_answers(tmp_path: Path, capfd: pyte
     path = file(tmp_path, qa("a", start=9), qa("b"), qa("c", "Rome", 3), name="train.json")
     file(tmp_path, qa())
     assert [q.id for q in SQUAD["squad1"].read("train", str(tmp_path))] == ["a", "b"]
-    said = capfd.readouterr().err
-    assert "1 answer not at its answer_start; using the nearest occurrence" in said
-    assert "1 answer not found in the context, left out" in said
+    printed = capfd.readouterr().err
+    assert "1 answer not at its answer_start; using the nearest occurrence" in printed
+    assert "1 answer not found in the context, left out" in printed
     path.rename(tmp_path / "dev.json")  # to be scored, an answer's text is enough
     assert SQUAD["squad1"].read("dev", str(tmp_path))[2].answers == (Answer("Rome", NOT_FOUND),)
 

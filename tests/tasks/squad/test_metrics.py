@@ -44,7 +44,7 @@ def test_normalize_answer_cases(answer: str, expected: str) -> None:
         ("cat", ["dog", "cat sat", "the cat"], "2.0", 1.0, 1.0),  # the best gold counts
         ("cat", ["dog"], "2.0", 0.0, 0.0),
         ("", [], "2.0", 1.0, 1.0),
-        ("the", [], "2.0", 1.0, 1.0),  # normalisation leaves nothing
+        ("the", [], "2.0", 1.0, 1.0),  # normalization leaves nothing
         ("cat", [], "2.0", 0.0, 0.0),
         ("", ["cat"], "2.0", 0.0, 0.0),
         ("", ["the"], "2.0", 1.0, 1.0),  # a gold answer of nothing is none
@@ -87,21 +87,21 @@ def plain_words(text: str) -> list[str]:
 def plain_score(prediction: str, golds: Sequence[str], version: Version) -> tuple[float, float]:
     if version == "2.0":
         golds = [g for g in golds if plain_words(g)] or [""]
-    said = plain_words(prediction)
+    answered = plain_words(prediction)
     em = f1 = 0.0
     for gold in golds:
         wanted = plain_words(gold)
-        em = max(em, 1.0 if said == wanted else 0.0)
-        if version == "2.0" and (not said or not wanted):
-            f1 = max(f1, 1.0 if said == wanted else 0.0)
+        em = max(em, 1.0 if answered == wanted else 0.0)
+        if version == "2.0" and (not answered or not wanted):
+            f1 = max(f1, 1.0 if answered == wanted else 0.0)
             continue
         left, shared = list(wanted), 0
-        for word in said:
+        for word in answered:
             if word in left:
                 left.remove(word)
                 shared += 1
         if shared:
-            f1 = max(f1, 2 * shared / (len(said) + len(wanted)))
+            f1 = max(f1, 2 * shared / (len(answered) + len(wanted)))
     return em, f1
 
 
@@ -115,8 +115,8 @@ def test_score_answer_equals_plain_rules(prediction: str, golds: list[str], vers
 
 def test_evaluate_answers_mean_is_summed_as_published() -> None:
     """To the last digit: one question after the other."""
-    said = ["x " * (1 + n % 7) for n in range(999)]
+    predictions = ["x " * (1 + n % 7) for n in range(999)]
     golds = [["x y" + " z" * (n % 5)] for n in range(999)]
     for version in get_args(Version):
-        f1 = [score_answer(p, g, version).f1 for p, g in zip(said, golds, strict=True)]
-        assert evaluate_answers(said, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))
+        f1 = [score_answer(p, g, version).f1 for p, g in zip(predictions, golds, strict=True)]
+        assert evaluate_answers(predictions, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))

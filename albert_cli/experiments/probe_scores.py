@@ -1,0 +1,132 @@
+"""The scores of `albert probe`, as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from albert_cli import config, console
+from albert_cli.data.pairs import PairSettings
+from albert_cli.experiments.minimal_pairs import MinimalPairScores, format_minimal_pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class TextScores:
+    """Scores on held-out text by name, and each of them without one jackknife group of the sequences."""
+
+    values: dict[str, float]
+    without_groups: dict[str, list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerDistances:
+    """Figure 1: the steps of every layer by measure, and summaries of them (`l2_mean`, `degrees_last`, …)."""
+
+    masked_words: int
+    steps: dict[str, list[float]]
+    summaries: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthScores:
+    """A stack that is run to every depth up to `layers`; `trained` is the model's own depth.
+
+    `l2` and `two_back` are the steps of every block; `mlm_accuracy` and `speed` (relative to the trained depth)
+    describe an early exit after it.
+    """
+
+    layers: int
+    trained: int
+    behaviour: str
+    l2: list[float]
+    two_back: list[float]
+    mlm_accuracy: list[float]
+    speed: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeScores:
+    """The measurements of a checkpoint; `data` has the settings that sampled the examples."""
+
+    checkpoint: Path
+    fingerprint: str
+    sequences: int
+    data: PairSettings
+    parameters: int
+    block_parameters: int
+    layers: int
+    text: TextScores
+    distances: LayerDistances
+    depths: DepthScores | None
+    minimal_pairs: MinimalPairScores | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `--json` prints: every number under its own name, and the rest below it."""
+        values: dict[str, object] = {
+            "checkpoint": str(self.checkpoint),
+            "fingerprint": self.fingerprint,
+            "sequences": self.sequences,
+            "data": config.to_toml_values(self.data),
+            "parameters": self.parameters,
+            "block_parameters": self.block_parameters,
+            "layers": self.layers,
+            **self.text.values,
+            "without_parts": self.text.without_groups,
+            "masked_words": self.distances.masked_words,
+            "layer_steps": self.distances.steps,
+            **self.distances.summaries,
+        }
+        if self.depths is not None:
+            values["depths"] = dataclasses.asdict(self.depths)
+        if self.minimal_pairs is not None:
+            values["minimal_pairs"] = self.minimal_pairs.to_json()
+            values["minimal_pairs_accuracy"] = self.minimal_pairs.total.accuracy
+            without_groups = np.round(self.minimal_pairs.estimate[1:], 8).tolist()
+            values["without_parts"] = self.text.without_groups | {"minimal_pairs_accuracy": without_groups}
+        return values
+
+
+# ---------------------------------------------------------------- tables
+
+# Key, title and format of each score.
+_SCORE_ROWS: Final = (
+    ("mlm_accuracy", "MLM accuracy", "{:.1%}"),
+    ("mlm_loss", "MLM loss", "{:.3f} nats"),
+    ("below_unigram_entropy", "below the unigram entropy", "{:+.3f} nats"),
+    ("nsp_accuracy", "NSP accuracy", "{:.1%}"),
+    ("sop_accuracy", "SOP accuracy", "{:.1%}"),
+)
+
+
+def format_probe(probed: ProbeScores) -> str:
+    """Format the scores and the layers' steps as tables."""
+    values = probed.text.values
+    scores = [(title, form.format(values[key])) for key, title, form in _SCORE_ROWS if key in values]
+    scores.append(("parameters", f"{probed.parameters:,}"))
+    pairs = probed.data
+    unit = "words" if pairs.whole_word else "tokens"
+    note = f"Sequences of at most {pairs.max_seq_length} tokens, masked n-grams of up to {pairs.ngram} {unit}."
+    parts = [f"{console.format_table((probed.checkpoint.name, ''), scores)}\n{note}"]
+    steps = probed.distances.steps
+    rows = [
+        (str(number), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
+        for number, (l2, degrees, cosine) in enumerate(
+            zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1
+        )
+    ]
+    parts.append(console.format_table(("layer: input to output", "L2 distance", "angle", "cosine"), rows))
+    if depths := probed.depths:
+        columns = (depths.l2, depths.two_back, depths.mlm_accuracy, depths.speed)
+        depth_rows = [
+            (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
+            for depth, (l2, two_back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
+        ]
+        headers = ("depth", "step", "from two blocks before", "MLM accuracy", "speed")
+        parts.append(console.format_table(headers, depth_rows))
+        parts.append(f"Run to {depths.layers} blocks, the stack of {depths.trained} {depths.behaviour}.")
+    if probed.minimal_pairs is not None:
+        parts.append(format_minimal_pairs(probed.minimal_pairs))
+    return "\n\n".join(parts)
