@@ -361,7 +361,7 @@ def _format_part(name: str, part: Part, render: Render) -> list[str]:
         counts = {key: count for key, count in part.profile.items() if key != "kernels_ms"}
         rows = [(key.replace("_", " "), count, PROFILE_GOALS.get(key, "")) for key, count in counts.items()]
         longest = list(part.profile["kernels_ms"].items())
-        return [render((f"{name}, a step", "", "goal"), rows), render(("kernel", "ms a step"), longest)]
+        return [render((f"{name}, a step", "", "goal"), rows), render(("kernel", "ms per step"), longest)]
     if part.attention:
         return [render(*kernels.attention_table(part.attention))]
     if part.fine_tuning is not None:

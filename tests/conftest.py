@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("albert")
 
-# One thread a process: the tests' matrices are tiny, and pytest-xdist uses the cores.
+# One thread per process: the tests' matrices are tiny, and pytest-xdist uses the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # The Hub's libraries read this when they are imported.

@@ -40,6 +40,11 @@ class _Sizes:
         return 1 if self.setup.device == "cuda" else self.item
 
     @property
+    def embedding_mask_item(self) -> int:
+        """Bytes of a number in the dropout mask of the embeddings, which are in fp32."""
+        return 1 if self.setup.device == "cuda" else 4
+
+    @property
     def probabilities(self) -> int:
         """Attention probabilities of a row over all heads; sparse attention computes its own again."""
         return self.config.num_attention_heads * (self.length if self.config.covers_sequence(self.length) else 0)
@@ -83,7 +88,7 @@ ACTIVATION_TERMS: Final = (
     ActivationTerm(
         "token",
         "dropout of the embeddings",
-        lambda s: s.config.embedding_size * (1 if s.setup.device == "cuda" else 4) if _drops_hidden(s) else 0,
+        lambda s: s.config.embedding_size * s.embedding_mask_item if _drops_hidden(s) else 0,
         "its mask, on a CPU in the fp32 of the embeddings",
     ),
     ActivationTerm("input token", "block input", lambda s: s.config.hidden_size * s.item, "input of three matmuls"),

@@ -223,7 +223,7 @@ def test_checkpointing_saves_block_inputs_and_recomputes_one() -> None:
 def test_activations_with_dropout_include_masks() -> None:
     plain, dropped = (replace(BASE, hidden_dropout_prob=p) for p in (0.0, 0.1))
     more = activation_bytes(dropped, 512, GPU) - activation_bytes(plain, 512, GPU)
-    assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte per number, twice a block
+    assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte per number, twice per block
     attention = replace(BASE, attention_probs_dropout_prob=0.1)
     assert activation_bytes(attention, 512, GPU) == activation_bytes(BASE, 512, GPU)
     assert activation_bytes(attention, 512, CPU) > 2 * activation_bytes(BASE, 512, CPU)
