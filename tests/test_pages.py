@@ -140,7 +140,7 @@ def questions(folder: Path) -> None:
 
 def race(folder: Path) -> None:
     """RACE in its published layout, a passage for each level."""
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         for level in ("middle", "high"):
             path = folder / "RACE" / split / level / "1.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,10 +169,20 @@ def texts(folder: Path) -> None:
     (folder / "wiki.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
+def entities(folder: Path) -> None:
+    """Tagged words in the formats of the page, and texts to tag."""
+    (folder / "entities").mkdir()
+    for split in ("train", "dev"):
+        text = "".join("Ada B-PER\nLovelace I-PER\nmet O\nBo B-PER\nin O\nParis B-LOC\n\n" for _ in range(20))
+        (folder / "entities" / f"{split}.conll").write_text(text)
+    (folder / "letters.txt").write_text("Ada met Bo.\nThe file is open.\n")
+
+
 PREPARE: dict[str, Callable[[Path], None]] = {
     "glue": glue,
     "questions": questions,
     "race": race,
+    "entities": entities,
     "downloaded": downloaded,
     "deutsch": deutsch,
     "texts": texts,

@@ -1,0 +1,53 @@
+"""`albert eval --split test`: a finished checkpoint is scored on a labeled test set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import QUICK, albert
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
+    """A model of middle school questions, next to RACE in miniature."""
+    folder = tmp_path_factory.mktemp("race")
+    for split in ("train", "dev", "test"):
+        for level in ("middle", "high"):
+            (folder / "RACE" / split / level).mkdir(parents=True)
+            for number in range(3 if split == "test" else 2):
+                record = {
+                    "article": "bade figo luma",
+                    "questions": ["wi _ ?"],
+                    "options": [["bade", "kra", "ne", "luma"]],
+                    "answers": ["A"],
+                    "id": f"{level}{number}.txt",
+                }
+                (folder / "RACE" / split / level / f"{number}.txt").write_text(json.dumps(record))
+    call = ["finetune", "race_middle", "--checkpoint", encoder, "--data", folder / "RACE", "--out", folder / "model"]
+    albert(*call, *QUICK)
+    return folder / "model"
+
+
+@pytest.mark.parametrize(("task", "questions"), [("race_middle", 3), ("race_high", 3), ("race", 6)])
+def test_eval_split_test_scores_the_test_set(model: Path, tmp_path: Path, task: str, questions: int) -> None:
+    call = ["eval", task, "--checkpoint", model, "--data", model.parent / "RACE", "--split", "test", "--device", "cpu"]
+    ended = albert(*call, "--out", tmp_path / "scores", "--json")
+    result = json.loads(ended.out)
+    assert result["kind"] == "scored" and result["examples"] == {"test": questions} and "(test)" in result["title"]
+    assert "RACE" in (shown := albert(*call, "--out", tmp_path / "again").out) and "(test) accuracy" in shown
+
+
+def test_eval_split_test_does_not_train(model: Path, encoder: Path, tmp_path: Path) -> None:
+    data = model.parent / "RACE"
+    call = ["eval", "race", "--checkpoint", encoder, "--data", data, "--split", "test", "--out", tmp_path / "scores"]
+    assert "would be trained" in albert(*call, expect=2).err and not (tmp_path / "scores").exists()
+
+
+def test_eval_split_test_needs_labels(tuned: Callable[[str], Path], glue: Path, tmp_path: Path) -> None:
+    checkpoint = tuned("cola")
+    call = ["eval", "cola", "--checkpoint", checkpoint, "--data", glue, "--split", "test", "--out", tmp_path / "scores"]
+    assert "hides the labels" in albert(*call, expect=3).err
