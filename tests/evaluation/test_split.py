@@ -51,3 +51,11 @@ def test_eval_split_test_needs_labels(tuned: Callable[[str], Path], glue: Path, 
     checkpoint = tuned("cola")
     call = ["eval", "cola", "--checkpoint", checkpoint, "--data", glue, "--split", "test", "--out", tmp_path / "scores"]
     assert "hides the labels" in albert(*call, expect=3).err
+
+
+def test_eval_model_labels_that_do_not_fit_are_rejected(
+    tuned: Callable[[str], Path], glue: Path, tmp_path: Path
+) -> None:
+    call = ["eval", "cola", "--checkpoint", tuned("cola"), "--data", glue, "--out", tmp_path / "scores"]
+    said = albert(*call, "-s", 'model.labels=["x", "y"]', expect=4)
+    assert "its classes (x, y) are not CoLA's (0, 1)" in said.err and not (tmp_path / "scores").exists()

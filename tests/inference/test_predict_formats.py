@@ -196,3 +196,71 @@ def test_finetune_test_file_without_texts_stops_before_training(encoder: Path, t
     for verb in (["finetune", "table"], ["eval", "table", "--runs", 1]):
         assert "test.csv: no column 'text'" in albert(*verb, *words, expect=3).err
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("in.txt", "sentence1\tsentence2\na\tb\n"),
+        ("in.tab", "text\tlabel\nbade\tx\n"),
+        ("in.txt", "id,text,stars\n1,bade,5\n"),
+        ("-", "id;Text;label\n1;bade;5\n"),
+        ("-", '\n"text","label"\nbade,x\n'),
+    ],
+)
+def test_predict_header_in_plain_lines_is_rejected(
+    tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+) -> None:
+    (tmp_path / "in.txt").write_text(content)
+    (tmp_path / "in.tab").write_text(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    path = name if name == "-" else tmp_path / name
+    said = albert("predict", tuned("cola"), "--input", path, expect=3)
+    assert "is the header of a table" in said.err and ".csv" in said.err and said.out == ""
+
+
+def test_predict_text_with_commas_is_no_header(tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a question, and an answer\ntext, bade\n")
+    assert len(albert("predict", tuned("cola"), "--input", tmp_path / "in.txt").out.splitlines()) == 2
+
+
+def test_predict_json_lines_after_blank_lines(tuned: Tuned, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = '\n\n{"id": "a", "text": "bade"}\n\n{"id": "b", "text": "figo"}\n\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    printed = albert("predict", tuned("cola"), "--input", "-").out.splitlines()
+    assert [json.loads(line)["id"] for line in printed] == ["a", "b"]
+    for name in ("in.jsonl", "in.json"):
+        (tmp_path / name).write_text(content)
+        assert albert("predict", tuned("cola"), "--input", tmp_path / name).out.splitlines() == printed
+
+
+def test_predict_json_lines_prefer_the_trained_column(reviews: Path, tmp_path: Path) -> None:
+    rows = {
+        "a.csv": "text,review\nluma wi,bade figo\n",
+        "a.jsonl": '{"text": "luma wi", "review": "bade figo"}\n',
+        "b.jsonl": '{"text": "bade figo"}\n',
+        "c.csv": "text,REVIEW\nluma wi,bade figo\n",
+    }
+    for name, content in rows.items():
+        (tmp_path / name).write_text(content)
+    printed = [json.loads(albert("predict", reviews, "--input", tmp_path / name).out) for name in rows]
+    assert len({json.dumps(row["probabilities"]) for row in printed}) == 1
+
+
+def test_predict_tsv_output_is_read_again(tuned: Tuned, tmp_path: Path) -> None:
+    texts = ["bade\tfigo", "two\nlines", 'a "bade"', "plain"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    predict_file(str(tuned("cola")), str(tmp_path / "in.jsonl"), tmp_path / "one.tsv", "cpu")
+    predict_file(str(tuned("cola")), str(tmp_path / "one.tsv"), tmp_path / "two.tsv", "cpu")
+    assert (tmp_path / "one.tsv").read_text() == (tmp_path / "two.tsv").read_text()
+    assert [row["text"] for row in read_output(tmp_path / "two.tsv")] == texts
+
+
+def test_finetune_delimiter_applies_to_the_test_file(encoder: Path, tmp_path: Path) -> None:
+    rows = "".join(f"bade, {i}|{'ab'[i % 2]}\n" for i in range(8))
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("text|label\n" + rows)
+    words = ["--checkpoint", encoder, "--data", tmp_path, "--device", "cpu", "--out", tmp_path / "out"]
+    words += [word for override in (*QUICK, "table.delimiter=|") for word in ("-s", override)]
+    albert("finetune", "table", *words)
+    assert [row["text"] for row in read_output(tmp_path / "out" / "predictions.test.csv")][:2] == ["bade, 0", "bade, 1"]

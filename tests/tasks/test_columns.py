@@ -99,3 +99,38 @@ def test_table_id_none_numbers_the_rows(tmp_path: Path) -> None:
     values = {"train": str(path), "dev": str(path), "id": "none"}
     task = open_table(validate_recipe(TableSettings, values, "recipe"))
     assert [example.id for example in task.read("dev")] == [str(number) for number in range(8)]
+
+
+def test_open_table_empty_texts_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\na,x\n ,y\nb,y\n")
+    open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert f"{path}:3: no text in 'text'; 1 of 3 rows are empty" in capfd.readouterr().err
+    path.write_text("text,label\n,x\n,y\n")
+    with pytest.raises(InputError, match="the column 'text' has no text in any row"):
+        open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+
+
+def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,toxic,insult,n\na,1,0,5\nb,0,1,6\n")
+    with pytest.raises(InputError) as raised:
+        open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert """-s 'table.label_columns=["toxic", "insult"]'""" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.gz", "dev.txt", "test.json"])
+def test_open_table_warns_of_files_to_convert(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    for path in (tmp_path / name, tmp_path / "train.py"):
+        path.write_text("")
+    open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    printed = capfd.readouterr().err
+    assert f"{name}: not read" in printed and "train.py" not in printed
+
+
+def test_find_same_columns_pair_for_single_texts_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "dev.csv").write_text("premise,hypothesis,label\na,b,x\n")
+    task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    with pytest.raises(InputError, match="but the model was fine-tuned on single texts"):
+        task.read("dev")

@@ -97,3 +97,25 @@ def test_is_number_and_is_missing_cases() -> None:
     assert all(is_number(text) for text in ("1", "-2", "+.5", "3.", "1e-3", "0.50"))
     assert not any(is_number(text) for text in ("", "1,5", "1_0", "inf", "nan", "0x1", "1 2", "٣x"))
     assert is_missing("NA") and not is_missing("NA", ("NA",)) and not is_missing("0")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["1.200,50", "3.100,75"], ["1,200.50", "990", "10"], ["$5", "$7.50"], ["50%", "7%", "12"], ["1 200,5", "3,5"]],
+)
+def test_infer_classes_numbers_with_units_are_rejected(tmp_path: Path, labels: list[str]) -> None:
+    with pytest.raises(InputError, match="is a number with") as raised:
+        open_labels(tmp_path, labels)
+    assert "table.kind=classification" in str(raised.value.hint)
+    assert len(open_labels(tmp_path, labels, kind="classification").labels) == len(labels)
+
+
+def test_infer_classes_warns_of_spellings_and_many_classes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    open_labels(tmp_path, ["good", "Good", "bad", "not-good", "not good"])
+    printed = capfd.readouterr().err
+    assert "the labels 'Good' and 'good' are different classes" in printed
+    assert "the labels 'not good' and 'not-good' are different classes" in printed
+    open_labels(tmp_path, [f"text number {n}" for n in range(30)])
+    assert "30 labels are 30 different classes" in capfd.readouterr().err
+    open_labels(tmp_path, [f"class {n % 10}" for n in range(30)])
+    assert "warning" not in capfd.readouterr().err

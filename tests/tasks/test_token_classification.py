@@ -240,3 +240,24 @@ def test_open_token_task_holds_out_a_tenth(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(conll(sentences(30)))
     task = open_token_task(TableSettings(), str(tmp_path), ())
     assert len(task.read("train")) == 27 and len(task.read("dev")) == 3
+
+
+def test_read_unknown_tag_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text(conll(sentences(30)))
+    (tmp_path / "dev.conll").write_text("bade B-LOC\n\nAda O\nbade B-ORG\n")
+    task = open_token_task(TableSettings(), str(tmp_path), ())
+    with pytest.raises(InputError, match=r"dev\.conll:3: the tag 'B-ORG' is of none of the model's types \(LOC, PER\)"):
+        task.read("dev")
+
+
+def test_finetune_ner_predicts_its_test_file(model: Path, tmp_path: Path) -> None:
+    for name, content in (("test.conll", "bade\nwi\n\nfigo\nluma\n"), ("test.jsonl", '{"tokens": ["bade", "wi"]}\n')):
+        folder = tmp_path / name
+        folder.mkdir()
+        for split in ("train", "dev"):
+            (folder / f"{split}.conll").write_text(conll(sentences(12)))
+        (folder / name).write_text(content)
+        call = ["finetune", "ner", "--checkpoint", model.parent / "encoder", "--data", folder, "--out", folder / "out"]
+        albert(*call, *QUICK)
+        lines = [json.loads(line) for line in (folder / "out" / "predictions.test.jsonl").read_text().splitlines()]
+        assert [line["text"] for line in lines] == ["bade wi", "figo luma"][: len(lines)] and lines
