@@ -30,7 +30,6 @@ from albert_cli.results import (
 )
 from albert_cli.tasks.registry import TASKS, constant_baseline
 
-_MAJORITY_TITLES = {"majority": "majority class", "most frequent tags": "most frequent tag of each word"}
 CLASSICAL = "classical baseline"
 EXAMPLES = "examples.json"
 Curve = list[tuple[float, float]]
@@ -104,7 +103,8 @@ class Evaluation:
         """The scores of the baseline without context and of the best linear model."""
         baselines = {}
         if self.record.majority is not None:
-            baselines[_MAJORITY_TITLES[constant_baseline(self.task)]] = self.record.majority
+            name = constant_baseline(self.task)
+            baselines["majority class" if name == "majority" else name] = self.record.majority
         if self.record.best_baseline:
             baselines[CLASSICAL] = self.record.best_baseline[1]
         return baselines
