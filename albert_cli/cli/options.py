@@ -109,7 +109,11 @@ CheckpointName = Annotated[
 ]
 TaskData = Annotated[
     str | None,
-    typer.Option("--data", help="Folder with the task's files, or hf:NAME."),
+    typer.Option(
+        "--data",
+        help="Folder with the task's files (of a table: train, dev, test as .csv, .tsv, .jsonl or .parquet), a single "
+        "file, or hf:NAME.",
+    ),
 ]
 
 

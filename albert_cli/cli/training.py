@@ -82,7 +82,10 @@ def pretrain(
 @verb(app, stage="Fine-tune and score")
 def finetune(
     task: Annotated[
-        str, typer.Argument(help="A task of GLUE (cola … wnli), squad1, squad2, race, table, or a recipe.")
+        str,
+        typer.Argument(
+            help="A task of GLUE (cola … wnli), squad1, squad2, race, table or ner (your own data), or a recipe."
+        ),
     ],
     checkpoint: CheckpointName,
     out: Out,

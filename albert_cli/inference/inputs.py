@@ -19,9 +19,8 @@ from albert_cli.inference.columns import (
     has_trained_columns,
     map_columns,
 )
-from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.data_files import reject_binary_formats
+from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.text.lines import text_lines
@@ -34,7 +33,6 @@ ExampleT = TypeVar("ExampleT")
 CHUNK_LINES = 1024  # rows in memory at a time; enough to group them by length
 
 _DELIMITERS = "\t,;|"
-_LONGEST_MAGIC = 16  # bytes that identify a format
 _JSON_HINT = "write one JSON object per line"
 
 
@@ -78,7 +76,7 @@ class InputReader(Generic[ExampleT]):
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows), False
-        _reject_other_formats(Path(name))
+        reject_file_of_other_format(Path(name))
         source = SourcePart(TextSource(name, "stdin" if name == "-" else "text"))
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
         if suffix in (".csv", ".tsv"):
@@ -181,10 +179,3 @@ def _is_json_object(name: str, line: str) -> bool:
     if isinstance(value, list):
         raise InputError(f"{name}:1: is a JSON array", _JSON_HINT)
     return isinstance(value, dict)
-
-
-def _reject_other_formats(path: Path) -> None:
-    """Raise `InputError` for a workbook, an archive and the like, under any name."""
-    if path.is_file():  # a pipe can be read only once
-        with translate_read_errors(path), path.open("rb") as stream:
-            reject_binary_formats(path, stream.read(_LONGEST_MAGIC))

@@ -95,7 +95,10 @@ def load_predictor(
     null_threshold: null odds above which a question is left unanswered.
     """
     opened = open_for_inference(checkpoint, device, precision)
-    opened = replace(opened, checkpoint=order_classifier(opened.checkpoint) or opened.checkpoint)
+    order = order_classifier(opened.checkpoint)
+    if order is not None:
+        console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in their order")
+        opened = replace(opened, checkpoint=order)
     task = task_from_checkpoint(opened.checkpoint)
     if null_threshold is not None:
         task = task.with_null_threshold(null_threshold)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from albert_cli import console
 from albert_cli.inference.documents import CONLL_INPUTS
-from albert_cli.inference.outputs import SUFFIXES
-from albert_cli.inference.predict import predict_file
+from albert_cli.inference.outputs import SUFFIXES, merge_columns, open_prediction_writer
+from albert_cli.inference.predict import predict_file, read_rows
+from albert_cli.model.hub import FinetunedTask
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.token_data import TokenFiles
@@ -43,8 +47,34 @@ def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -
     test_file = find_test_file(task)
     if test_file is None:
         return None
-    suffix = test_file.suffix.lower()
-    path = out / f"predictions.test{suffix if suffix in SUFFIXES else '.jsonl'}"
+    path = _predictions_path(test_file, out)
     summary = predict_file(str(checkpoint), str(test_file), path, device)
     console.info(f"{path}: predictions for the {summary.lines:,} rows of {test_file}")
     return path
+
+
+def predict_test_file_together(
+    task: AnyTask, predict: Callable[[Sequence[Any]], object], finetuned: FinetunedTask | None, out: Path
+) -> Path | None:
+    """Predict a task's test file with the average outputs of several models; returns the path of the predictions.
+
+    predict: returns the average outputs for examples; finetuned: the layout of the training table. None if there is no
+    test file.
+    """
+    test_file = find_test_file(task)
+    if test_file is None:
+        return None
+    rows = [row for chunk in read_rows(task, finetuned, str(test_file)) for row in chunk]
+    examples = [row.example for row in rows]
+    lines = task.format_predictions(examples, predict(examples), scored=False)
+    path = _predictions_path(test_file, out)
+    with open_prediction_writer(path) as write:
+        pairs = zip(rows, map(json.loads, lines), strict=True)
+        write([merge_columns(row.columns, prediction, str(test_file)) for row, prediction in pairs])
+    console.info(f"{path}: predictions for the {len(rows):,} rows of {test_file}")
+    return path
+
+
+def _predictions_path(test_file: Path, out: Path) -> Path:
+    suffix = test_file.suffix.lower()
+    return out / f"predictions.test{suffix if suffix in SUFFIXES else '.jsonl'}"

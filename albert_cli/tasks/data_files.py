@@ -34,6 +34,7 @@ _BINARY_FORMATS = (
     (b"%PDF", "a PDF document", "export its text"),
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
 )
+_LONGEST_MAGIC = 16  # bytes that identify a format
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
@@ -72,6 +73,13 @@ def reject_binary_formats(path: Path, raw: bytes) -> None:
     for magic, name, remedy in _BINARY_FORMATS:
         if raw.startswith(magic):
             raise InputError(f"{path}: {name}, not text", remedy)
+
+
+def reject_file_of_other_format(path: Path) -> None:
+    """Raise `InputError` for a workbook, an archive and the like, under any name; pipes and missing files are left."""
+    if path.is_file():
+        with translate_read_errors(path), path.open("rb") as stream:
+            reject_binary_formats(path, stream.read(_LONGEST_MAGIC))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
-from albert_cli.tasks.data_files import read_objects, read_table
+from albert_cli.tasks.data_files import read_objects, read_table, reject_file_of_other_format
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -110,6 +110,7 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
+        reject_file_of_other_format(path)
         raise InputError(f"{path}: not a .tsv, .csv, .jsonl or .parquet file", "convert or rename it")
     if suffix in (".jsonl", ".parquet"):
         return read_objects(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -100,3 +101,25 @@ def test_predict_dev_uses_the_first_member_s_label_order(encoder: Path, tmp_path
     finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) are not those of .*a \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
+
+
+def test_ensemble_predicts_the_test_file_of_a_table(encoder: Path, tmp_path: Path) -> None:
+    rows = "".join(f"bade {i},{'ab'[i % 2]}\n" for i in range(12))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + rows)
+    (tmp_path / "test.csv").write_text("key,text\nx,bade figo\ny,luma\n")
+    words = ["--data", tmp_path, "--device", "cpu"]
+    quick = [word for override in QUICK for word in ("-s", override)]
+    call = ["eval", "table", "--checkpoint", encoder, *words, "--runs", 2, "--out", tmp_path / "scores", *quick]
+    albert(*call)
+    albert("ensemble", "table", tmp_path / "scores", *words, "--out", tmp_path / "both")
+    chosen = json.loads((tmp_path / "both" / "results.json").read_text())["chosen"]
+    alone = []
+    for directory in chosen:
+        call = ["predict", directory, "--input", tmp_path / "test.csv", "--device", "cpu", "--precision", "fp32"]
+        alone.append([json.loads(line)["probabilities"]["a"] for line in albert(*call).out.splitlines()])
+    with (tmp_path / "both" / "predictions.test.csv").open(newline="") as stream:
+        predicted = list(csv.DictReader(stream))
+    assert [row["key"] for row in predicted] == ["x", "y"]
+    mean = np.mean(alone, axis=0)
+    assert [float(row["probability_a"]) for row in predicted] == pytest.approx(mean.tolist(), abs=2e-5)
