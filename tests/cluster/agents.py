@@ -128,12 +128,14 @@ class Loss:
     is_for_good: bool = False
 
 
+AN_AGENT = Loss("an agent", lambda nodes: nodes.kill_agent(nodes.names[-1]))
+A_NODE_FOR_GOOD = Loss("a node for good", lambda nodes: nodes.kill_node(nodes.names[-1]), is_for_good=True)
 LOSSES = (
     Loss("nothing", lambda nodes: None),
     Loss("a worker", lambda nodes: nodes.kill_worker(nodes.names[-1])),
-    Loss("an agent", lambda nodes: nodes.kill_agent(nodes.names[-1])),
+    AN_AGENT,
     Loss("the rendezvous agent", lambda nodes: nodes.kill_agent(nodes.names[0])),
-    Loss("a node for good", lambda nodes: nodes.kill_node(nodes.names[-1]), is_for_good=True),
+    A_NODE_FOR_GOOD,
 )
 
 
