@@ -122,6 +122,7 @@ def finetune(
     check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
+    prepared.warn_about_text(inputs)
     directory = out if out.name.strip(".") else out.resolve()
     sibling = directory.with_name(f"{directory.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, sibling)

@@ -74,6 +74,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     check_test_file(prepared.task)
     if not prepared.for_scoring:
         resolve_schedule(prepared, inputs).check()
+        prepared.warn_about_text(inputs)
     controls = _prepare_controls(name, prepared, out, out, opened)
     with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import console, machine, store
+from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
 from albert_cli.quickstart.bundled import load_or_write_bundled
 from albert_cli.quickstart.plan import QuickstartPlan, open_task
@@ -22,7 +23,9 @@ from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.results import CONTROLS
 from albert_cli.store import JsonObject
 from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.features import tokenize
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.text_match import warn_about_mismatch
 
 InvokeJson = Callable[[Sequence[str]], JsonObject]
 
@@ -95,10 +98,25 @@ def _pretrain(commands: _Commands, out: Path, plan: QuickstartPlan) -> JsonObjec
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
     commands.run("vocab", *plan.text, "--out", vocabulary, *sizes)
     commands.run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+    _warn_about_table(data, plan)
     return commands.run(
         *("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", "--max-time", plan.max_time),
         *("-s", "train.eval_every=400", "--device", commands.device),  # often enough to draw a curve
     )
+
+
+def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
+    """Print a warning before pretraining if the table's texts are far from the unlabeled text."""
+    corpus = TokenCorpus.open(data)
+    vocabulary = Vocabulary.load(corpus.vocabulary_dir)
+    ids, _ = tokenize(_read_texts(plan, "train"), vocabulary)
+    warn_about_mismatch(plan.table, vocabulary, ids, corpus.unigram_counts())
+
+
+def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
+    """Return the texts of a split; empty for tables of other kinds than texts with classes or values."""
+    task = open_task(plan.table)
+    return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 
 def _evaluate(commands: _Commands, out: Path, plan: QuickstartPlan, count: int) -> JsonObject:
@@ -121,10 +139,7 @@ def _total_seconds(out: Path, started: float) -> float:
 
 def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[dict[str, str]]:
     """Mask a word in dev texts, and record the model's guesses; empty without short texts."""
-    task = open_task(plan.table)
-    texts = [
-        example.text_a for example in task.read(task.dev_splits[0], plan.table) if isinstance(example, TextExample)
-    ]
+    texts = _read_texts(plan, "dev")
     chosen = list(islice(_mask_one_word(texts, Vocabulary.load(out / "vocabulary")), _MASKED_EXAMPLES))
     filled = []
     if chosen:

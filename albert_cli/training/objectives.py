@@ -29,6 +29,7 @@ from albert_cli.training.cross_entropy import cross_entropy_sum
 from albert_cli.training.distill import Teacher
 from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.text_match import write_token_counts
 
 # Held-out examples are sampled like training examples, from a seed that no run can have.
 EVALUATION_SEED: Final = 2**62
@@ -214,6 +215,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         sentence_loss = self.settings.data.sentence_loss
         text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe)
         store.write_text(directory / "README.md", text)
+        if self.corpora.train.directory is not None:
+            write_token_counts(directory, self.corpora.train.unigram_counts())
 
 
 def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
+from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import ModelHead, open_table
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
@@ -20,6 +21,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.task_inputs import Inputs, InputSettings, load_inputs, read_examples, require_training_data
 from albert_cli.training.task_recipe import PAPER_RECIPES, FinetuneRecipe, load_recipe
+from albert_cli.training.text_match import read_token_counts, warn_about_mismatch
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,12 @@ class PreparedTask:
     def load_inputs(self, seed: int | None = None) -> Inputs:
         """Read and encode the inputs of a seed; raises `InputError` for missing or damaged files."""
         return load_inputs(self.task, self.request.data, self.vocabulary, self.input_settings(seed))
+
+    def warn_about_text(self, inputs: Inputs) -> None:
+        """Print a warning if the texts to train on are far from the checkpoint's pretraining text."""
+        if isinstance(inputs.train, PairFeatures):
+            counts = read_token_counts(self.checkpoint.directory)
+            warn_about_mismatch(self.task.title, self.vocabulary, inputs.train.ids, counts)
 
     def check_inputs(self) -> None:
         """Raise `InputError` for missing or damaged files; the examples are not retained."""

@@ -226,7 +226,7 @@ def test_pretrain_other_data_raises(finished: Path, recipe: Path, tiny_vocabular
 
 
 MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
-FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml")
+FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml", "token_counts.safetensors")
 
 
 @pytest.mark.parametrize("file", [*FILES, "manifest.json"])

@@ -1,0 +1,89 @@
+"""Compare the text of a task with the text that a model was pretrained on, by the tokens of both.
+
+A checkpoint of `albert pretrain` has the token counts of its text in `token_counts.safetensors`. Other checkpoints do
+not have the file; of them only unknown tokens are checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from albert_cli import console
+from albert_cli.text.vocabulary import Vocabulary
+
+_COUNTS_FILE: Final = "token_counts.safetensors"
+_COUNTS_KEY: Final = "counts"
+_MIN_TOKENS: Final = 500  # fewer say little
+# Above or below these, pretraining on the task's own text is the better use of time (docs/domain.md has examples).
+_MAX_UNKNOWN: Final = 0.02
+_MIN_RELATIVE_LENGTH: Final = 0.8
+_MAX_RELATIVE_COST: Final = 1.3
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TextMatch:
+    """Rates of a task's tokens compared with those of the pretraining text.
+
+    unknown: the fraction of unknown tokens. relative_length: the characters of a token, divided by those of a token in
+    the pretraining text. relative_cost: the same for the nats of a character under the unigram frequencies of the
+    pretraining text. The last two are None without token counts.
+    """
+
+    unknown: float
+    relative_length: float | None = None
+    relative_cost: float | None = None
+
+    def describe_mismatch(self) -> str | None:
+        """Return the values beyond their thresholds; None if there are none."""
+        reasons = []
+        if self.unknown > _MAX_UNKNOWN:
+            reasons.append(f"{self.unknown:.1%} of its tokens are unknown")
+        if self.relative_length is not None and self.relative_length < _MIN_RELATIVE_LENGTH:
+            reasons.append(f"its tokens are {1 - self.relative_length:.0%} shorter")
+        if self.relative_cost is not None and self.relative_cost > _MAX_RELATIVE_COST:
+            reasons.append(f"its unigram cross-entropy per character is {self.relative_cost:.1f} times as high")
+        return ", ".join(reasons) or None
+
+
+def write_token_counts(directory: Path, counts: Counts) -> None:
+    """Write the token counts [V] of a pretraining text into a staged checkpoint."""
+    save_file({_COUNTS_KEY: counts}, directory / _COUNTS_FILE)
+
+
+def read_token_counts(directory: Path) -> Counts | None:
+    """Read the token counts of a checkpoint's text; None if it has none."""
+    path = directory / _COUNTS_FILE
+    return load_file(path)[_COUNTS_KEY] if path.is_file() else None
+
+
+def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> TextMatch:
+    """Compare the tokens [n] of a task's texts with the token counts [V] of the pretraining text."""
+    unknown = float((ids == vocabulary.unk_id).mean())
+    if counts is None or len(counts) != vocabulary.size:
+        return TextMatch(unknown)
+    lengths = np.array([len(piece) for piece in vocabulary.text_pieces])
+    frequencies = (counts + 1) / (counts + 1).sum()
+    surprisal = -np.log(frequencies)
+    relative_length = lengths[ids].mean() / (frequencies @ lengths)
+    relative_surprisal = surprisal[ids].mean() / (frequencies @ surprisal)
+    return TextMatch(unknown, float(relative_length), float(relative_surprisal / relative_length))
+
+
+def warn_about_mismatch(title: str, vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> None:
+    """Print a warning if a task's texts are far from the pretraining text."""
+    if len(ids) < _MIN_TOKENS:
+        return
+    mismatch = measure_match(vocabulary, ids, counts).describe_mismatch()
+    if mismatch is not None:
+        console.warn(
+            f"{title}: the text is far from the pretraining text: {mismatch}; pretrain on text of this kind, with a "
+            "vocabulary built from it (`albert quickstart --text … --table …`)"
+        )
