@@ -100,9 +100,12 @@ class SequenceClassifier(_EncoderModel):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return logits [N, C] for a packed batch."""
-        pooled_NH = self._pooled(self.encoder(tokens), tokens)
-        logits_NC: Tensor = self.classifier(self.dropout(pooled_NH))
+        logits_NC: Tensor = self.classifier(self.dropout(self.pooled(tokens)))
         return logits_NC
+
+    def pooled(self, tokens: PackedTokens) -> Tensor:
+        """Return the pooled [CLS] vectors [N, H] of a packed batch."""
+        return self._pooled(self.encoder(tokens), tokens)
 
 
 class TokenClassifier(_EncoderModel):

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ class LabeledExample(Protocol):
         """The class index or value."""
 
 
+_MAX_PROBED: Final = 5_000  # training examples of a linear probe; more hardly change it
+_PROBE_BATCH: Final = 64
 LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 
@@ -189,6 +191,40 @@ class Classification(LogitsTask[TextExample]):
             counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no logarithm is infinite
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
+
+    @torch.no_grad()
+    def init_classifier_from_probe(self, model: nn.Module, features: PairFeatures, device: torch.device) -> None:
+        """Set the classifier to a linear model of the pooled [CLS] vectors of training features.
+
+        Fine-tuning then starts with a head that fits the encoder's features, and distorts them less (Kumar et al.,
+        2022, arXiv 2202.10054). A logistic regression for classes, a ridge regression for values.
+        """
+        from sklearn.linear_model import LogisticRegression, Ridge
+
+        assert isinstance(model, SequenceClassifier)
+        model.eval()
+        pooled_NH = np.empty((min(len(features), _MAX_PROBED), model.config.hidden_size), np.float32)
+        for start in range(0, len(pooled_NH), _PROBE_BATCH):
+            index = np.arange(start, min(start + _PROBE_BATCH, len(pooled_NH)))
+            pooled_NH[index] = model.pooled(pack(features.batch(index)[0], device)).float().cpu().numpy()
+        model.train()
+        labels = features.gold[: len(pooled_NH)]
+        classifier = model.classifier
+        if self.is_regression:
+            ridge = Ridge().fit(pooled_NH, labels)
+            classifier.weight.copy_(torch.from_numpy(ridge.coef_[None]))
+            classifier.bias.fill_(float(ridge.intercept_))
+        elif np.ptp(labels):
+            logistic = LogisticRegression(max_iter=500).fit(pooled_NH, labels)
+            weight = logistic.coef_
+            bias = logistic.intercept_
+            if len(weight) == 1:  # two classes have one row, the difference of their logits
+                weight = np.concatenate([-weight, weight]) / 2
+                bias = np.concatenate([-bias, bias]) / 2
+            classifier.weight.zero_()
+            classifier.bias.fill_(float(bias.min()) - 1)  # of classes without a training example
+            classifier.weight[logistic.classes_] = torch.from_numpy(weight).to(classifier.weight)
+            classifier.bias[logistic.classes_] = torch.from_numpy(bias).to(classifier.bias)
 
     def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]
