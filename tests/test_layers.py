@@ -175,6 +175,7 @@ WRITES = {
     ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
     ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
     ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
+    ("training/text_match.py", "save_file"): "token counts, into a staged checkpoint",
     ("training/finetune.py", "save_file"): "the best weights so far, into a staged checkpoint",
     ("report/figures.py", "savefig"): "an image in memory",
 }

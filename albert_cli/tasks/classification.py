@@ -29,6 +29,7 @@ from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_bat
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.probe import fit_probe
 from albert_cli.text.vocabulary import Vocabulary
 
 
@@ -197,10 +198,8 @@ class Classification(LogitsTask[TextExample]):
         """Set the classifier to a linear model of the pooled [CLS] vectors of training features.
 
         Fine-tuning then starts with a head that fits the encoder's features, and distorts them less (Kumar et al.,
-        2022, arXiv 2202.10054). A logistic regression for classes, a ridge regression for values.
+        2022, arXiv 2202.10054).
         """
-        from sklearn.linear_model import LogisticRegression, Ridge
-
         assert isinstance(model, SequenceClassifier)
         model.eval()
         pooled_NH = np.empty((min(len(features), _MAX_PROBED), model.config.hidden_size), np.float32)
@@ -209,22 +208,9 @@ class Classification(LogitsTask[TextExample]):
             pooled_NH[index] = model.pooled(pack(features.batch(index)[0], device)).float().cpu().numpy()
         model.train()
         labels = features.gold[: len(pooled_NH)]
-        classifier = model.classifier
-        if self.is_regression:
-            ridge = Ridge().fit(pooled_NH, labels)
-            classifier.weight.copy_(torch.from_numpy(ridge.coef_[None]))
-            classifier.bias.fill_(float(ridge.intercept_))
-        elif np.ptp(labels):
-            logistic = LogisticRegression(max_iter=500).fit(pooled_NH, labels)
-            weight = logistic.coef_
-            bias = logistic.intercept_
-            if len(weight) == 1:  # two classes have one row, the difference of their logits
-                weight = np.concatenate([-weight, weight]) / 2
-                bias = np.concatenate([-bias, bias]) / 2
-            classifier.weight.zero_()
-            classifier.bias.fill_(float(bias.min()) - 1)  # of classes without a training example
-            classifier.weight[logistic.classes_] = torch.from_numpy(weight).to(classifier.weight)
-            classifier.bias[logistic.classes_] = torch.from_numpy(bias).to(classifier.bias)
+        weight, bias = fit_probe(pooled_NH, labels, len(self.labels))
+        model.classifier.weight.copy_(torch.from_numpy(weight))
+        model.classifier.bias.copy_(torch.from_numpy(bias))
 
     def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[TextExample]
