@@ -56,10 +56,18 @@ def record_plan(path: Path, units: Mapping[str, str]) -> None:
 
 @contextmanager
 def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
-    """Write a plan, unless it is empty, and remove it if the block succeeds."""
-    if units:
+    """Write a plan, unless it is empty, and remove it if the block succeeds or fails before any unit has begun."""
+    folder = path.parent
+    existed = folder.exists()
+    if units and (folder.is_dir() or not existed):  # the block rejects a file in place of the folder
         record_plan(path, units)
-    yield
+    try:
+        yield
+    except AlbertError:
+        if not existed and list(folder.glob("*")) == [path]:
+            path.unlink()
+            folder.rmdir()
+        raise
     path.unlink(missing_ok=True)
 
 

@@ -68,7 +68,7 @@ def test_class_names_occur_once() -> None:
 
 def test_docstrings_begin_with_no_question_word() -> None:
     bad = []
-    for path in PACKAGE:
+    for path in SOURCES:
         for node, _ in nodes(path):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 docstring = ast.get_docstring(node) or ""

@@ -402,7 +402,7 @@ def _unsound(out: Path, damaged: Path) -> Iterator[str]:
 
 @dataclass
 class Tally:
-    """What a campaign came to."""
+    """The results of a campaign."""
 
     cases: int = 0
     codes: Counter[int] = field(default_factory=Counter)
