@@ -205,6 +205,7 @@ def _count_idle(slurm: Slurm) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the daemons, as Ctrl-C does
     with run_slurm(Path(sys.argv[1]).absolute()) as running, suppress(KeyboardInterrupt):
         print(f"export SLURM_CONF={running.configuration}", flush=True)
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        signal.pause()
