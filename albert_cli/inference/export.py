@@ -212,7 +212,7 @@ def _summarize(
         labels=output_labels(source),
         null_threshold=None if task is None else task.null_threshold,
         best_null_threshold=best_threshold,
-        metrics=list(task.published or task.metrics[:1]) if task is not None and source.has_scores else [],
+        metrics=list(dict.fromkeys((*task.metrics[:1], *task.published))) if task and source.has_scores else [],
         torch=reports[TORCH],
         files=[reports[FULL], reports[QUANTIZED]],
     )
