@@ -90,3 +90,10 @@ def test_check_widths_hint_fits_the_delimiter(tmp_path: Path, name: str, content
     with pytest.raises(InputError, match=rf"{name}:2: \d fields? instead of 2") as raised:
         open_table(TableSettings(), str(path))
     assert hint in str(raised.value.hint)
+
+
+def test_open_table_workbook_by_name_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.xlsx"
+    path.write_bytes(workbook())
+    with pytest.raises(InputError, match=r"mine\.xlsx: an Excel or LibreOffice workbook"):
+        open_table(TableSettings(), str(path))
