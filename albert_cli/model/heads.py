@@ -100,12 +100,9 @@ class SequenceClassifier(_EncoderModel):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return logits [N, C] for a packed batch."""
-        logits_NC: Tensor = self.classifier(self.dropout(self.pooled(tokens)))
+        pooled_NH = self._pooled(self.encoder(tokens), tokens)
+        logits_NC: Tensor = self.classifier(self.dropout(pooled_NH))
         return logits_NC
-
-    def pooled(self, tokens: PackedTokens) -> Tensor:
-        """Return the pooled [CLS] vectors [N, H] of a packed batch."""
-        return self._pooled(self.encoder(tokens), tokens)
 
 
 class TokenClassifier(_EncoderModel):

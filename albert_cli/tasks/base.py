@@ -201,9 +201,6 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
         """Initialize the head's bias from the labels' frequencies, if this kind of head has such a bias."""
 
-    def init_classifier_from_probe(self, model: nn.Module, features: FeaturesT, device: torch.device) -> None:
-        """Initialize the head from a linear probe of the encoder's features, if this kind of head can be probed."""
-
     # ---------------------------------------------------------------- scoring
 
     @abstractmethod

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_bat
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.probe import fit_probe
 from albert_cli.text.vocabulary import Vocabulary
 
 
@@ -45,8 +44,6 @@ class LabeledExample(Protocol):
         """The class index or value."""
 
 
-_MAX_PROBED: Final = 5_000  # training examples of a linear probe; more hardly change it
-_PROBE_BATCH: Final = 64
 LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 
@@ -191,25 +188,6 @@ class Classification(LogitsTask[TextExample]):
         else:
             counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no logarithm is infinite
             bias = np.log(counts / counts.sum())
-        model.classifier.bias.copy_(torch.from_numpy(bias))
-
-    @torch.no_grad()
-    def init_classifier_from_probe(self, model: nn.Module, features: PairFeatures, device: torch.device) -> None:
-        """Set the classifier to a linear model of the pooled [CLS] vectors of training features.
-
-        Fine-tuning then starts with a head that fits the encoder's features, and distorts them less (Kumar et al.,
-        2022, arXiv 2202.10054).
-        """
-        assert isinstance(model, SequenceClassifier)
-        model.eval()
-        pooled_NH = np.empty((min(len(features), _MAX_PROBED), model.config.hidden_size), np.float32)
-        for start in range(0, len(pooled_NH), _PROBE_BATCH):
-            index = np.arange(start, min(start + _PROBE_BATCH, len(pooled_NH)))
-            pooled_NH[index] = model.pooled(pack(features.batch(index)[0], device)).float().cpu().numpy()
-        model.train()
-        labels = features.gold[: len(pooled_NH)]
-        weight, bias = fit_probe(pooled_NH, labels, len(self.labels))
-        model.classifier.weight.copy_(torch.from_numpy(weight))
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
     def compute_metrics(

@@ -82,8 +82,6 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     if settings.classifier_bias == "labels":
         prepared.task.init_bias_from_labels(model, inputs.train_examples)
     prepare_model(model, train, prepared.device)
-    if settings.classifier_init == "probe" and settings.head != "checkpoint":
-        prepared.task.init_classifier_from_probe(model, inputs.train, prepared.device)
     return model
 
 

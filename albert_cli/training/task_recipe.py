@@ -85,9 +85,7 @@ class TaskModelSettings:
     `head`: "new" trains a new head; "checkpoint" continues with the checkpoint's head, of this task or of one with the
     same head (SQuAD 1.1 and 2.0 have one under `span.head = "linear"`). "auto" means "new", except that `eval` scores
     a checkpoint that has the task's head, and raises an error if its classes have no names. With
-    `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies. With
-    `classifier_init = "probe"` a new classifier starts as a linear model of the encoder's pooled [CLS] vectors of the
-    training examples; it then ignores `classifier_bias`.
+    `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
 
     For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
     the same word in the other text, so that [CLS] receives the fraction of shared words. The last
@@ -104,7 +102,6 @@ class TaskModelSettings:
     weights: Literal["pretrained", "init", "random"] = "pretrained"
     overlap_heads: int = 0
     classifier_bias: Literal["zero", "labels"] = "zero"
-    classifier_init: Literal["random", "probe"] = "random"
     overlap_context_heads: int = 0
     head: Literal["auto", "new", "checkpoint"] = "auto"
     max_position_embeddings: int | None = None

@@ -10,12 +10,11 @@ import torch
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.classification import Classification, TextExample
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.squad.task import SQUAD
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_recipe import TaskModelSettings
 
 
@@ -99,37 +98,3 @@ def test_reorder_labels_without_the_head_names_the_remedy() -> None:
 def test_from_checkpoint_several_values_are_rejected() -> None:
     with pytest.raises(CheckpointError, match="predicts 3 values for a text"):
         task_from_checkpoint(with_labels("a", "b", "c", problem="regression"))
-
-
-@pytest.mark.parametrize("name", ["sst2", "stsb"])
-def test_probe_start_predicts_the_training_labels(name: str, tiny_vocabulary: Path) -> None:
-    """Texts of different words have different vectors even at random weights, so a linear probe separates them."""
-    task = GLUE[name]
-    vocabulary = Vocabulary.load(tiny_vocabulary)
-    pieces = [piece.strip("▁") for piece in vocabulary.text_pieces if len(piece) > 2 and piece.isalpha()][:2]
-    pair = None if task.inputs == 1 else "x"
-    examples = [TextExample(" ".join([pieces[i % 2]] * (2 + i % 3)), pair, i % 2, str(i)) for i in range(40)]
-    features = task.encode(examples, vocabulary, 32)
-    config = ModelConfig(
-        vocab_size=vocabulary.size, embedding_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=32, initializer_range=0.2,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = task.new_model(config)
-    task.init_classifier_from_probe(model, features, torch.device("cpu"))
-    assert model.training
-    outputs = task.predict(model.eval(), features, torch.device("cpu"))
-    metrics = task.compute_metrics(outputs, features, examples)
-    assert metrics[task.metrics[0]] > 0.95
-
-
-def test_probe_start_leaves_unseen_classes_unlikely(tiny_vocabulary: Path) -> None:
-    task = GLUE["mnli"]
-    vocabulary = Vocabulary.load(tiny_vocabulary)
-    examples = [TextExample("ab" * (1 + i % 2), "ba", i % 2, str(i)) for i in range(20)]
-    features = task.encode(examples, vocabulary, 32)
-    config = ModelConfig(vocab_size=vocabulary.size, embedding_size=8, hidden_size=8, num_attention_heads=1)
-    model = task.new_model(config)
-    task.init_classifier_from_probe(model, features, torch.device("cpu"))
-    outputs = task.predict(model.eval(), features, torch.device("cpu"))
-    assert (outputs[:, 2] < outputs[:, :2].max(1)).all()
