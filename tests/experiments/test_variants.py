@@ -123,9 +123,9 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "sharing": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            f"{wide}{name}": (64 if wide else 32, facts_by_variant)
+            f"{wide}{name}": (64 if wide else 32, counts)
             for wide in ("", "wide-")
-            for name, facts_by_variant in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
+            for name, counts in {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1), "none": (4, 4)}.items()
         },
     ),
     "similarity": (blocks, {"shared": (1, 1), "separate": (4, 4)}),
