@@ -14,7 +14,7 @@ from pathlib import Path
 
 from albert_cli.errors import AlbertError, CheckpointError, InputError
 
-# The disk, or a limit of this process, failed; the path itself may be fine.
+# Errors of the machine: a failing disk, too many open files, a full disk. The path itself may be fine.
 _DISK_FAILURES = (errno.EIO, errno.EINTR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -137,8 +137,8 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # The agent's store outlives the ranks. Without a prefix a restarted rank would read the address at which
-            # its peer of the last attempt listened. Agents of several nodes count attempts separately, so there every
-            # attempt needs a new store: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun.
+            # its peer of the last attempt listened. Agents of several nodes count attempts separately, so on
+            # several nodes the user sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and each attempt has a new store.
             store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
@@ -146,13 +146,13 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         with _heartbeat(store.clone()):
             yield RankGroup(rank(), world_size())
     except RuntimeError as error:
-        # Only the file name identifies errors of gloo (closed, reset, timed out).
+        # gloo raises plain RuntimeErrors (closed, reset, timed out); only the path of its source in the text tells.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
         missing = _find_missing_ranks()
         _wait_for_failing_rank()
         raise AlbertError(
-            f"rank {rank()}: lost the connection to another rank; no sign of life from {missing}",
+            f"rank {rank()}: lost the connection to another rank{missing}",
             "see its own message, or it was killed; the same command continues from the last checkpoint",
         ) from error
     finally:
@@ -186,6 +186,7 @@ def _heartbeat(store: Any) -> Iterator[None]:
                     last_beat = current
                     rounds_of_silence = 0
 
+    # In a thread of its own, because a call of the store blocks `beat` if the machine of rank 0 is gone.
     def watch() -> None:
         nonlocal rounds_of_silence
         while not is_done.wait(interval):
@@ -205,7 +206,7 @@ def _heartbeat(store: Any) -> Iterator[None]:
 
 
 def _find_missing_ranks() -> str:
-    """Name the ranks that leave no note in the group's store, which rank 0 or the launcher serves."""
+    """Return the end of a sentence on the ranks that leave no note in the group's store."""
     import torch.distributed as dist
 
     try:
@@ -215,7 +216,7 @@ def _find_missing_ranks() -> str:
         missing = [str(r) for r in range(world_size()) if not store.check([f"albert/alive/{r}"])]
     except (RuntimeError, ValueError):  # the store ended with rank 0
         missing = ["0"]
-    return f"rank {', '.join(missing)}" if missing else "a rank that is back by now"
+    return f"; no sign of life from rank {', '.join(missing)}" if missing else ", which answers again"
 
 
 def _wait_for_failing_rank() -> None:

@@ -57,7 +57,7 @@ class DirectoryStatus:
 
     @property
     def is_finished(self) -> bool:
-        """True if nothing is left to do, also no merge and no report."""
+        """True if every unit is done and no command has a plan left, such as one that still merges or reports."""
         return set(self.counts) <= {"done"} and not self.commands
 
     def as_json(self) -> dict[str, object]:
@@ -97,7 +97,7 @@ def read_status(directory: Path) -> DirectoryStatus:
         units = [WorkUnitStatus(".", "done")]
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
-    commands = [plan.command for plan in plans]
+    commands = [plan.command for plan in plans]  # a finished command removes its plan
     if not plans:
         commands = [unit.command for unit in units if unit.command and unit.state in ("failed", "interrupted")]
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
@@ -112,7 +112,8 @@ def _planned_unit(directory: Path, name: str, runs: Mapping[str, WorkUnitStatus]
         return WorkUnitStatus(name, "done")
     note = UnitNote()
     for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _TASK_LOCKS / path.name):
-        note = read_note(lock_directory) if note == UnitNote() else note
+        if note == UnitNote():  # none found yet
+            note = read_note(lock_directory)
         if store.is_locked(lock_directory):
             return WorkUnitStatus(name, "running", f"on {note.host}" if note.host else "")
     if note.error:

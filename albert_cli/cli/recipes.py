@@ -1,4 +1,7 @@
-"""`albert recipes`: list, show and copy the shipped recipes, and check your own."""
+"""`albert recipes`: list, show and copy the shipped recipes, and check your own.
+
+The options `--json`, `--quiet` and `--debug` set the console's settings when they are parsed; no function reads them.
+"""
 
 from __future__ import annotations
 

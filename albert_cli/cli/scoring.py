@@ -73,7 +73,10 @@ Retrain = Annotated[
 ]
 Controls = Annotated[
     str | None,
-    typer.Option(metavar="init,random", help="Also fine-tune from step-0 (init) or random weights, for comparison."),
+    typer.Option(
+        metavar="init,random",
+        help="Also fine-tune from the weights at step 0 (init) or from random ones, for comparison.",
+    ),
 ]
 Baselines = Annotated[
     bool, typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks.")
@@ -159,7 +162,7 @@ def _verify_scores(recipe: str, request: TaskRequest, out: Path) -> None:
 def search(
     task: TaskName,
     lists: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE,…...", help="Values to try: lr=1e-5,2e-5 batch=16,32")
+        list[str], typer.Argument(metavar="KEY=VALUE[,VALUE]...", help="Values to try: lr=1e-5,2e-5 batch=16,32")
     ],
     checkpoint: CheckpointName,
     out: Out,
@@ -200,7 +203,10 @@ def search(
 def ensemble(
     task: TaskName,
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Task checkpoints, or evaluations with all their runs.")
+        list[str],
+        typer.Argument(
+            metavar="DIR...", help="Task checkpoints, or output directories of `albert eval`, for all their runs."
+        ),
     ],
     out: Out,
     data: TaskData = None,
@@ -211,7 +217,7 @@ def ensemble(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Score task checkpoints by their mean probabilities: all together, and the best few.
+    """Average the probabilities of task checkpoints; score all together, and the subset that is best on dev.
 
     Example: albert ensemble rte scores searched/lr=1e-5,batch=16 --data glue --out together
     """
@@ -219,6 +225,6 @@ def ensemble(
     from albert_cli.evaluation import tables
     from albert_cli.training.task_setup import TaskRequest
 
-    request = TaskRequest("", data, 1, tuple(overrides or ()), device)
+    request = TaskRequest("", data, 1, tuple(overrides or ()), device)  # the checkpoints are the members
     result = verb_module.evaluate_ensemble(task, request, directories, out, submission)
     console.print_result(result.to_json(), tables.format_result(result))

@@ -21,11 +21,11 @@ from albert_cli.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N sequences of T positions in all, one after the other, without padding.
+    """N sequences, one after the other without padding; together they have T positions.
 
     ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
     masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the original tokens;
-    order_labels: int32 [N], see `data.pairs.SegmentPairs`.
+    order_labels: int32 [N], 0 in order, 1 swapped, -1 none (`data.pairs.SegmentPairs` has all).
     """
 
     ids: Ids

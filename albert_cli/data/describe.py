@@ -40,7 +40,7 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
 _BAR_COLUMNS: Final = 40  # the width of a bar of 100 %
 _MASK: Final = "[MASK]"
-_LEGEND: Final = "[text]: the model predicts text and sees [MASK]; [text|input]: it sees input, where _ is [MASK]"
+_LEGEND: Final = "in brackets: predicted words, seen as [MASK]; [words|X]: seen as X instead, where _ stands for [MASK]"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DecodedExample:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """A request for `count` examples, beginning with the first example of `step`, whose number is `first`."""
+    """A request for `count` examples from number `first` on, the first example of step `step`."""
 
     step: int
     first: int
@@ -167,8 +167,8 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
     ]
     if sample.short_document_samples is not None:
         lines.append(
-            f"{sample.short_documents:.1%} of the documents are shorter: "
-            f"a pass samples each {sample.short_document_samples:.2f} times"
+            f"{sample.short_documents:.1%} of the documents are shorter than {longest} positions; "
+            f"a pass samples such a document {sample.short_document_samples:.2f} times on average"
         )
     fractions = {
         "filled": sample.fill,
@@ -191,7 +191,7 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
 
 
 def _format_bars(labels: Sequence[int], fractions: Sequence[float], expected: Sequence[float] = ()) -> list[str]:
-    """Draw a bar for each fraction, with the expected fraction before it."""
+    """Return a line for each fraction: its label, the fraction, the expected fraction if given, and a bar."""
     lines = []
     for number, (label, fraction) in enumerate(zip(labels, fractions, strict=True)):
         line = f"{label:12,}  {100 * fraction:5.1f} %"

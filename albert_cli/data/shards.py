@@ -49,7 +49,10 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
 
 
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
-    """Run `searchsorted` after casting the values; NumPy would cast the whole mapped array instead."""
+    """Run `searchsorted` on values that are cast first; NumPy would cast the whole mapped array instead.
+
+    Negative values count as 0, because a cast to an unsigned type would wrap them.
+    """
     return np.searchsorted(offsets, np.maximum(values, 0).astype(offsets.dtype), side)
 
 
@@ -93,7 +96,7 @@ class MappedShards(Sequence[Shard]):
         self._folder = folder
         self._records = records
         self._dtype = dtype
-        max_shards = max(1, _max_open_files() // len(SUFFIXES))
+        max_shards = max(1, _raise_open_file_limit() // len(SUFFIXES))
         self._open: Callable[[int], Shard] = lru_cache(maxsize=max_shards)(self._open_shard)
 
     def _open_shard(self, number: int) -> Shard:
@@ -119,8 +122,11 @@ class MappedShards(Sequence[Shard]):
         return self._open(range(len(self))[index])
 
 
-def _max_open_files() -> int:
-    """Raise the process's limit of open files as far as the system allows; return one split's part, a third."""
+def _raise_open_file_limit() -> int:
+    """Raise the process's limit of open files as far as the system allows; return a third of it.
+
+    Two splits may be open at once, and a third is left for everything else.
+    """
     try:
         import resource
     except ImportError:  # not a Unix system
@@ -195,18 +201,18 @@ class TokenCorpus:
         ids = np.empty(int(lengths.sum()), np.int32)
         output_starts = np.cumsum(lengths) - lengths
         # An empty range may start at the end of the corpus, where no shard is.
-        shard_positions = np.minimum(starts, self.tokens - 1)
-        for rows, shard, first_token, _ in self.group_by_shard(shard_positions, self.starts):
+        clamped_starts = np.minimum(starts, self.tokens - 1)
+        for rows, shard, first_token, _ in self.group_by_shard(clamped_starts, self.starts):
             positions = concatenate_ranges(starts[rows] - first_token, lengths[rows])
             ids[concatenate_ranges(output_starts[rows], lengths[rows])] = shard.ids[positions]
         return ids
 
     def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
-        """Group values by shard; yield the rows of `values`, the shard, its first token and its first document.
+        """Group values by shard; yield indices into `values`, the shard, its first token and its first document.
 
         values: token positions if `starts` is `self.starts`, document numbers if it is `self.document_starts`.
         """
         shard_of_value = np.searchsorted(starts, values, "right") - 1
         for number in np.unique(shard_of_value).tolist():
-            rows = np.flatnonzero(shard_of_value == number)
-            yield rows, self.shards[number], int(self.starts[number]), int(self.document_starts[number])
+            index = np.flatnonzero(shard_of_value == number)
+            yield index, self.shards[number], int(self.starts[number]), int(self.document_starts[number])

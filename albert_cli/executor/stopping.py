@@ -44,7 +44,7 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         return
 
     def ring() -> None:
-        # Work in this process may handle the signal itself and end normally: then the request stops the other work.
+        # A training loop in this process may handle SIGTERM itself; the request stops the other work then.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -76,7 +76,11 @@ class PretrainOutput(_PrintedResult):
 
 
 class ProbeResult(_PrintedResult):
-    """The output of `albert probe`."""
+    """The output of `albert probe`; every number without a field here is a metric.
+
+    `layer_steps`: how far each layer moves its input, by measure (Figure 1). `without_parts`: the values of each metric
+    with one group of examples left out, for its standard error.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 

@@ -56,15 +56,16 @@ class InputReader(Generic[ExampleT]):
     def read_chunks(self, name: str) -> Iterator[list[InputRow[ExampleT]]]:
         """Yield the rows of a file or of standard input (`-`), some at a time, to be grouped by length.
 
-        A pipe's chunk ends with the lines that have arrived. Empty lines count too. Raises `InputError` with file and
-        line.
+        A pipe's chunk ends when it has all lines that have arrived. An empty line is an input too. Raises `InputError`
+        with file and line.
         """
         counter = _ArrivedLines()
         numbered_rows, flushes_early = self._open(name, counter)
         chunk: list[InputRow[ExampleT]] = []
         for number, row in numbered_rows:
             chunk.append(row)
-            if len(chunk) == CHUNK_LINES or (flushes_early and number >= counter.lines):
+            would_wait = number >= counter.lines  # no further line has arrived
+            if len(chunk) == CHUNK_LINES or (flushes_early and would_wait):
                 yield chunk
                 chunk = []
         if chunk:
@@ -108,7 +109,10 @@ class InputReader(Generic[ExampleT]):
             yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
 
     def _map_keys(self, values: Values, origin: str) -> RecordMapper:
-        """Return a mapping of keys with other names; without one the task itself reports what is missing."""
+        """Return the function that renames an object's keys to the task's; `dict` renames none.
+
+        If no mapping is found, nothing is renamed, because the task's own error says more.
+        """
         if has_task_keys(self.task, values) and not has_trained_columns(values, self.layout):
             return dict
         try:

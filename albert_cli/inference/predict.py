@@ -74,7 +74,7 @@ class Predictor:
         """Encode rows as tokens; split a chunk whose rows cannot be in one batch."""
         for chunk in chunks:
             start = 0
-            for examples in self.task.split_encodable([row.example for row in chunk]):
+            for examples in self.task.group_for_encoding([row.example for row in chunk]):
                 rows = chunk[start : start + len(examples)]
                 start += len(examples)
                 yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.checkpoint.max_length))

@@ -1,4 +1,4 @@
-"""Run an iterator in a separate thread, one item ahead of its consumer."""
+"""Run an iterator in a separate thread, up to two items ahead of its consumer: one waits, one is in progress."""
 
 from __future__ import annotations
 

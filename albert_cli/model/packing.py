@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 _KERNEL_TILE: Final = 128  # rows that a kernel of variable-length attention processes at a time
-_COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels copy tensors that begin elsewhere
+_COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels first copy an input whose address is no multiple of it
 
 
 # ---------------------------------------------------------------- layouts
@@ -58,7 +58,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class PaddedLayout(Rectangle):
-    """The rectangle of a batch's sequences, one sequence per line.
+    """The rectangle of a batch's sequences, one sequence per row of the rectangle.
 
     `offsets` [N + 1] int32: each sequence's first row. `kernel_width`: the padded width, rounded up to the attention
     kernel's tile so that it rarely triggers recompilation. `sparse`: what each row attends to, None for its whole
@@ -90,7 +90,8 @@ class PaddedLayout(Rectangle):
         slots = self.flat_index(width)
         used = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
         mask = used.bool().view(self.sequences, 1, 1, width)
-        slots = torch.cat([slots, used.argmin().expand(filler)])
+        free_slot = used.argmin()  # the first unused one
+        slots = torch.cat([slots, free_slot.expand(filler)])
         return PaddedLayout(self.sequences, width, slots, mask, self.offsets)
 
 
@@ -114,7 +115,7 @@ class ChunkedKeys:
         """Collect the keys (or values) that each chunk attends to: [T, A, d] to [C, A, K, d]."""
         reach = self.reach
         x_CAcd = self.chunks.pad(x_TAd[: self.tokens]).transpose(1, 2)
-        padded = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, reach, reach))
+        padded = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, reach, reach))  # empty chunks before the first and after the last
         local = [padded[shift : shift + len(x_CAcd)] for shift in range(2 * reach + 1)]
         global_NAGd = self.global_slots.pad(x_TAd.index_select(0, self.global_index)).transpose(1, 2)
         return torch.cat([*local, global_NAGd.index_select(0, self.sequence)], 2)
@@ -177,7 +178,7 @@ class PackedTokens:
     def rounded(self) -> PackedTokens:
         """Return the batch with filler after the tokens and after the rows, so that it has one of a few shapes.
 
-        No token attends to filler, and filler that no head reads has a gradient of zero.
+        Results do not change: no token attends to filler, and `first` and `masked` select none of it.
         """
         tokens = len(self.ids)
         rows = len(self.rows.index)
@@ -193,7 +194,7 @@ class PackedTokens:
 
 
 def round_up(count: int) -> int:
-    """Round up to a multiple of 8 with at most five significant bits: 16 values between a number and its double."""
+    """Round up to a multiple of 8 with at most five significant bits: 16 values from one power of two to the next."""
     step = max(8, 1 << count.bit_length() >> 5)
     return -(-count // step) * step
 
@@ -201,7 +202,8 @@ def round_up(count: int) -> int:
 def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:
     """Move a host batch to the device, with the layout of its tokens and of the rows that heads read.
 
-    `masked_index` [M], ascending, holds the masked positions (none for a classifier). The host computes the layout,
+    `masked_index` [M], ascending, are the positions that the masked-language head reads; None: none, even if the batch
+    has some. The host computes the layout,
     because it must know the shapes anyway.
     """
     offsets = batch.offsets.astype(np.int64)

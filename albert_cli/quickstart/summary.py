@@ -74,7 +74,7 @@ def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
 def _judge(difference: ScoreDifference) -> str:
     if difference.low > 0:
         return "Yes"
-    return "No, it is worse" if difference.high < 0 else "Not shown, the interval includes zero"
+    return "No, it is worse" if difference.high < 0 else "Undecided, the interval includes zero"
 
 
 def format_summary(result: Mapping[str, Any]) -> str:

@@ -62,12 +62,13 @@ OutputsT = TypeVar("OutputsT")
 class TaskInfo:
     """A task's name, labels, metrics and splits.
 
-    `labels` name the classes in the order of the logits. The first of `metrics` selects the best checkpoint and is the
-    one in the paper's tables (for MNLI: matched only, §4.2.2), unless `published` lists others. `inputs` is the number
-    of texts of an example. `dev_splits` and `test_splits` begin with the main split. `classifier_of` names the task
-    whose fine-tuned models answer this task too, because it has no training data or is a part of that task. With
+    `labels` name the classes in the order of the logits. The first of `metrics` selects the best checkpoint.
+    `published` lists the metrics in the paper's tables, if not that one alone (for MNLI: matched only, §4.2.2).
+    `inputs` is the number of texts of an example. `dev_splits` and `test_splits` begin with the main split. `classifier_of` names the task
+    to fine-tune instead, because this one has no training data or is a part of that task. With
     `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out. With
-    `accepts_any_task` a model of any task with the same outputs is scored, because the data are not for training.
+    `accepts_any_task` a model of any task with as many texts per example is accepted, because the data are not for
+    training.
     """
 
     name: str
@@ -79,7 +80,7 @@ class TaskInfo:
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
-    sibling_tasks: tuple[str, ...] = ()  # tasks whose fine-tuned models predict this one too
+    sibling_tasks: tuple[str, ...] = ()  # other tasks whose fine-tuned models are accepted
     published: tuple[str, ...] = ()
     scores_whole_file: bool = False
     accepts_any_task: bool = False
@@ -144,7 +145,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return self
 
     def for_scoring(self, split: EvaluationSplit = "dev") -> Self:
-        """Return the task that scores a model on dev or test; held-out parts of a file are for training only.
+        """Return the task for scoring on dev or test: a single file is scored whole; only training holds out a part.
 
         Raises `InputError` if the task has no test split.
         """
@@ -160,8 +161,8 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Return recipe overrides (`key=value`) that encode inputs as in a checkpoint's fine-tuning."""
         return [f"data.max_seq_length={finetuned.max_seq_length}"]
 
-    def split_encodable(self, examples: Sequence[ExampleT]) -> Iterable[Sequence[ExampleT]]:
-        """Split examples into consecutive runs that can be encoded together."""
+    def group_for_encoding(self, examples: Sequence[ExampleT]) -> Iterable[Sequence[ExampleT]]:
+        """Split examples into consecutive groups that `encode` takes at once, such as those with as many options."""
         return [examples]
 
     @abstractmethod
@@ -209,11 +210,11 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def compute_metrics(self, outputs: OutputsT, features: FeaturesT, examples: Sequence[ExampleT]) -> dict[str, float]:
-        """Compute the task's metrics and further dev figures, such as the mean loss under `loss`."""
+        """Compute the task's metrics and further dev figures, such as the mean loss, with the key `loss`."""
 
     @abstractmethod
     def score_baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
-        """Compute the main metric of the most frequent training label, or of the labels' mean."""
+        """Compute the main metric of always answering the most frequent training label, or the labels' mean."""
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:
         """Return the loss of a model that knows only the label frequencies; None if that is undefined."""
@@ -229,7 +230,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, scored: bool) -> list[str]:
-        """Return one JSON line per example; `scored` adds its text, for reports on mistakes."""
+        """Return one JSON line per example; `scored` adds texts, gold answers and scores, for reports on mistakes."""
 
     def write_predictions(self, directory: Path, examples: Sequence[ExampleT], outputs: OutputsT) -> None:
         """Write `PREDICTIONS`, and the files that the task's official tools read."""
@@ -239,7 +240,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write the model under the name of the class that reads its head."""
+        """Write a checkpoint whose `config.json` names the `transformers` class that reads its head."""
 
     @abstractmethod
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
@@ -278,7 +279,7 @@ def as_any_tasks(tasks: Mapping[str, Task[ExampleT, FeaturesT, OutputsT]]) -> di
 
 
 def iter_evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedTokens]]:
-    """Yield every item once: indices of the features [B], and the items on the device."""
+    """Yield batches that cover every item once: indices into `features` [B], and the packed items on the device."""
     for index in features.eval_batches(EVALUATION_TOKENS):
         yield index, pack(features.batch(index)[0], device)
 

@@ -79,7 +79,7 @@ class Choice(LogitsTask[ChoiceExample]):
             raise InputError(f'{line.where}: neither "text" nor "question" is a text', _SHAPE)
         return ChoiceExample(str(values.get("id", line.number)), passage, question, options, None)
 
-    def split_encodable(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
+    def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
         """Split into runs of examples with the same number of options."""
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 

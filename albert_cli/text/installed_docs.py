@@ -119,17 +119,17 @@ def _iter_modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tupl
 def _parse_docstrings(path: Path) -> list[str]:
     """Return a file's docstrings; none for a file that is not valid Python."""
     source = path.read_bytes()
-    # Parsing takes most of the time, so skip files without docstrings; `topics` has its strings in single quotes.
-    if b'"""' not in source and b"'''" not in source and path.stem != "topics":
+    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")  # its texts are in single quotes
+    # Parsing takes most of the time, so skip files without docstrings.
+    if b'"""' not in source and b"'''" not in source and not is_topics:
         return []
-    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # strings of other projects contain invalid escapes
             docstrings = list(_iter_docstrings(ast.parse(source).body, is_topics))
     except (SyntaxError, ValueError, RecursionError):
         return []
-    # An unescaped "\\0" puts a NUL into a docstring, which no text file may contain.
+    # The escape \0 in a docstring is a NUL, which no text file may contain.
     return [docstring for docstring in docstrings if "\0" not in docstring]
 
 

@@ -14,7 +14,8 @@ MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several
 def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -> Iterator[str]:
     """Yield documents with a line for each paragraph or sentence; `settings.document` decides where a document ends.
 
-    With `settings.join_lines`, the lines up to a blank one are one paragraph.
+    With `settings.join_lines`, the lines up to a blank one are one paragraph, and under the rule "blank-line" each
+    paragraph is a document.
     """
     # A carriage return alone ends a line too, in files of old Macintoshes.
     lines: Iterable[str] = chain.from_iterable(text.split("\r") for _, text in numbered_lines)
@@ -24,8 +25,8 @@ def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -
     characters = 0
     for line in lines:
         is_blank = not line or line.isspace()
-        ends_document = settings.document == "line" or (is_blank and settings.document == "blank-line")
-        if document and (ends_document or characters + len(line) > MAX_DOCUMENT_CHARACTERS):
+        ends_previous = settings.document == "line" or (is_blank and settings.document == "blank-line")
+        if document and (ends_previous or characters + len(line) > MAX_DOCUMENT_CHARACTERS):
             yield "\n".join(document)
             document = []
             characters = 0
@@ -42,7 +43,7 @@ def join_wrapped_lines(text: str) -> str:
 
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield each paragraph as one line, and a blank line after it."""
+    """Yield paragraphs as single lines with a blank line between them; an overlong one is cut into several."""
     paragraph: list[str] = []
     characters = 0
     for line in lines:

@@ -13,15 +13,16 @@ OnLongLine = Literal["refuse", "skip"]
 DocumentRule = Literal["blank-line", "line", "file"]
 FileFormat = Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"]
 _UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
-_SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*([kmg]?i?)b?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmg]i?)?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ReadSettings:
     """The options of reading text.
 
-    max_line: bytes of the longest line, record or cell; format: of files and stdin, "auto": by the name's ending;
-    document: the end of a document in plain text; join_lines: paragraphs are wrapped, and blank lines end them.
+    max_line: the limit of a line, record or cell in bytes; format: "auto" chooses it by the name of the file;
+    document: what ends a document in plain text; join_lines: the text wraps its paragraphs over several lines, which
+    are joined up to each blank line.
     """
 
     on_bad_bytes: OnBadBytes = "refuse"
@@ -42,7 +43,7 @@ class ReadSettings:
 def parse_size(text: str) -> int:
     """Parse `64MiB`, `500kB`, `1G` or a plain number of bytes; raise `ConfigError` for anything else."""
     match = _SIZE.fullmatch(text)
-    if match and match[2].lower() in _UNITS:
+    if match:
         size = float(match[1]) * _UNITS[match[2].lower()]
         if size < 2**62:
             return int(size)

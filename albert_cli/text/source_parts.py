@@ -52,7 +52,7 @@ class SourcePart:
 
     Of a data set on the Hub, `start` and `end` count its files.
 
-    signature: the file's when the work was planned, to notice a later change.
+    signature: the signature of the file when the work was planned, to notice a later change.
     """
 
     source: TextSource
@@ -69,14 +69,15 @@ class SourcePart:
         return end - self.start
 
     def location(self, line: int) -> str:
-        """Return `file:line` for a line counted from this part's start; counts the lines before the part now."""
+        """Return `file:line` for a line counted from this part's start, for errors: reads the file up to the part."""
         lines_before = 0
         if self.source.kind == "hub":
             file = f" file {self.start}" if self.end is not None else ""
             return f"{self.source.name}:{file} row {line}"
         if self.start:
             with open_source(self.source, buffering=-1) as stream:
-                bytes_left, _ = record_range(self)
+                first_record, _ = record_range(self)
+                bytes_left = first_record
                 while bytes_left > 0 and (block := stream.read(min(BLOCK_BYTES, bytes_left))):
                     lines_before += block.count(b"\n")
                     bytes_left -= len(block)
@@ -102,7 +103,7 @@ def file_signature(path: Path) -> FileSignature:
 
 @contextmanager
 def ensure_unmodified(part: SourcePart) -> Iterator[None]:
-    """Raise `InputError` if the part's file differs after the block from before it, or from the plan."""
+    """Raise `InputError` if the file is no longer the planned one, or changes during the block."""
     source = part.source
     if not source.is_remote and (source.path is None or not source.path.is_file()):  # a pipe has a name too
         yield
@@ -204,8 +205,8 @@ _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Any]] = {
 def record_range(part: SourcePart) -> tuple[int, int | None]:
     """Return the offsets at which the part's first record begins and its last one ends (None: at the file's end).
 
-    They are equal if no record begins in the part. It then lies within one line, whose end may be many parts away and
-    is not searched for.
+    If no record begins in the part, both are its start: the part lies within one line, whose end may be many parts away
+    and is not searched for.
     """
     if part.start and part.end is not None:
         bytes_left = part.end - part.start

@@ -1,4 +1,4 @@
-"""Measure a vocabulary on text: coverage and tokens per word; also of the vocabulary pruned to fewer tokens."""
+"""Measure how well a vocabulary covers and splits a text, and how well it would with fewer tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 
 _MEASURED_SENTENCES = 20_000  # enough for tokens per word with an error of about 0.2 %
-_PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size
+_PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size; 1 is the whole one, for comparison
 _MAX_LISTED = 10
 
 
@@ -53,7 +53,7 @@ class TokenStatistics(TokenRates):
 
 
 def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
-    """Measure a vocabulary on cleaned sentences; the result is unbiased if it was not trained on them."""
+    """Measure a vocabulary on cleaned sentences; the result is unbiased if the vocabulary was not trained on them."""
     measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
@@ -78,6 +78,7 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
 def _measure_pruned(
     vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
+    # By size, because required pieces may give two fractions the same size.
     pruned_by_size: dict[int, SentencePieceVocabulary] = {}
     for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
@@ -105,7 +106,10 @@ def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
     """Return the statistics as lines of text; text_name: the text that was measured, such as "held-out"."""
     coverage = f"{statistics.character_coverage:.4%} of the characters covered"
     if statistics.most_frequent_without_piece:
-        coverage += f" (not: {replace_unprintable(' '.join(statistics.most_frequent_without_piece))})"
+        characters = replace_unprintable(
+            " ".join(f"'{character}'" for character in statistics.most_frequent_without_piece)
+        )
+        coverage += f" (without a token: {characters})"
     rows = [
         [f"{rates.size:,}", f"{rates.pieces_per_word:.3f}", f"{rates.bytes_per_piece:.3f}"]
         for rates in statistics.pruned

@@ -79,7 +79,8 @@ class TokenizersVocabulary(Vocabulary):
         pieces = [pieces_by_id.get(index, "") for index in range(size)]
         added = tokenizer.get_added_tokens_decoder()
         not_text = {index for index, token in added.items() if token.special} | set(special)
-        # Ids that no text may get; also [SEP]'s id where it serves as the missing unknown token's.
+        # Ids that no text may get: all special ones but the unknown token's. Without an unknown token `special.unk` is
+        # [SEP]'s id, which stays forbidden.
         self._forbidden = frozenset(
             index
             for index in not_text - ({special.unk} if "unk" in self._roles else set())
@@ -94,7 +95,7 @@ class TokenizersVocabulary(Vocabulary):
             ],
             special,
         )
-        self._joins_words = _joins_words(content)
+        self._first_word_is_unmarked = _first_word_is_unmarked(content)
 
     @property
     def cleaning(self) -> None:
@@ -112,7 +113,10 @@ class TokenizersVocabulary(Vocabulary):
         for start in range(0, len(texts), _BATCH):
             batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            ids += [self._without_names(text, encoding).ids for text, encoding in zip(batch, encodings, strict=True)]
+            ids += [
+                self._without_special_tokens(text, encoding).ids
+                for text, encoding in zip(batch, encodings, strict=True)
+            ]
         return ids
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -133,12 +137,12 @@ class TokenizersVocabulary(Vocabulary):
             batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
             encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
-                encoding = self._without_names(text, encoding)
+                encoding = self._without_special_tokens(text, encoding)
                 ids = np.array(encoding.ids, dtype=np.int32)
                 offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
                 yield trim_offsets(text, ids, offsets, is_word_mark[ids])
 
-    def _without_names(self, text: str, encoding: Any) -> Any:
+    def _without_special_tokens(self, text: str, encoding: Any) -> Any:
         """Return the encoding, or one of ordinary pieces if a special token's name in the text became that token."""
         if self._forbidden.isdisjoint(encoding.ids):
             return encoding
@@ -146,7 +150,10 @@ class TokenizersVocabulary(Vocabulary):
 
     @cached_property
     def _nameless_tokenizer(self) -> Tokenizer:
-        """The tokenizer with hidden names of special tokens: some models have these names among their pieces."""
+        """The tokenizer with special tokens renamed to what no text contains.
+
+        `encode_special_tokens` is not enough where the model has the names among its own pieces.
+        """
         from tokenizers import Tokenizer
 
         content = json.loads(self._json)
@@ -158,7 +165,7 @@ class TokenizersVocabulary(Vocabulary):
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
         """Return the tokens that begin a word; where the first word has no mark, special tokens separate words."""
         boundaries = super().word_boundaries(rule)
-        if self._joins_words:
+        if self._first_word_is_unmarked:
             boundaries.separates[[self.cls_id, self.sep_id]] = True
         return boundaries
 
@@ -308,7 +315,7 @@ def _build_post_processor(tokenizer: Tokenizer, roles: Mapping[str, str], specia
     )
     if not _has_step(json.loads(tokenizer.to_str()), "ByteLevel"):
         return template
-    # This step leaves the space before a word out of the characters that a token comes from.
+    # With `trim_offsets` a token's offsets exclude the space before the word.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
 
 
@@ -322,6 +329,7 @@ def _hide_names(content: TokenizerJson, names: set[str]) -> None:
         model["vocab"] = [[_HIDDEN + piece if piece in names else piece, score] for piece, score in model["vocab"]]
     if "merges" in model:
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        # Merges that build a name, or build on one, are left out.
         model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
     for token in content["added_tokens"]:
         if token["content"] in names:
@@ -365,6 +373,6 @@ def _has_step(content: TokenizerJson, kind: str) -> bool:
     return any(part.get("type") == kind for part in steps)
 
 
-def _joins_words(content: TokenizerJson) -> bool:
+def _first_word_is_unmarked(content: TokenizerJson) -> bool:
     """Return True if the first word of a text has no word mark, as in byte-level vocabularies."""
     return _has_step(content, "ByteLevel")

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a step's directory holds the model as others read it, and the state that training resumes.
+"""A checkpoint of a run holds the model in Hugging Face's layout, and the state from which training resumes.
 
 The state is the weights, two moments per weight and a small JSON file. No state of a data loader is saved, because a
 batch is a function of (seed, step), and no random generator, because it is seeded from (seed, step, micro-batch).
@@ -55,7 +55,7 @@ def save_checkpoint(
     parents: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Commit the checkpoint of `state.step` unless it exists, delete all but the newest `keep`; return its path."""
+    """Commit the checkpoint of `state.step` and delete all but the newest `keep`, unless it exists; return its path."""
     directory = step_directory(out, state.step)
     saved = store.saved_steps(out)
     if directory in saved:
@@ -102,8 +102,11 @@ def find_newest_valid(out: Path) -> Path | None:
     return None
 
 
-def restore_checkpoint(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load a verified checkpoint's moments and return its progress; raises `CheckpointError` if they do not fit."""
+def restore_optimizer(directory: Path, optimizer: Optimizer) -> TrainState:
+    """Load the optimizer's moments from a verified checkpoint and return its progress; the caller loads the weights.
+
+    Raises `CheckpointError` if the moments do not fit.
+    """
     state = read_state(directory)
     path = directory / OPTIMIZER_FILE
     try:

@@ -24,7 +24,7 @@ class DistillSettings:
 
     Its loss is added to the others: `weight` times the divergence of the student's distribution over the vocabulary
     from the teacher's. Both are softened by `temperature`, and the loss is multiplied by its square (Hinton et al.,
-    2015). The first start fills in `fingerprint`, and a run resumes with no other teacher.
+    2015). The first start records the teacher's `fingerprint`; resuming with another teacher fails.
     """
 
     teacher: str
@@ -61,7 +61,8 @@ class Teacher:
         positions = checkpoint.config.max_position_embeddings
         if positions < length:
             raise ConfigError(
-                f"{checkpoint.directory}: the teacher has {positions} positions, and sequences up to {length} tokens",
+                f"{checkpoint.directory}: the teacher has only {positions} positions, but sequences have up to "
+                f"{length} tokens",
                 f"use -s data.max_seq_length={positions}",
             )
         model = MaskedLanguageModel(checkpoint.config)
@@ -69,7 +70,7 @@ class Teacher:
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """Sum the student's divergence from the teacher's distribution over the masked positions."""
+        """Return weight * temperature² * KL(teacher || student), summed over the masked positions."""
         with torch.no_grad():
             teacher_MV = self.model(tokens)
         temperature = self.settings.temperature

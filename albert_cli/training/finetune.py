@@ -75,7 +75,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         for number, start, stop in split_micro_batches(train.batch_size, train.micro_batch_size, group):
             packed, labels = self.inputs.train.batch(index[start:stop])
             assert labels is not None, "training examples have labels"
-            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), 0)
+            flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), masked=0)
             counts = {"loss": stop - start}
             parts.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
         return parts
@@ -111,7 +111,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
 
     def publish(self, out: Path, scores: Mapping[str, float], outputs: object) -> None:
         """Turn `out` into the task checkpoint of the current model, with its card and its predictions on dev."""
-        self.best = {}
+        self.best = {}  # the published weights are the best ones, so `write_model` need not add them
         task = self.prepared.task
         fingerprint = store.fingerprint(self.prepared.checkpoint.directory)
         with store.publish(out, "task", {"checkpoint": fingerprint}) as staging:
@@ -139,7 +139,7 @@ def finetune(
     A finished run with the same recipe is verified and not repeated. A diverged run continues from its last checkpoint
     or, without `retry_diverged`, raises the same `DivergedError` again.
     """
-    prepared = replace(prepared, recipe=prepared.recipe.with_label_count(inputs.num_labels))
+    prepared = replace(prepared, recipe=prepared.recipe.with_training_rows(inputs.num_training_examples))
     schedule = resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)
@@ -271,7 +271,7 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
     store.verify(out, "task")
     if missing := set(prepared.task.metrics) - result.scores.keys():
         raise CheckpointError(f"{out / RESULTS}: damaged: scores.{min(missing)} is missing")
-    _remove_step_checkpoints(out)
+    _remove_step_checkpoints(out)  # a run that was killed after it wrote its result still has them
     return result
 
 
@@ -297,7 +297,7 @@ def _record_divergence(parents: Mapping[str, str], out: Path) -> Iterator[None]:
 def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
-    Only evaluations in `log` are used: a training loss is a mean since the last line or the last resume.
+    Uses only the dev losses in `log`: a training loss is a mean over a varying number of steps.
     """
     if constant := task.describe_collapse(outputs, inputs.dev):
         return constant

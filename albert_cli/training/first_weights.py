@@ -1,4 +1,4 @@
-"""Set the weights at step 0: sampled, computed from the text, or copied from a parent or from a run to continue."""
+"""Set the weights that a run starts with: sampled, computed from the text, or copied from a parent run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def set_first_weights(
     out: Path,
     data_fingerprint: str,
 ) -> TrainState:
-    """Set the weights at step 0 and return the state that training begins with.
+    """Set the weights that a run starts with, and return the state that training begins with.
 
     The weights of `[init]` are saved as the checkpoint `RUN/init`.
     """
@@ -98,12 +98,13 @@ def set_first_weights(
     if loaded is not None:
         parent, continued = loaded
         if continued is None:
-            copy_parent_weights(job.model, parent, stack=recipe.warm_start is not None and recipe.warm_start.stack)
+            assert recipe.warm_start is not None
+            copy_parent_weights(job.model, parent, stack=recipe.warm_start.stack)
             return TrainState()
-        state = checkpoint.restore_checkpoint(continued.directory, optimizer)
+        state = checkpoint.restore_optimizer(continued.directory, optimizer)
         copy_parent_weights(job.model, parent, f"with its moments, from step {state.step:,}")
         return TrainState(state.step, state.seconds)
-    if recipe.init == InformedInit():
+    if recipe.init == InformedInit():  # the defaults leave all weights random
         return TrainState()
     if group.rank == 0:
         device = job.device

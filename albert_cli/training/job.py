@@ -36,7 +36,7 @@ class LoopSettings(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatch(Generic[BatchT]):
-    """A part of a step's batch; `number` is its index in the global batch.
+    """A part of a step's batch; `number` counts the step's micro-batches over all ranks.
 
     `counts`: the items over which each loss is averaged (masked positions, pairs, examples). `flops`: FLOPs of the full
     model for it, forward and backward.
@@ -72,7 +72,7 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """Logged sums of `loss_sums` other than losses, each with the loss whose count divides it."""
+        """Metrics that `loss_sums` returns besides the losses, each with the loss by whose count it is averaged."""
         return {}
 
     @abstractmethod
@@ -81,7 +81,7 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @abstractmethod
     def loss_sums(self, data: BatchT) -> dict[str, Tensor]:
-        """Sum each loss over the items of a micro-batch, with the names of its `counts`, and each extra metric."""
+        """Return the sums over a micro-batch of each loss (named as in `MicroBatch.counts`) and each extra metric."""
 
     @abstractmethod
     def evaluate(self, group: RankGroup) -> dict[str, float]:
@@ -97,7 +97,7 @@ class TrainingJob(ABC, Generic[BatchT]):
 
 
 def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
-    """Yield (number, start, stop) of this rank's micro-batches; the split does not depend on the world size."""
+    """Yield (number, start, stop) of this rank's micro-batches; only who gets one depends on the world size."""
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:
             yield number, start, min(start + size, total)

@@ -98,7 +98,7 @@ def resume_state(
         return init()
     directory = checkpoint.step_directory(out, step)
     hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
-    state = checkpoint.restore_checkpoint(directory, optimizer)
+    state = checkpoint.restore_optimizer(directory, optimizer)
     console.info(f"{out}: resuming from step {state.step}")
     return state
 

@@ -58,7 +58,7 @@ class Inputs:
         return self.examples[self.settings.train_split]
 
     @property
-    def num_labels(self) -> int:
+    def num_training_examples(self) -> int:
         """The number of training examples, 0 without a training split."""
         return 0 if self.settings.train_split is None else len(self.train_examples)
 

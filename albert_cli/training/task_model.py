@@ -41,7 +41,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     The result is not validated: with few epochs it can have fewer steps than the warmup. The caller checks that.
     """
-    recipe = prepared.recipe.with_label_count(inputs.num_labels)
+    recipe = prepared.recipe.with_training_rows(inputs.num_training_examples)
     # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)

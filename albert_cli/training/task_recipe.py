@@ -186,7 +186,7 @@ class FinetuneRecipe:
             optimizer = optimizer.with_lr(self.train.batch_size)
         return replace(self, schedule=schedule, intermediate_task=intermediate_task, optimizer=optimizer)
 
-    def with_label_count(self, count: int) -> FinetuneRecipe:
+    def with_training_rows(self, count: int) -> FinetuneRecipe:
         """Replace each "auto" that depends on the number of labels by its value; without labels, by that for one."""
         protocol = choose_protocol(max(1, count))
         recipe = self

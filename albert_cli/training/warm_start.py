@@ -20,13 +20,13 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
 from albert_cli.text.vocabulary import Vocabulary
 
-# Keys that must be equal, because tensors have their size or another value computes something else.
+# Keys of the model that must equal the parent's: they set tensor sizes, or the function that the weights compute.
 _EQUAL_KEYS: Final = (
     "vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act",
     "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
 )  # fmt: skip
 
-
+# The recipe's key to name in an error, where the compared property is not a key itself.
 _KEY_TO_SET: Final = {"has_projection": "always_project"}
 
 
@@ -34,16 +34,17 @@ _KEY_TO_SET: Final = {"has_projection": "always_project"}
 class WarmStart:
     """`[warm_start]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
 
-    `checkpoint` (a directory, a run's newest step, a Hub id) gives its weights; optimizer and schedule restart. With
-    `stack` a deeper model repeats the parent's layers from the bottom, which grows models without sharing.
+    `checkpoint` (a checkpoint directory, a run, whose newest step is taken, or a Hub id) gives its weights; optimizer
+    and schedule restart. With `stack` a deeper model repeats the parent's layers from the bottom, which grows models
+    without sharing.
 
     `continues` (a run or one of its steps) gives moments and step as well. The rate follows `[schedule]`, whose steps
     count from the beginning of the first run, without a second warmup. With the same data, seed and batch the examples
     continue too. If the model has more positions than the checkpoint, `positions` tells how to fill them
     (`model.informed_init.resize_positions`).
 
-    The first start fills in the rest: the parent's `fingerprint`, so that a run resumes with no other checkpoint; for a
-    continued run its first `step`, and its `changes` to the recipe and data of the run before.
+    The first start records the other keys: the parent's `fingerprint`, so that resuming with another parent fails; and
+    with `continues` the `step` at which this run begins, and its `changes` to the recipe and the data of that run.
     """
 
     checkpoint: str | None = None
@@ -92,7 +93,7 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
             f"{parent.directory}: was trained with another vocabulary than the data",
             f"build the data with the checkpoint's vocabulary: albert data … --vocab {parent.directory}",
         )
-    map_parent_blocks(model, parent.config, warm_start.stack)
+    map_parent_blocks(model, parent.config, warm_start.stack)  # raises `ConfigError` before anything is trained
     if warm_start.continues is not None:
         _check_moments_fit(parent, model)
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
@@ -113,27 +114,28 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = Fal
     """For each attention and each feed-forward block of the child, return the index of the parent's block to copy.
 
     With equal counts each block starts from the one with the same index, whatever the depth. With `stack` the parent's
-    blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise all start from the parent's
-    group 0, which its layers must share: raises `ConfigError` if no layers of the parent share weights, or if the child
+    blocks are source_counts in their order (progressive stacking, Gong et al., 2019). Otherwise every block is a
+    copy of the parent's group 0. Raises `ConfigError` if the parent shares no weights between layers, or if the child
     has fewer blocks.
     """
     parent_counts = _block_counts(parent)
     child_counts = _block_counts(child)
     group_counts = (parent.inner_group_num, parent.inner_group_num)
     has_one_group = parent_counts == group_counts
+    # A model of one layer has as many groups as layers; its only group counts as shared.
     layers_share = parent.sharing == "all" and (parent.num_hidden_groups < parent.num_hidden_layers or has_one_group)
     grows = all(c >= p for c, p in zip(child_counts, parent_counts, strict=True))
     if child_counts == parent_counts or (grows and stack):
-        repeated = parent_counts
+        source_counts = parent_counts
     elif grows and layers_share:
-        repeated = group_counts
+        source_counts = group_counts
     else:
         raise ConfigError(
             f"a model of {_describe_blocks(child_counts)} cannot start from one of {_describe_blocks(parent_counts)}",
             "start from a model with as many of each, or from one whose layers share one group of both",
         )
-    attention = [block % repeated[0] for block in range(child_counts[0])]
-    feed_forward = [block % repeated[1] for block in range(child_counts[1])]
+    attention = [block % source_counts[0] for block in range(child_counts[0])]
+    feed_forward = [block % source_counts[1] for block in range(child_counts[1])]
     return attention, feed_forward
 
 
@@ -146,9 +148,9 @@ def _describe_blocks(counts: tuple[int, int]) -> str:
 
 
 def copy_parent_weights(
-    model: PretrainingModel, parent: hub.Checkpoint, optimizer: str = "the optimizer restarts", stack: bool = False
+    model: PretrainingModel, parent: hub.Checkpoint, optimizer_note: str = "the optimizer restarts", stack: bool = False
 ) -> None:
-    """Copy the parent's weights into the model, and print what was copied."""
+    """Copy the parent's weights into the model, and print what was copied; `optimizer_note` ends the line."""
     blocks = ("encoder.attention.", "encoder.feed_forward.")
     tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(blocks)}
     for prefix, sources in zip(blocks, map_parent_blocks(model.config, parent.config, stack), strict=True):
@@ -161,5 +163,5 @@ def copy_parent_weights(
     copied = f"and the heads {' and '.join(heads)}" if heads else "without a head"
     console.info(
         f"starts from {parent.directory}: its encoder, {model.config.num_hidden_layers} layers from "
-        f"{parent.config.num_hidden_layers}, {copied}; {optimizer}"
+        f"{parent.config.num_hidden_layers}, {copied}; {optimizer_note}"
     )

@@ -67,7 +67,7 @@ def test_format_summary_states_verdict_for_every_seed() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.01, 0.05, "Yes"), (-0.01, 0.05, "Not shown, the interval includes zero"), (-0.05, -0.01, "No, it is worse")],
+    [(0.01, 0.05, "Yes"), (-0.01, 0.05, "Undecided, the interval includes zero"), (-0.05, -0.01, "No, it is worse")],
 )
 def test_conclusion_follows_the_interval(low: float, high: float, verdict: str) -> None:
     text = conclude({"500": {"classical": difference((low + high) / 2, low, high)}})

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from albert_cli.errors import CheckpointError
 from albert_cli.model import weight_files
-from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_checkpoint, save_checkpoint
+from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_optimizer, save_checkpoint
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.jobs import MakeJob, gradients
 
 
-def test_restore_checkpoint_returns_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:
+def test_restore_optimizer_returns_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     settings = OptimizerSettings()
     optimizer, again = make_optimizer(job.model, settings), make_optimizer(job.model, settings)
@@ -28,14 +28,14 @@ def test_restore_checkpoint_returns_state_and_moments(make_job: MakeJob, tmp_pat
     assert (
         save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory
     )  # once is enough
-    assert restore_checkpoint(directory, again) == state
+    assert restore_optimizer(directory, again) == state
     saved, loaded = state_tensors(optimizer), state_tensors(again)
     assert saved.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in saved.items())
 
 
 @pytest.mark.parametrize("fault", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
-def test_restore_checkpoint_other_moments_raise(fault: str, make_job: MakeJob, tmp_path: Path) -> None:
+def test_restore_optimizer_other_moments_raise(fault: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
     directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
@@ -54,10 +54,10 @@ def test_restore_checkpoint_other_moments_raise(fault: str, make_job: MakeJob, t
     name = f"third.{name[6:]}" if fault == "of another optimizer" else name
     printed = "cannot be read" if fault == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
     with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {printed}"):
-        restore_checkpoint(directory, optimizer)
+        restore_optimizer(directory, optimizer)
 
 
-def test_restore_checkpoint_memory_error_is_raised(
+def test_restore_optimizer_memory_error_is_raised(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -76,4 +76,4 @@ def test_restore_checkpoint_memory_error_is_raised(
         with monkeypatch.context() as short:
             short.setattr(weight_files, "load_file", fail)
             with pytest.raises(type(error)):
-                restore_checkpoint(directory, optimizer)
+                restore_optimizer(directory, optimizer)

@@ -77,9 +77,10 @@ class SquadFiles:
     def _read_files(self, task: TaskInfo, split: str, data: Path) -> list[Question]:
         dev = self._find_file(data, "dev")
         path = data if data.is_file() else self._find_file(data, split) or self._find_file(data, "train")
-        if path is None:
+        if path is None:  # raises the error that lists the expected names
             path = find_data_file(data, self._file_names(split), self.hub)
         questions = _read_questions(path, self.version)
+        # Only dev can be missing; it is then held out from train.
         if dev is not None or (task.scores_whole_file and data.is_file()):
             return questions
         by_article = len({question.title for question in questions}) > 1

@@ -92,13 +92,14 @@ class SpanFeatures(Features):
         first_token = self.contexts.offsets[:-1][self.context[question]] + self.start[index]
         query = (self.query_ids, self.query.select(question))
         window = (self.contexts.ids, TokenSlices(first_token, self.length[index]))
-        packed = pack_pairs(query, window, np.ones(len(index), dtype=bool), self.cls_id, self.sep_id)
+        is_pair = np.ones(len(index), dtype=bool)
+        packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
-        """Return True for each context token of the windows [B] that has more context here than in any other window.
+        """Return True for each passage token of the windows [B] whose margin is larger here than in any other window.
 
-        A token's context is the number of tokens on its shorter side, plus a hundredth of the window's length; of equal
+        A token's margin is the number of tokens on its shorter side, plus a hundredth of the window's length; of equal
         windows the first counts. BERT's code calls this maximum context. The result has `length` values per window.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
@@ -135,9 +136,10 @@ def encode_spans(
     room = max_seq_length - SPECIALS - query.length
     stride = np.minimum(settings.doc_stride, room)
     context_length = contexts.lengths[context]
-    windows = 1 + np.maximum(0, -(-(context_length - room) // stride))
-    question = np.repeat(np.arange(len(questions)), windows)
-    start = concatenate_ranges(np.zeros_like(windows), windows) * stride[question]
+    window_counts = 1 + np.maximum(0, -(-(context_length - room) // stride))
+    question = np.repeat(np.arange(len(questions)), window_counts)
+    number = concatenate_ranges(np.zeros_like(window_counts), window_counts)  # 0, 1, … within each question
+    start = number * stride[question]
     length = np.minimum(context_length[question] - start, room[question])
     # The answer's tokens counted from the context's first token, then from the window's [CLS].
     answer = _answer_tokens(questions, contexts, context)[question]
@@ -243,8 +245,8 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
     """Collect the spans of all windows by question.
 
     A question's null odds are the lowest of its windows, because one window with the answer is enough. Under
-    `relative_null` the score of its best span is subtracted, because both are sums of logits (not of
-    log-probabilities); without a span the odds are `NULL_ODDS_WITHOUT_SPAN`.
+    `relative_null` the null score is a sum of logits, so the score of the best span is subtracted; without a span the
+    odds are `NULL_ODDS_WITHOUT_SPAN`. Otherwise it is a logit of its own and needs no comparison.
     """
     batches: list[_ScoredSpans] = []
     null = np.full(len(features.context), np.inf)
