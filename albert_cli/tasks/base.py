@@ -64,9 +64,9 @@ class TaskInfo:
 
     `labels` name the classes in the order of the logits. The first of `metrics` selects the best checkpoint.
     `published` lists the metrics in the paper's tables, if not that one alone (for MNLI: matched only, §4.2.2).
-    `inputs` is the number of texts of an example. `dev_splits` and `test_splits` begin with the main split. `classifier_of` names the task
-    to fine-tune instead, because this one has no training data or is a part of that task. With
-    `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out. With
+    `inputs` is the number of texts of an example. `dev_splits` and `test_splits` begin with the main split.
+    `classifier_of` names the task to fine-tune instead, because this one has no training data or is a part of that
+    task. With `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out. With
     `accepts_any_task` a model of any task with as many texts per example is accepted, because the data are not for
     training.
     """
