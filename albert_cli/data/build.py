@@ -75,13 +75,17 @@ def build_data(
         results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
-        shutil.rmtree(out / _LOCKS, ignore_errors=True)
-        (out / _PLAN).unlink()
-        for name in (ARRAY_FILE, PLAN_FILE):
-            (out / name).unlink(missing_ok=True)
+        _remove_plans(out)
         record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
+
+
+def _remove_plans(out: Path) -> None:
+    """Remove the records of unfinished work."""
+    shutil.rmtree(out / _LOCKS, ignore_errors=True)
+    for name in (_PLAN, ARRAY_FILE, PLAN_FILE):
+        (out / name).unlink(missing_ok=True)
 
 
 def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_job: ArrayJob) -> ArrayJobReport:
@@ -137,7 +141,7 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _OTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
-    (out / _PLAN).unlink(missing_ok=True)  # exists only if the build was killed after its last write
+    _remove_plans(out)  # they exist only if the build was killed after its last write
     return facts
 
 

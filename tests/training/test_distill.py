@@ -74,7 +74,7 @@ def test_teacher_other_vocabulary_raises(
     with pytest.raises(ConfigError, match=r"distill\.fingerprint"):
         pretrain(*call, device="cpu")
     short = create_checkpoint(tmp_path / "short", tiny_vocabulary)
-    with pytest.raises(ConfigError, match="has 20 positions, and sequences up to 32 tokens"):
+    with pytest.raises(ConfigError, match="has only 20 positions, but sequences have up to 32 tokens"):
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
     other = Vocabulary.load(tiny_vocabulary)
     object.__setattr__(other, "fingerprint", "another")

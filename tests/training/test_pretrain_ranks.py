@@ -286,6 +286,6 @@ def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path:
     code, output_text = launched(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
     assert code == 0 and "resuming from step 5" in output_text, output_text
     names = [path.relative_to(whole) for path in whole.glob("step-00000012/*.safetensors")]
-    assert len(names) == 2
+    assert {name.name for name in names} >= {"model.safetensors", "optimizer.safetensors"}
     for name in names:
         assert store.sha256_file(run / name) == store.sha256_file(whole / name), name
