@@ -15,6 +15,11 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def join_words(words: Sequence[str]) -> str:
     """Join words as a sentence lists them: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

@@ -202,9 +202,9 @@ class TokenCorpus:
         output_starts = np.cumsum(lengths) - lengths
         # An empty range may start at the end of the corpus, where no shard is.
         clamped_starts = np.minimum(starts, self.tokens - 1)
-        for rows, shard, first_token, _ in self.group_by_shard(clamped_starts, self.starts):
-            positions = concatenate_ranges(starts[rows] - first_token, lengths[rows])
-            ids[concatenate_ranges(output_starts[rows], lengths[rows])] = shard.ids[positions]
+        for index, shard, first_token, _ in self.group_by_shard(clamped_starts, self.starts):
+            positions = concatenate_ranges(starts[index] - first_token, lengths[index])
+            ids[concatenate_ranges(output_starts[index], lengths[index])] = shard.ids[positions]
         return ids
 
     def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:

@@ -48,7 +48,7 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             message = f"--split test scores a model of {task.title}, but {checkpoint.directory} would be trained"
             raise ConfigError(message, "fine-tune it first, which selects the best step on dev, and score the result")
         if model.labels and not trains:
-            task.reorder_labels(checkpoint)  # the user's names of the outputs are not the task's: an error says so
+            task.reorder_labels(checkpoint)  # raises if the user's names of the outputs are not the task's
         return prepared
     if model.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(

@@ -56,7 +56,7 @@ def format_result(result: AnyResult) -> str:
 def format_run(run: RunResult | ScoredResult, out: Path | None) -> str:
     """Return the scores of one run in a line or two, after the path `out` if there is one."""
     scores = ", ".join(f"{name} {format_percent(value)}" for name, value in run.scores.items())
-    is_test = any(name.startswith("test") for name in run.examples)  # then the title says so
+    is_test = any(name.startswith("test") for name in run.examples)  # then the title names the test set
     text = f"{run.title} {scores}" if is_test else f"{run.title} dev {scores}"
     if out is not None:
         text = f"{out}: {text}"

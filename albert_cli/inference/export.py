@@ -32,7 +32,6 @@ from albert_cli.inference.runtimes import (
     Runtime,
     TorchRuntime,
     equal_decisions,
-    iter_batches,
     largest_value,
     max_difference,
     pad_batch,
@@ -41,7 +40,7 @@ from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.padded import PaddedModel
 from albert_cli.model.weight_files import find_weight_files
-from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask
+from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
 _TOLERANCE: Final = 1e-3  # of the largest output in fp32; a larger difference means that the export is wrong
@@ -100,7 +99,7 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         )
     padded = PaddedModel(source.model, source.vocabulary.sep_id).eval()
     with store.commit_directory(out, "export") as staging:
-        first_batch = next(iter_batches(source.features, _LANGUAGE_MODEL_TOKENS))
+        _, first_batch = next(iter_evaluation_batches(source.features, CPU, _LANGUAGE_MODEL_TOKENS))
         write_onnx(padded, staging, pad_batch(first_batch, _choices(source)))
         store.write_json(staging / "config.json", describe_head(source))
         source.vocabulary.copy_to(staging, source.checkpoint.max_length)
@@ -146,7 +145,8 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
     )
     # Task.predict, which takes the outputs batch by batch, has batches of this size.
     tokens_per_batch = _LANGUAGE_MODEL_TOKENS if source.task is None else EVALUATION_TOKENS
-    for number, tokens in enumerate(iter_batches(source.features, tokens_per_batch)):
+    batches = iter_evaluation_batches(source.features, CPU, tokens_per_batch)
+    for number, (_, tokens) in enumerate(batches):
         inputs = pad_batch(tokens, _choices(source))
         mask = inputs["attention_mask"]
         if number == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from albert_cli.model.packing import PackedTokens, pack
+from albert_cli.model.packing import PackedTokens
 from albert_cli.model.padded import INPUT_NAMES, Axes, PaddedModel
-from albert_cli.tasks.features import Features
 
 Inputs = dict[str, NDArray[np.int64]]  # by the names in INPUT_NAMES: [N, S], for multiple choice [N, C, S]
 Outputs = dict[str, NDArray[Any]]  # by Hugging Face's names
 OutputAxes = Mapping[str, Axes]
 CPU = torch.device("cpu")
-
-
-def iter_batches(features: Features, max_tokens: int) -> Iterator[PackedTokens]:
-    """Yield every item once, in batches of at most `max_tokens` tokens."""
-    for index in features.eval_batches(max_tokens):
-        yield pack(features.batch(index)[0], CPU)
 
 
 def pad_batch(tokens: PackedTokens, choices: int = 0) -> Inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from albert_cli.errors import ConfigError, InputError
@@ -49,11 +49,8 @@ FULL: Final = QuickstartPlan(
     labels=(125, 500, 2_000),
     bundled=BundledData("docs:", packages=8, heldout=0.25, train_sentences=2_000, test_sentences=2_000),
 )
-SMOKE: Final = QuickstartPlan(
-    text=("corpus.jsonl",),
-    table="task",
-    title="which package?",
-    recipe="mini/docs",
+SMOKE: Final = replace(
+    FULL,
     max_time="10s",
     vocabulary_size=1_500,
     sample_size=10_000,
@@ -67,7 +64,7 @@ def plan_own_data(
     text: Sequence[str], table: str, max_time: str | None = None, labels: str | None = None, size: int | None = None
 ) -> QuickstartPlan:
     """Return the plan for the user's own data; raises `InputError` for a table that cannot be used."""
-    task = open_table(TableSettings(), table)
+    task = open_task(table)
     if task.train_split is None:
         raise InputError(f"{table}: found no training data", "add a train file to --table")
     rows = len(task.read(task.train_split, table))

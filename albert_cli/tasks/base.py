@@ -278,9 +278,11 @@ def as_any_tasks(tasks: Mapping[str, Task[ExampleT, FeaturesT, OutputsT]]) -> di
     return cast("dict[str, AnyTask]", dict(tasks))
 
 
-def iter_evaluation_batches(features: Features, device: torch.device) -> Iterator[tuple[Int64, PackedTokens]]:
+def iter_evaluation_batches(
+    features: Features, device: torch.device, max_tokens: int = EVALUATION_TOKENS
+) -> Iterator[tuple[Int64, PackedTokens]]:
     """Yield batches that cover every item once: indices into `features` [B], and the packed items on the device."""
-    for index in features.eval_batches(EVALUATION_TOKENS):
+    for index in features.eval_batches(max_tokens):
         yield index, pack(features.batch(index)[0], device)
 
 

@@ -72,6 +72,32 @@ class Features(ABC):
             start += size
 
 
+class SlidingWindows(NamedTuple):
+    """W windows of N sequences, all int64 [W].
+
+    `number` counts the windows of a `sequence` from 0; `start` and `length` are the range of its tokens.
+    """
+
+    sequence: Int64
+    number: Int64
+    start: Int64
+    length: Int64
+
+
+def slide_windows(lengths: Int64, size: Int64 | int, step: Int64 | int) -> SlidingWindows:
+    """Cover sequences of these lengths [N] with windows of at most `size` tokens that begin `step` tokens apart.
+
+    `size` and `step` are numbers or int64 [N]. A sequence that fits, also an empty one, is a single window.
+    """
+    sizes = np.broadcast_to(size, lengths.shape)
+    steps = np.broadcast_to(step, lengths.shape)
+    counts = 1 + np.maximum(0, -(-(lengths - sizes) // steps))
+    sequence = np.repeat(np.arange(len(lengths)), counts)
+    number = concatenate_ranges(np.zeros_like(counts), counts)
+    start = number * steps[sequence]
+    return SlidingWindows(sequence, number, start, np.minimum(lengths[sequence] - start, sizes[sequence]))
+
+
 class TokenSlices(NamedTuple):
     """Slices of an array of token ids, one for each of S sequences: first index and length, int64 [S]."""
 

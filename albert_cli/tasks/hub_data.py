@@ -7,6 +7,7 @@ from typing import Any
 
 from albert_cli import hub_access
 from albert_cli.errors import MissingDataError
+from albert_cli.formatting import first_line
 from albert_cli.tasks.data_files import table_from_objects
 from albert_cli.tasks.text_table import TextTable
 
@@ -61,5 +62,4 @@ def _class_names(numbers: Sequence[int | None], names: Sequence[str], labels: Se
 
 def _hub_error(origin: str, error: Exception) -> MissingDataError:
     # The library passes on what its network and file layers raise; the first line holds the reason.
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return MissingDataError(f"{origin}: cannot be loaded: {reason}", "use --data DIR for a local copy")
+    return MissingDataError(f"{origin}: cannot be loaded: {first_line(error)}", "use --data DIR for a local copy")

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
-from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs
+from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, slide_windows
 
 IGNORED: Final = -100  # the label of tokens that are not the first one of a word
 _OVERLAP_FRACTION: Final = 4  # neighboring windows share a quarter of their tokens
@@ -46,21 +46,18 @@ def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
     `offsets` int64 [N + 1] are the first tokens of the texts. The windows are those of a tokenizer of `transformers`
     with `return_overflowing_tokens` and `stride=window_overlap(size)`.
     """
-    length = np.diff(offsets)
+    lengths = np.diff(offsets)
     step = size - window_overlap(size)
-    windows = 1 + np.maximum(0, -(-(length - size) // step))
-    text = np.repeat(np.arange(len(length)), windows)
-    number = concatenate_ranges(np.zeros_like(windows), windows)  # of a window in its text
-    start = number * step
-    end = np.minimum(start + size, length[text])
+    text, number, start, length = slide_windows(lengths, size, step)
+    end = start + length
     # Each of two windows labels the half of their common tokens that is farther from its edge.
-    is_last = number == windows[text] - 1
+    is_last = end == lengths[text]
     labeled_start = np.where(number == 0, 0, start + window_overlap(size) // 2)
     labeled_end = np.where(is_last, end, start + step + window_overlap(size) // 2)
     base = offsets[:-1][text]
     return TokenWindows(
         text=text,
-        tokens=TokenSlices(base + start, end - start),
+        tokens=TokenSlices(base + start, length),
         labeled=TokenSlices(base + labeled_start, labeled_end - labeled_start),
     )
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from albert_cli import console, store
 from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.formatting import first_line
 
 PROJECT: Final = "albert"  # unless an environment variable of the tool names another one
 IDS: Final = "trackers.json"  # each tracker's identifier of this run, so that a resumed run continues its curves
@@ -175,7 +176,7 @@ class Trackers:
                 raise
             except Exception as error:  # any error of a server or a library
                 self._trackers.remove(tracker)
-                console.warn(f"{tracker.name}: {_first_line(error)}; its curves end at step {step}, training continues")
+                console.warn(f"{tracker.name}: {first_line(error)}; its curves end at step {step}, training continues")
 
     def close(self) -> None:
         """Write what is buffered."""
@@ -185,7 +186,7 @@ class Trackers:
             except AlbertError:
                 raise
             except Exception as error:  # any error of a server or a library
-                console.warn(f"{tracker.name}: {_first_line(error)}; its last points may be missing")
+                console.warn(f"{tracker.name}: {first_line(error)}; its last points may be missing")
 
 
 def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, object]) -> Trackers:
@@ -205,13 +206,9 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
         try:
             trackers.append(_CLASSES[name](out, ids.get(name), recipe))
         except Exception as error:
-            raise ConfigError(f"train.track: {name} does not start: {_first_line(error)}", _HINTS[name]) from error
+            raise ConfigError(f"train.track: {name} does not start: {first_line(error)}", _HINTS[name]) from error
     store.write_json(out / IDS, ids | {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id})
     return Trackers(trackers)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _flatten(recipe: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, tokenize
+from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, slide_windows, tokenize
 from albert_cli.tasks.squad.data import NOT_FOUND, Question
 from albert_cli.tasks.squad.metrics import Float64
 from albert_cli.tasks.squad.settings import SpanSettings
@@ -135,12 +135,7 @@ def encode_spans(
     # Windows of each question, and then of all questions one after the other.
     room = max_seq_length - SPECIALS - query.length
     stride = np.minimum(settings.doc_stride, room)
-    context_length = contexts.lengths[context]
-    window_counts = 1 + np.maximum(0, -(-(context_length - room) // stride))
-    question = np.repeat(np.arange(len(questions)), window_counts)
-    number = concatenate_ranges(np.zeros_like(window_counts), window_counts)  # 0, 1, … within each question
-    start = number * stride[question]
-    length = np.minimum(context_length[question] - start, room[question])
+    question, _, start, length = slide_windows(contexts.lengths[context], room, stride)
     # The answer's tokens counted from the context's first token, then from the window's [CLS].
     answer = _answer_tokens(questions, contexts, context)[question]
     is_inside = (answer[:, 0] >= start) & (answer[:, 1] < start + length)
