@@ -78,7 +78,7 @@ def _folder_files(folder: Path, splits: Sequence[str]) -> dict[str, str]:
     if folder.is_file():
         return {"train": str(folder)}
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such file or directory")
+        raise InputError(f"{folder}: no such file or directory", "check the path")
     files: dict[str, str] = {}
     for split in splits:
         candidates = [folder / (name + suffix) for name in _FILE_NAMES[split] for suffix in _SUFFIXES]
