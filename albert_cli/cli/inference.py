@@ -108,7 +108,7 @@ def encode(
 def fill_mask(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts with one or more [MASK].")],
-    top: Annotated[int, typer.Option(min=1, help="Guesses to show for each mask.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Predictions to show for each mask.")] = 5,
     precision: PrecisionName = "auto",
     device: Device = "auto",
     as_json: AsJson = False,
@@ -122,7 +122,7 @@ def fill_mask(
     from albert_cli.inference import fill_mask as verb_module
 
     result = verb_module.fill_masks(checkpoint, texts, top, device, precision)
-    console.print_result(result.to_json(), verb_module.format_guesses(result))
+    console.print_result(result.to_json(), verb_module.format_filled_texts(result))
 
 
 @verb(app, stage="Use a model")

@@ -1,1 +1,1 @@
-"""Use a trained model: predict labels, encode texts, fill masks."""
+"""Use a checkpoint: predict labels, encode texts, fill masks, convert it to our layout, export it to ONNX."""

@@ -1,4 +1,7 @@
-"""Find the columns of a table to predict, by their names in training or by usual names."""
+"""Find the columns that a task reads in a table or in JSON lines: by their names in training, or by usual names.
+
+A role is what the task uses a column for: text, text_pair, question, context, choices, id.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.tasks.token_classification import TokenClassification
 
-Values = Mapping[str, object]  # a row of a table, or an object of JSON lines: value by column
-ColumnsByRole = dict[str, str | list[str]]  # a list for choices
-RecordMapper = Callable[[Values], dict[str, object]]
+ValuesByColumn = Mapping[str, object]  # a row of a table, or an object of JSON lines
+ColumnsByRole = dict[str, str | list[str]]  # a list for the role `choices`, else one column
+RecordMapper = Callable[[ValuesByColumn], dict[str, object]]  # returns the values by role
 
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
-# Names that tell the header of a table from a text.
+# All usual names, in lower case: two of them in a line show that it is the header of a table.
 USUAL_NAMES = frozenset(
     name for names in (*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()) for name in names
 )
@@ -36,30 +39,37 @@ _TEXT_ROLES = ("text", "text_pair", "question")
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The layout of the table that a model was trained on: the names of its columns by role, and its dialect."""
+    """The layout of the table that a model was trained on: the names of its columns by role, and its dialect.
 
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    The default is for models that were not trained on a table: usual names of columns, and the usual dialects.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict)  # by role: a name, or for `choices` a list of names
     delimiter: str = ""
     quoting: Literal["auto", "on", "off"] = "auto"
 
     @classmethod
     def of_training(cls, finetuned: FinetunedTask | None) -> Self:
-        """Return the layout that a task checkpoint records; the default one for other checkpoints."""
+        """Return the layout that a task checkpoint records, or the default layout for another checkpoint."""
         settings = {} if finetuned is None else finetuned.settings
         return cls(settings.get("columns", {}), settings.get("delimiter", ""), settings.get("quoting", "auto"))
 
     def dialect(self, suffix: str) -> Dialect:
-        """Return the dialect of a file; if its header lacks the delimiter of training, it may have a usual one."""
+        """Return the dialect of a file with this ending: the delimiter of training and, as alternatives, usual ones."""
         dialect = choose_dialect(suffix, TableSettings(quoting=self.quoting))
-        return replace(dialect, delimiter=self.delimiter) if self.delimiter else dialect
+        if not self.delimiter:
+            return dialect
+        # Not a setting, because `choose_dialect` then allows no other delimiter.
+        return replace(dialect, delimiter=self.delimiter)
 
 
 def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: TableLayout) -> RecordMapper:
-    """Return a function from a row to the keys that the task reads: text, text_pair, question, context, choices, id.
+    """Return a function that turns a row with these columns into the record that the task reads: values by role.
 
-    Raises `InputError` if the columns that the task needs are missing.
+    origin: the file, for messages. Raises `InputError` if a column that the task needs is missing.
     """
-    header = TextTable(origin, tuple(columns), [[""] * len(columns)], [1])
+    # Columns are found in a table, and a table has at least one row.
+    header = TextTable(origin, tuple(columns), cells=[[""] * len(columns)], lines=[1])
     try:
         roles = _find_roles(task, header, layout)
     except InputError as error:
@@ -70,20 +80,19 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
     if id_column is not None:
         roles["id"] = columns[id_column]
 
-    def to_record(values: Values) -> dict[str, object]:
+    def to_record(values: ValuesByColumn) -> dict[str, object]:
         record: dict[str, object] = {}
         for role, column in roles.items():
-            if role == "choices":
-                names = column if isinstance(column, list) else [column]
-                record[role] = _read_options(values, names)
+            if isinstance(column, list):
+                record[role] = _read_options(values, column)
             else:
-                record[role] = cell_text(values.get(str(column)))
+                record[role] = cell_text(values.get(column))
         return record
 
     return to_record
 
 
-def has_task_keys(task: AnyTask, values: Values) -> bool:
+def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
     """Return True if an object of JSON lines has the keys that the task reads without a mapping."""
     if isinstance(task, Classification | MultiLabelClassification):
         return "text" in values or "text_a" in values
@@ -94,18 +103,19 @@ def has_task_keys(task: AnyTask, values: Values) -> bool:
     return "question" in values
 
 
-def has_trained_columns(values: Values, layout: TableLayout) -> bool:
-    """Return True if an object of JSON lines has all columns of training, which then precede usual names."""
+def has_trained_columns(values: ValuesByColumn, layout: TableLayout) -> bool:
+    """Return True if an object of JSON lines has all columns of training: they have precedence over usual names."""
     return bool(layout.columns) and set(_trained_names(layout)) <= set(values)
 
 
 def _trained_names(layout: TableLayout) -> list[str]:
+    """Return the names of the columns of training, in the order of the roles."""
     texts = [layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)]
     return [*texts, *layout.columns.get("choices", ())]
 
 
 def _choice_settings(layout: TableLayout, columns: Sequence[str]) -> TableSettings:
-    """Return the column names of training, unless one of them is missing here."""
+    """Return settings with the names of training, or without names if one of these columns is missing."""
     if not set(_trained_names(layout)) <= set(columns):
         return TableSettings()
     texts = {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
@@ -113,38 +123,53 @@ def _choice_settings(layout: TableLayout, columns: Sequence[str]) -> TableSettin
 
 
 def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> ColumnsByRole:
-    columns = header.columns
+    """Return the columns that the task needs; raises `InputError` if one is missing."""
     if isinstance(task, Classification | MultiLabelClassification | TokenClassification):
-        names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
-        if names:
-            texts = find_same_columns(header, names, TableSettings())
-        else:
-            texts = find_text_columns(header, TableSettings())
-        if task.inputs and len(texts) != task.inputs:
-            shown = " and ".join(repr(columns[index]) for index in texts)
-            trained_on = "pairs" if task.inputs == 2 else "single texts"
-            raise InputError(f"{header.origin}: the texts are in {shown}, but the model was fine-tuned on {trained_on}")
-        return dict(zip(("text", "text_pair"), (columns[index] for index in texts), strict=False))
+        return _find_text_roles(header, layout, task.inputs)
     if isinstance(task, Choice):
-        choice_columns = find_choice_columns(header, _choice_settings(layout, columns))
-        roles: ColumnsByRole = {"choices": [columns[index] for index in choice_columns.options]}
-        if choice_columns.passage is not None:
-            roles["text"] = columns[choice_columns.passage]
-        if choice_columns.question is not None:
-            roles["question"] = columns[choice_columns.question]
-        return roles
-    lowercase = [name.strip().lower() for name in columns]
-    span_roles: ColumnsByRole = {}
+        return _find_choice_roles(header, layout)
+    return _find_span_roles(header)
+
+
+def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> ColumnsByRole:
+    """Find a text, or both texts of a pair; inputs: the number of texts that the task reads, 0 for one or two."""
+    names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
+    settings = TableSettings()
+    indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
+    columns = [header.columns[index] for index in indices]
+    if inputs and len(columns) != inputs:
+        shown = " and ".join(map(repr, columns))
+        trained_on = "pairs" if inputs == 2 else "single texts"
+        raise InputError(f"{header.origin}: the texts are in {shown}, but the model was fine-tuned on {trained_on}")
+    return dict(zip(("text", "text_pair"), columns, strict=False))  # a single text has no text_pair
+
+
+def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
+    choice_columns = find_choice_columns(header, _choice_settings(layout, header.columns))
+    roles: ColumnsByRole = {"choices": [header.columns[index] for index in choice_columns.options]}
+    if choice_columns.passage is not None:
+        roles["text"] = header.columns[choice_columns.passage]
+    if choice_columns.question is not None:
+        roles["question"] = header.columns[choice_columns.question]
+    return roles
+
+
+def _find_span_roles(header: TextTable) -> ColumnsByRole:
+    columns_by_lowercase = {name.strip().lower(): name for name in reversed(header.columns)}  # the first of equal names
+    roles: ColumnsByRole = {}
     for role, usual_names in _SPAN_COLUMNS.items():
-        column = next((columns[lowercase.index(name)] for name in usual_names if name in lowercase), None)
-        if column is None:
+        names = [name for name in usual_names if name in columns_by_lowercase]
+        if not names:
             raise InputError(f"{header.origin}: no column {' or '.join(map(repr, usual_names))} for the {role}")
-        span_roles[role] = column
-    return span_roles
+        roles[role] = columns_by_lowercase[names[0]]
+    return roles
 
 
-def _read_options(values: Values, names: Sequence[str]) -> object:
-    """Return the options of a row: a column each, or one column with a list (in text: as JSON)."""
+def _read_options(values: ValuesByColumn, names: Sequence[str]) -> object:
+    """Return the options of a row, from one column per option or from one column that holds a list.
+
+    A table of text cells holds the list as JSON. A cell that is not a list is returned unchanged; the task rejects it.
+    """
     if len(names) > 1:
         return [cell_text(values.get(name)) for name in names]
     value = values.get(names[0])
@@ -153,4 +178,6 @@ def _read_options(values: Values, names: Sequence[str]) -> object:
             value = json.loads(value)
         except ValueError:
             return value
-    return value.get("text") if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):  # ARC's form: {"text": [...], "label": [...]}
+        return value.get("text")
+    return value

@@ -1,4 +1,4 @@
-"""`albert convert`: write a checkpoint of another layout as a model directory of this program."""
+"""`albert convert`: write a checkpoint of another layout as a model directory that `albert` and Hugging Face read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
-_VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")
+_VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # one row per token
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion, as `--json` prints it."""
+    """The result of a conversion, as `--json` prints it; `vocabulary` is the number of tokens."""
 
     out: str
     fingerprint: str
@@ -49,6 +49,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         )
     source = _remove_unused_rows(source, vocabulary.size)
     architecture = source.architecture or infer_architecture(source.tensors)
+    # `labels` is empty for a multi-label classifier.
     labels = source.output_names if source.is_multi_label else source.labels
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
@@ -70,15 +71,14 @@ def convert(checkpoint: str, out: Path) -> Conversion:
 
 
 def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:
-    """Return the checkpoint with as many rows in its word table as the vocabulary has tokens.
+    """Return the checkpoint without the rows of its word table beyond `size`, the number of tokens.
 
     Some programs pad the table to a multiple of 8 or 64. No text selects these rows.
     """
     if source.config.vocab_size == size:
         return source
-    console.info(
-        f"{source.directory}: left out {source.config.vocab_size - size} rows of the word table without a token"
-    )
+    unused = source.config.vocab_size - size
+    console.info(f"{source.directory}: left out {unused} rows of the word table that have no token")
     rows = {name: source.tensors[name][:size] for name in _VOCABULARY_TENSORS if name in source.tensors}
     config = dataclasses.replace(source.config, vocab_size=size)
     return dataclasses.replace(source, config=config, tensors=source.tensors | rows)
@@ -87,19 +87,25 @@ def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:
 def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
     """Read a checkpoint of any layout with its vocabulary."""
     directory = Path(checkpoint)
-    if directory.is_dir() and not (directory / "config.json").is_file() and weight_files.is_tensorflow(directory):
+    has_config = (directory / "config.json").is_file()  # as every checkpoint in Hugging Face's layout
+    if directory.is_dir() and not has_config and weight_files.is_tensorflow(directory):
         return _read_tensorflow(directory)
     source = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     return source, Vocabulary.load(source.directory)
 
 
 def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read one of Google's checkpoints: variables, configuration and `30k-clean.model` or `vocab.txt`."""
+    """Read a checkpoint of Google's releases: variables, configuration and `30k-clean.model` or `vocab.txt`.
+
+    Raises `CheckpointError` if a weight of the encoder is missing.
+    """
     config, values = tensorflow_checkpoint.read_config(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
+    # Only a variable that is not a weight of the model still has TensorFlow's name, which contains slashes.
     unknown = sorted(name for name in tensors if "/" in name)
     if unknown:
-        console.warn(f"{directory}: left out {len(unknown)} variables that are no weights here: {unknown[0]}, …")
+        count = len(unknown)
+        console.warn(f"{directory}: left out {count} variables that are not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
     source = hub.Checkpoint(directory, config, values, model_type(config), weights)
     models = sorted(directory.glob("*.model"))
@@ -114,7 +120,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
 
 
 def _required_names(source: hub.Checkpoint) -> list[str]:
-    """Return the parameters that every encoder of this shape has."""
+    """Return the names of the weights that every encoder of this shape has."""
     names = ["encoder.embeddings.word.weight", "encoder.embeddings.norm.weight"]
     for block in range(source.config.num_attention_blocks):
         names += [f"encoder.attention.{block}.{part}.weight" for part in ("query", "key", "value", "output", "norm")]
@@ -124,14 +130,14 @@ def _required_names(source: hub.Checkpoint) -> list[str]:
 
 
 def infer_architecture(tensors: Mapping[str, Tensor]) -> str:
-    """Return the class of a checkpoint's heads by their parameters."""
+    """Return Hugging Face's class for the heads that the tensors belong to, without its prefix `Albert` or `Bert`."""
     if "masked.bias" in tensors:
         return "ForPreTraining" if "order.weight" in tensors else "ForMaskedLM"
     return "ForSequenceClassification" if "classifier.weight" in tensors else "Model"
 
 
 def format_conversion(result: Conversion) -> str:
-    """Describe the new directory in a sentence."""
+    """Return a line that describes the new directory."""
     return (
         f"{result.out}: {result.architecture} of type {result.model_type}, {result.parameters:,} parameters in "
         f"{result.tensors} tensors, {result.vocabulary:,} tokens"

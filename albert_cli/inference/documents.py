@@ -1,4 +1,4 @@
-"""Read inputs in the layout of a task's own data: SQuAD's documents, RACE's passages, and CoNLL's columns."""
+"""Read inputs in the published layout of a task's data: SQuAD's JSON, RACE's passages, and CoNLL's columns."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.token_classification import TokenClassification
 from albert_cli.tasks.token_data import read_conll_words
 
-CONLL_INPUTS = (".conll", ".bio", ".iob")  # endings that plain texts do not have
+# Training also reads CoNLL columns from .txt files; `predict` reads a .txt file as one text per line.
+CONLL_SUFFIXES = (".conll", ".bio", ".iob")
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
-    """Return the examples of a file or folder in the layout of the task's data; None for tables, lines and stdin.
+    """Return the examples of a file or folder in the layout of the task's data; None if it has another layout.
 
-    Raises `InputError` for a damaged file.
+    `InputReader` reads the other layouts: tables, JSON lines and plain text. Raises `InputError` for a damaged file.
     """
     suffix = path.suffix.lower()
     if isinstance(task, SpanAnswering) and suffix == ".json":
         return read_squad_file(path)
     if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
         return read_race_passages(path)
-    if isinstance(task, TokenClassification) and suffix in CONLL_INPUTS:
+    if isinstance(task, TokenClassification) and suffix in CONLL_SUFFIXES:
         return read_conll_words(path)
     return None

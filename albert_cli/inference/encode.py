@@ -1,12 +1,15 @@
-"""`albert encode`: turn texts into vectors with a checkpoint's encoder."""
+"""`albert encode`: turn texts into vectors with a checkpoint's encoder.
+
+The texts become tokens in a second thread while the model computes the vectors of the texts before them.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +27,7 @@ from albert_cli.inference.predict import InferenceSummary, print_lengths
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
-from albert_cli.tasks.base import as_any_tasks, check_finite, iter_evaluation_batches
+from albert_cli.tasks.base import AnyTask, as_any_tasks, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.read_settings import OnBadBytes
@@ -34,19 +37,25 @@ from albert_cli.training.device import autocast
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
-TEXTS = Classification(name="", title="", metrics=(), inputs=0)  # reads one text or two, as a classifier does
+WriteVectors = Callable[[Sequence[InputRow[TextExample]], Vectors], None]
+# Reads a text or a pair of texts as a classifier does; it has neither labels nor metrics.
+TEXT_READER = Classification(name="", title="", metrics=(), inputs=0)
+ANY_TEXT_READER: AnyTask = as_any_tasks({"": TEXT_READER})[""]
 
 
 @dataclass(frozen=True)
 class EncodingSummary(InferenceSummary):
-    """The result of encoding a file; `dimensions` is the width of a vector."""
+    """The result of encoding a file; `dimensions` is the length of a vector, `pooling` is the option `--pooling`."""
 
     dimensions: int
     pooling: str
 
 
 def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
-    """Load the encoder of any checkpoint; raises `CheckpointError` if weights, or the needed pooler, are missing."""
+    """Load the encoder of any checkpoint, with its pooler if `pooling` needs it.
+
+    Raises `CheckpointError` if a weight or the pooler is missing.
+    """
     if pooling == "pooler" and "encoder.pooler.weight" not in checkpoint.tensors:
         raise CheckpointError(f"{checkpoint.directory}: has no pooler", "use --pooling mean or cls")
     model = BareEncoder(checkpoint.config, pooler=pooling == "pooler")
@@ -56,10 +65,11 @@ def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
 
 @torch.inference_mode()
 def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
-    """Return the vectors [N, H] float32 of N texts or pairs, in their order.
+    """Return the vectors [N, H] float32 of N texts or pairs, in the order of the features.
 
-    `mean` averages the last layer over all tokens of a text, [CLS] and [SEP] included, as sentence-transformers does;
-    `cls` is the last layer at [CLS]; `pooler` is that through the pooler, tanh(xW + b).
+    pooling: "mean" averages the last layer over all tokens of an input, [CLS] and [SEP] included, as
+    sentence-transformers does; "cls" is the last layer at [CLS]; "pooler" applies the pooler to it, tanh(xW + b).
+    Raises `DivergedError` for a vector that is not finite.
     """
     result = np.empty((len(features), model.config.hidden_size), np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
@@ -89,8 +99,9 @@ def encode_file(
 ) -> EncodingSummary:
     """Encode every row of a file, or of standard input (`-`), as a vector.
 
-    Inputs are read as by `albert predict`; longer ones are truncated. `out` ends in .jsonl (one object with `id` and
-    `vector` per line; None: stdout) or in .safetensors (`vectors` [N, H] float32, in memory until the last row).
+    Inputs are read as by `albert predict`, and truncated to the model's positions. `out` ends in .jsonl (one object
+    with `id` and `vector` per line) or in .safetensors (`vectors` [N, H] float32, in memory until the last row);
+    without `out`, JSON lines go to stdout.
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
@@ -99,32 +110,19 @@ def encode_file(
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     length = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size
-    is_tensor = out is not None and out.suffix == ".safetensors"
     started = time.monotonic()
-    all_vectors: list[Vectors] = [np.empty((0, width), np.float32)]
     count = 0
     truncated = 0
     longest = 0
-    reader = InputReader(as_any_tasks({"": TEXTS})[""], TEXTS.example, on_bad_bytes=on_bad_bytes)
-    with ExitStack() as stack:
-        stream = None
-        if out is not None and not is_tensor:
-            stream = stack.enter_context(store.open_text_writer(out))
+    reader = InputReader(ANY_TEXT_READER, TEXT_READER.example, on_bad_bytes=on_bad_bytes)
+    with _open_vector_writer(out, pooling, width) as write:
         for rows, features in run_ahead(_encode_rows(reader.read_chunks(input_file), vocabulary, length)):
             with autocast(opened.precision, opened.device):
                 vectors = encode_features(model, features, pooling, opened.device)
-            if is_tensor:
-                all_vectors.append(vectors)
-            elif stream is not None:
-                stream.writelines(_format_vectors(rows, vectors))
-            else:
-                sys.stdout.writelines(map(console.escape_control_chars, _format_vectors(rows, vectors)))
-                sys.stdout.flush()
+            write(rows, vectors)
             count += len(rows)
             truncated += features.truncated
             longest = max(longest, int(features.lengths.max(initial=0)))
-    if out is not None and is_tensor:
-        store.write_bytes(out, save({"vectors": np.concatenate(all_vectors)}, metadata={"pooling": pooling}))
     seconds = time.monotonic() - started
     print_lengths(count, truncated, longest, length, f"lines are longer than {length} tokens")
     return EncodingSummary(
@@ -144,11 +142,30 @@ def _encode_rows(
     chunks: Iterator[list[InputRow[TextExample]]], vocabulary: Vocabulary, length: int
 ) -> Iterator[tuple[list[InputRow[TextExample]], PairFeatures]]:
     for rows in chunks:
-        yield rows, TEXTS.encode([row.example for row in rows], vocabulary, length)
+        yield rows, TEXT_READER.encode([row.example for row in rows], vocabulary, length)
+
+
+@contextmanager
+def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Iterator[WriteVectors]:
+    """Open a function that writes the vectors of rows; a file appears only when the context ends without an error."""
+    if out is None:
+
+        def write_to_stdout(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> None:
+            sys.stdout.writelines(map(console.escape_control_chars, _format_vectors(rows, vectors)))
+            sys.stdout.flush()  # so that the reader of a pipe gets the vectors at once
+
+        yield write_to_stdout
+    elif out.suffix == ".safetensors":
+        all_vectors = [np.empty((0, width), np.float32)]  # the result for an input without rows
+        yield lambda rows, vectors: all_vectors.append(vectors)
+        store.write_bytes(out, save({"vectors": np.concatenate(all_vectors)}, metadata={"pooling": pooling}))
+    else:
+        with store.open_text_writer(out) as stream:
+            yield lambda rows, vectors: stream.writelines(_format_vectors(rows, vectors))
 
 
 def _format_vectors(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> Iterator[str]:
-    """Yield a JSON line per row; a float32 is written as the shortest decimal that is read as the same number."""
+    """Yield a JSON line per row; a float32 becomes the shortest decimal number that is read as the same float32."""
     for row, vector in zip(rows, vectors, strict=True):
         numbers = ", ".join(map(str, vector))
         yield f'{{"id": {json.dumps(row.example.id, ensure_ascii=False)}, "vector": [{numbers}]}}\n'

@@ -1,7 +1,7 @@
-"""`albert export`: write a checkpoint as ONNX in fp32 and int8, and compare both with the model.
+"""`albert export`: write a checkpoint as ONNX in fp32 and int8, and compare both with the model in torch.
 
-The layout is the one that onnxruntime, Optimum and transformers.js read: `onnx/model.onnx`,
-`onnx/model_quantized.onnx`, the tokenizer and `config.json`, which holds the labels and the task's settings.
+onnxruntime, Optimum and transformers.js read the layout: `onnx/model.onnx`, `onnx/model_quantized.onnx`, the tokenizer
+and `config.json`, which has the labels and the task's settings.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ from albert_cli.model.weight_files import find_weight_files
 from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
-_TOLERANCE: Final = 1e-3  # of the largest output in fp32; a larger difference means that the export is wrong
-_LANGUAGE_MODEL_TOKENS: Final = 1024  # of a batch whose outputs are logits over the vocabulary
+# The largest difference of the fp32 file, relative to the largest output. Rounding stays far below it.
+_TOLERANCE: Final = 1e-3
+_LANGUAGE_MODEL_TOKENS: Final = 1024  # in a batch; 1,024 rows of logits over 30,000 tokens take 123 MB
 
 
 @dataclass(frozen=True)
 class RuntimeReport:
     """A runtime's figures on the compared inputs.
 
-    `max_difference` is the largest difference from torch of any output. `equal_predictions` is the fraction of equal
-    answers; None for a model without answers, or whose answers are numbers. `scores` are those of the dev split.
+    `max_difference` is the largest difference of any output from torch's. `equal_predictions` is the fraction of
+    predictions that are equal to torch's; None for an encoder, and for predictions that are numbers. `scores` are the
+    metrics on the dev split, empty for other inputs.
     """
 
     name: str
@@ -83,10 +85,10 @@ class ExportResult:
 
 
 def export(request: ExportRequest, out: Path) -> ExportResult:
-    """Export a checkpoint to the new directory `out`, and compare it on the task's dev split, a file or a sample.
+    """Export a checkpoint to the new directory `out`, and compare the runtimes on the inputs of `open_source`.
 
-    Raises `ConfigError` without the extra `onnx` or if `out` exists, `CheckpointError` for a head or an attention that
-    other runtimes do not have, or if the outputs differ.
+    Raises `ConfigError` without the extra `onnx` or if `out` exists. Raises `CheckpointError` if other runtimes do not
+    have the model's head or attention, or if the outputs of the fp32 file differ from torch's.
     """
     require_onnx()
     if out.exists():
@@ -109,13 +111,13 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
         difference = comparison.differences[FULL]
-        if difference > _TOLERANCE * max(1.0, comparison.largest_value):
+        if difference > _TOLERANCE * max(1.0, comparison.largest_value):  # small outputs: an absolute tolerance
             raise CheckpointError(f"{source.checkpoint.directory}: ONNX outputs differ from torch by {difference:.3g}")
     return _summarize(source, out, runtimes, comparison, sizes)
 
 
 def _choices(source: ExportSource) -> int:
-    """Return the number of sequences of a multiple-choice question, 0 for other models."""
+    """Return the number of choices of a question, or 0 for a model without multiple choice."""
     return source.features.group if isinstance(source.model, MultipleChoice) else 0
 
 
@@ -124,10 +126,10 @@ def _choices(source: ExportSource) -> int:
 
 @dataclass
 class _Comparison:
-    """The outputs of all runtimes on all batches, compared with those of torch.
+    """The outputs of all runtimes on all batches, compared with torch's; the dictionaries have a runtime's name as key.
 
-    `decisions` are True where a decision of a model without a task is equal. `outputs` are batch by batch, and only
-    retained for tasks.
+    A model with a task's head has `outputs`, one per batch, which `_summarize` turns into predictions. Another model
+    has `decisions` instead: True for each one that is equal to torch's (`equal_decisions`).
     """
 
     differences: dict[str, float]
@@ -143,7 +145,7 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         decisions={name: [] for name in runtimes},
         outputs={name: [] for name in runtimes},
     )
-    # Task.predict, which takes the outputs batch by batch, has batches of this size.
+    # `Task.predict` later takes the outputs batch by batch, so its batches must be the same: `EVALUATION_TOKENS`.
     tokens_per_batch = _LANGUAGE_MODEL_TOKENS if source.task is None else EVALUATION_TOKENS
     batches = iter_evaluation_batches(source.features, CPU, tokens_per_batch)
     for number, (_, tokens) in enumerate(batches):
@@ -152,10 +154,9 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         if number == 0:
             for runtime in runtimes.values():
                 runtime.warm_up(inputs)
-        expected: Outputs = {}
-        for name, runtime in runtimes.items():
-            outputs = runtime(inputs)
-            expected = expected or outputs
+        batch_outputs = {name: runtime(inputs) for name, runtime in runtimes.items()}
+        expected = batch_outputs[TORCH]
+        for name, outputs in batch_outputs.items():
             difference = max_difference(outputs, expected, padded.outputs, mask)
             comparison.differences[name] = max(comparison.differences[name], difference)
             if source.task is None:
@@ -173,7 +174,7 @@ def _summarize(
     comparison: _Comparison,
     sizes: Mapping[str, int],
 ) -> ExportResult:
-    """Compute scores and equal answers, and collect the figures of every runtime."""
+    """Compute scores and the fractions of equal predictions, and collect the figures of every runtime."""
     scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
     best_threshold = None
     equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
@@ -184,16 +185,19 @@ def _summarize(
             name: task.predict(ReplayedModel(batches, padded), source.features, CPU)
             for name, batches in comparison.outputs.items()
         }
-        answers = {name: _answers(task, source.examples, task_outputs) for name, task_outputs in outputs.items()}
-        for name, values in answers.items():
-            pairs = zip(values, answers[TORCH], strict=True)
-            equal[name] = _fraction([answer == reference for answer, reference in pairs])
+        predictions = {name: _predictions(task, source.examples, values) for name, values in outputs.items()}
+        for name, values in predictions.items():
+            pairs = zip(values, predictions[TORCH], strict=True)
+            equal[name] = _fraction([prediction == expected for prediction, expected in pairs])
         if source.has_scores:
             for name, task_outputs in outputs.items():
                 metrics = task.compute_metrics(task_outputs, source.features, source.examples)
                 scores[name] = {metric: metrics[metric] for metric in task.metrics if metric in metrics}
                 if name == TORCH:
                     best_threshold = metrics.get("best_threshold")
+    shown_metrics: list[str] = []
+    if task is not None and source.has_scores:
+        shown_metrics = list(dict.fromkeys((*task.metrics[:1], *task.published)))
     reports = {
         name: RuntimeReport(
             name=name,
@@ -212,7 +216,7 @@ def _summarize(
         labels=output_labels(source),
         null_threshold=None if task is None else task.null_threshold,
         best_null_threshold=best_threshold,
-        metrics=list(dict.fromkeys((*task.metrics[:1], *task.published))) if task and source.has_scores else [],
+        metrics=shown_metrics,
         torch=reports[TORCH],
         files=[reports[FULL], reports[QUANTIZED]],
     )
@@ -222,39 +226,38 @@ def _fraction(values: Sequence[bool]) -> float | None:
     return round(float(np.mean(values)), 6) if values else None
 
 
-def _answers(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
-    """Return the predictions without their scores; empty for predictions that are numbers."""
-    answers = [json.loads(line)["prediction"] for line in task.format_predictions(examples, outputs, scored=False)]
-    if any(isinstance(answer, float) for answer in answers):
+def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
+    """Return the predictions to compare, entities without their scores; empty if the predictions are numbers."""
+    lines = task.format_predictions(examples, outputs, scored=False)
+    predictions = [json.loads(line)["prediction"] for line in lines]
+    if any(isinstance(prediction, float) for prediction in predictions):
         return []
-    return [_without_scores(answer) for answer in answers]
+    return [_remove_entity_scores(prediction) for prediction in predictions]
 
 
-def _without_scores(answer: Any) -> object:
-    """Return an answer without the scores of entities."""
-    if not isinstance(answer, list):
-        return answer
-    return [{**part, "score": None} if isinstance(part, dict) else part for part in answer]
+def _remove_entity_scores(prediction: Any) -> object:
+    """Return a list of entities without their scores, and any other prediction unchanged."""
+    if not isinstance(prediction, list):
+        return prediction
+    return [{**part, "score": None} if isinstance(part, dict) else part for part in prediction]
 
 
 # ---------------------------------------------------------------- printing
 
 
 def format_export(result: ExportResult) -> str:
-    """Format the comparison as a table, with the labels and the null threshold."""
+    """Format the comparison as a table, followed by the labels and the null threshold if there are any."""
     rows = []
     for report in (result.torch, *result.files):
-        equal = "" if report.equal_predictions is None else f"{report.equal_predictions:.2%}"
-        rows.append(
-            (
-                report.name,
-                f"{report.bytes / 1e6:.1f} MB",
-                f"{report.inputs_per_second:,.0f}",
-                *(f"{100 * report.scores[name]:.1f}" for name in result.metrics),
-                f"{report.max_difference:.2g}" if report is not result.torch else "",
-                equal if report is not result.torch else "",
-            )
-        )
+        scores = [f"{100 * report.scores[name]:.1f}" for name in result.metrics]
+        difference = ""
+        equal = ""
+        if report is not result.torch:
+            difference = f"{report.max_difference:.2g}"
+            if report.equal_predictions is not None:
+                equal = f"{report.equal_predictions:.2%}"
+        size = f"{report.bytes / 1e6:.1f} MB"
+        rows.append((report.name, size, f"{report.inputs_per_second:,.0f}", *scores, difference, equal))
     title = f"{result.out}, {result.inputs:,} of {result.compared_on}"
     headers = (title, "size", "inputs/s", *result.metrics, "largest difference", "equal predictions")
     lines = [console.format_table(headers, rows)]

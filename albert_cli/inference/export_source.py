@@ -1,4 +1,7 @@
-"""Open what `albert export` exports: a checkpoint's model with its head, and the examples to compare outputs on."""
+"""Prepare an export: load the checkpoint's model with its head, and read the examples to compare outputs on.
+
+The examples are the task's dev split, the lines of a file, or a few built-in sentences.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from torch import nn
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.inference.convert import infer_architecture
-from albert_cli.inference.encode import TEXTS
+from albert_cli.inference.encode import ANY_TEXT_READER
 from albert_cli.inference.predict import read_rows
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel
-from albert_cli.tasks.base import AnyTask, as_any_tasks
+from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.registry import task_from_checkpoint
@@ -29,16 +32,16 @@ _SAMPLE: Final = (
     "One more.",
     "Numbers such as 2,011 and punctuation - of several kinds! - are compared too.",
 )
-_HEADLESS: Final = ("ForPreTraining", "ForMaskedLM", "Model")  # no head of a task
+_WITHOUT_TASK_HEAD: Final = ("ForPreTraining", "ForMaskedLM", "Model")  # `hub.Checkpoint.architecture`
 
 
 @dataclass(frozen=True)
 class ExportRequest:
     """The options of `albert export`.
 
-    data: the files of the task, whose dev split is scored; task: the name of the task or its recipe if the checkpoint
-    does not record it; input_file: inputs to compare outputs on without scores; null_threshold: null odds above which
-    a question has no answer.
+    data: the folder of the task's files, whose dev split is scored; task: the name of the task or its recipe, which a
+    checkpoint of another program does not record; input_file: inputs to compare outputs on without scores;
+    null_threshold: null odds above which a question has no answer; overrides: the values of `-s KEY=VALUE`.
     """
 
     checkpoint: str
@@ -53,8 +56,8 @@ class ExportRequest:
 class ExportSource:
     """A checkpoint with its model, and the examples to compare outputs on.
 
-    `task` is None for a model without a task's head. `origin` names the source of the examples; `has_scores` is True if
-    they are a dev split.
+    task: None for a model without a task's head; origin: the name of the examples' source, for the printed table;
+    has_scores: True if the examples are a dev split.
     """
 
     checkpoint: hub.Checkpoint
@@ -70,7 +73,7 @@ class ExportSource:
 def open_source(request: ExportRequest) -> ExportSource:
     """Open the checkpoint and read the examples.
 
-    Raises `CheckpointError` for a head or an attention that other runtimes do not have, and `ConfigError` for options
+    Raises `CheckpointError` if other runtimes do not have the model's head or attention, and `ConfigError` for options
     that do not fit the checkpoint.
     """
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(request.checkpoint))
@@ -81,14 +84,19 @@ def open_source(request: ExportRequest) -> ExportSource:
     task = _task_of_head(checkpoint)
     if request.null_threshold is not None:
         task = _require_task(task, checkpoint).with_null_threshold(request.null_threshold)
-    reader = as_any_tasks({"": TEXTS})[""] if task is None else task
+    if task is None:
+        model = _load_without_task_head(checkpoint)
+        reader = ANY_TEXT_READER
+    else:
+        model = task.load(checkpoint)
+        reader = task
     examples, origin = _read_examples(request.input_file, reader, checkpoint)
     features = reader.encode(examples, opened.vocabulary, checkpoint.max_length)
-    model = _headless_model(checkpoint) if task is None else task.load(checkpoint)
     return ExportSource(checkpoint, opened.vocabulary, model.eval(), task, examples, features, origin)
 
 
 def _require_exportable(checkpoint: hub.Checkpoint) -> None:
+    """Raise `CheckpointError` if other runtimes do not have the model's attention or head."""
     if checkpoint.config.is_sparse:
         raise CheckpointError(
             f"{checkpoint.directory}: has sparse attention, which other runtimes do not have",
@@ -107,19 +115,19 @@ def _architecture(checkpoint: hub.Checkpoint) -> str:
 
 def _task_of_head(checkpoint: hub.Checkpoint) -> AnyTask | None:
     """Return the task that the checkpoint's head answers; None for an encoder or a pretrained model."""
-    return None if _architecture(checkpoint) in _HEADLESS else task_from_checkpoint(checkpoint)
+    if _architecture(checkpoint) in _WITHOUT_TASK_HEAD:
+        return None
+    return task_from_checkpoint(checkpoint)
 
 
 def _require_task(task: AnyTask | None, checkpoint: hub.Checkpoint) -> AnyTask:
     if task is None:
-        raise ConfigError(
-            f"{checkpoint.directory}: has no head of a task, so it answers no questions", "leave out --null-threshold"
-        )
+        raise ConfigError(f"{checkpoint.directory}: has no head that answers questions", "leave out --null-threshold")
     return task
 
 
-def _headless_model(checkpoint: hub.Checkpoint) -> nn.Module:
-    """Load an encoder or a pretrained model."""
+def _load_without_task_head(checkpoint: hub.Checkpoint) -> nn.Module:
+    """Load a bare encoder, or a pretrained model with its heads."""
     architecture = _architecture(checkpoint)
     model: nn.Module
     if architecture == "ForPreTraining":
@@ -170,37 +178,48 @@ def _open_with_dev(request: ExportRequest, data: str, opened: OpenCheckpoint) ->
 
 
 def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Any], str]:
-    """Return the examples of the input file or of a sample, and the name of their source."""
+    """Return the examples of the input file, or without a file a few built-in ones, and the name of their source.
+
+    task: reads the examples. Raises `ConfigError` for a file without inputs.
+    """
     if input_file is None:
         return [task.example(line) for line in _sample_lines(task.inputs == 2)], "sample"
     chunks = read_rows(task, checkpoint.finetuned_task, input_file)
     examples = [row.example for row in itertools.chain.from_iterable(chunks)]
     if not examples:
-        raise ConfigError(f"{input_file}: has no lines", "name a file with an input a line")
+        raise ConfigError(f"{input_file}: has no lines", "use a file with one input per line")
     return examples, input_file
 
 
 def _sample_lines(has_pairs: bool) -> list[InputLine]:
-    """Return inputs that every kind of task reads."""
+    """Return built-in inputs with the keys of every kind of task, which reads only the keys that it needs."""
     lines = []
-    for number, text in enumerate(_SAMPLE, 1):
+    for number, (text, text_pair) in enumerate(zip(_SAMPLE, reversed(_SAMPLE), strict=True), start=1):
         record: dict[str, object] = {"text": text, "question": _SAMPLE[0], "choices": list(_SAMPLE)}
         if has_pairs:
-            record["text_pair"] = _SAMPLE[-number]
+            record["text_pair"] = text_pair
         lines.append(InputLine("", "sample", number, record))
     return lines
 
 
 def output_labels(source: ExportSource) -> list[str]:
-    """Return the names of the head's outputs in their order; empty for a head whose outputs have no names."""
-    names = [] if source.task is None else list(source.task.output_names)
-    return names if len(names) == len(source.checkpoint.output_names) > 1 else []
+    """Return the names of the head's outputs in the order of the outputs; empty for a head whose outputs have no names.
+
+    A regression has one output, without a name.
+    """
+    if source.task is None:
+        return []
+    names = list(source.task.output_names)
+    outputs = len(source.checkpoint.output_names)
+    has_names = outputs > 1 and len(names) == outputs
+    return names if has_names else []
 
 
 def describe_head(source: ExportSource) -> dict[str, object]:
-    """Return the content of `config.json`: labels in the order of the outputs, and the null threshold.
+    """Return the content of `config.json`: the checkpoint's, with the labels by output and the null threshold.
 
-    A question has no answer if the start and end logits of [CLS] minus those of the best span exceed `null_threshold`.
+    A question has no answer if the sum of the start and end logits of [CLS], minus the sum of those of the best span,
+    exceeds `null_threshold`.
     """
     values = dict(source.checkpoint.values)
     if source.task is None:
@@ -212,7 +231,7 @@ def describe_head(source: ExportSource) -> dict[str, object]:
     threshold = source.task.null_threshold
     if threshold is not None:
         values["null_threshold"] = threshold
-        recorded = source.checkpoint.finetuned_task
-        if recorded is not None:
-            values |= replace(recorded, settings={**recorded.settings, "threshold": threshold}).to_json()
+        finetuned = source.checkpoint.finetuned_task
+        if finetuned is not None:
+            values |= replace(finetuned, settings={**finetuned.settings, "threshold": threshold}).to_json()
     return values

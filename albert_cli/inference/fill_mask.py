@@ -1,4 +1,4 @@
-"""`albert fill-mask`: show a pretrained model's predictions for masked words."""
+"""`albert fill-mask`: predict the tokens at the `[MASK]`s of texts with a pretrained model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MASK: Final = "[MASK]"
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A predicted token: its text, its probability and its piece in the vocabulary."""
+class TokenPrediction:
+    """A predicted token: its text, its probability, and its piece, which is its form in the vocabulary (`▁file`)."""
 
     text: str
     probability: float
@@ -34,10 +34,10 @@ class Guess:
 
 @dataclass(frozen=True)
 class FilledText:
-    """A text and the guesses for each of its masks, most probable first."""
+    """A text, and for each of its masks the predictions, the most probable one first."""
 
     text: str
-    masks: list[list[Guess]]
+    masks: list[list[TokenPrediction]]
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ def fill_masks(
     model = opened.prepare(model)
     max_length = opened.checkpoint.config.max_position_embeddings
     encoded = [_encode_masked(text, vocabulary, max_length) for text in texts]
-    filled = [
-        FilledText(text, _fill(model, ids, vocabulary, top, opened)) for text, ids in zip(texts, encoded, strict=True)
-    ]
+    filled = []
+    for text, ids in zip(texts, encoded, strict=True):
+        filled.append(FilledText(text, _predict_masks(model, ids, vocabulary, top, opened)))
     return FilledTexts(filled, opened.precision)
 
 
 def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
-    """Encode `[CLS] text [SEP]`, int32 [T]."""
-    first, *rest = text.split(MASK)
-    if not rest:
+    """Return the ids of `[CLS] text [SEP]`, int32 [T]; raises `InputError` without a mask or with too many tokens."""
+    text_before_masks, *texts_after_masks = text.split(MASK)
+    if not texts_after_masks:
         raise InputError(f"no {MASK} in {text!r}", f"write {MASK} in place of a word")
-    ids = [vocabulary.cls_id, *vocabulary.encode(first)]
-    for part in rest:
-        # A word begins only after a space; what directly follows a mask, such as a full stop, continues its word.
-        is_word_start = part[:1].isspace()
-        ids += [
-            vocabulary.mask_id,
-            *(vocabulary.encode(part) if is_word_start else vocabulary.encode_continuation(part)),
-        ]
+    ids = [vocabulary.cls_id, *vocabulary.encode(text_before_masks)]
+    for part in texts_after_masks:
+        ids.append(vocabulary.mask_id)
+        # Without a space after the mask, as before a full stop, the text continues the masked word.
+        if part[:1].isspace():
+            ids += vocabulary.encode(part)
+        else:
+            ids += vocabulary.encode_continuation(part)
     ids.append(vocabulary.sep_id)
     if len(ids) > max_length:
         raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {max_length} positions", "shorten the text")
@@ -93,39 +93,44 @@ def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
 
 
 @torch.inference_mode()
-def _fill(
+def _predict_masks(
     model: MaskedLanguageModel, ids: Int32, vocabulary: Vocabulary, top: int, opened: InferenceCheckpoint
-) -> list[list[Guess]]:
-    """Return the `top` guesses for every mask of a text."""
-    masked = np.flatnonzero(ids == vocabulary.mask_id).astype(np.int32)
-    positions = np.arange(len(ids), dtype=np.int32)
-    offsets = np.array([0, len(ids)], np.int32)
-    empty = np.zeros(0, np.int32)
-    batch = PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked, empty, empty)
+) -> list[list[TokenPrediction]]:
+    """Return the `top` most probable tokens for every mask of a text; ids: int32 [T]."""
+    masked_index = np.flatnonzero(ids == vocabulary.mask_id).astype(np.int32)
+    no_labels = np.zeros(0, np.int32)
+    batch = PackedBatch(
+        ids=ids,
+        segment_ids=np.zeros_like(ids),
+        position_ids=np.arange(len(ids), dtype=np.int32),
+        offsets=np.array([0, len(ids)], np.int32),
+        masked_index=masked_index,
+        masked_labels=no_labels,
+        order_labels=no_labels,
+    )
     with autocast(opened.precision, opened.device):
-        logits = model(pack(batch, opened.device, masked))
-    probabilities = logits.float().softmax(-1)
+        logits_MV = model(pack(batch, opened.device, masked_index))
+    probabilities = logits_MV.float().softmax(-1)
     check_finite(probabilities.cpu().numpy())
     best = probabilities.topk(min(top, probabilities.shape[-1]))
-    guesses = []
+    predictions_by_mask = []
     for token_ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        pairs = zip(token_ids, values, strict=True)
-        guesses.append([_guess(vocabulary, token_id, probability) for token_id, probability in pairs])
-    return guesses
+        predictions = []
+        for token_id, probability in zip(token_ids, values, strict=True):
+            piece = vocabulary.pieces[token_id]
+            text = vocabulary.decode([token_id]) or piece  # padding decodes to an empty text
+            predictions.append(TokenPrediction(text, probability, piece))
+        predictions_by_mask.append(predictions)
+    return predictions_by_mask
 
 
-def _guess(vocabulary: Vocabulary, token_id: int, probability: float) -> Guess:
-    piece = vocabulary.pieces[token_id]
-    return Guess(vocabulary.decode([token_id]) or piece, probability, piece)
-
-
-def format_guesses(result: FilledTexts) -> str:
-    """Return each text, followed by the guesses for its masks."""
+def format_filled_texts(result: FilledTexts) -> str:
+    """Return each text, followed by the predictions for its masks."""
     lines = []
     for filled in result.texts:
         lines.append(filled.text)
-        for number, guesses in enumerate(filled.masks, start=1):
+        for number, predictions in enumerate(filled.masks, start=1):
             if len(filled.masks) > 1:
                 lines.append(f"  {MASK} {number}")
-            lines += [f"  {guess.probability:6.1%}  {guess.text}" for guess in guesses]
+            lines += [f"  {prediction.probability:6.1%}  {prediction.text}" for prediction in predictions]
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Read the inputs of `predict` and `encode`: tables with named columns, JSON lines, or one text per line."""
+"""Read the inputs of `predict` and `encode`: tables with named columns, JSON lines, or one text per line.
+
+`InputReader` yields the examples of a task, and with each example the columns that the output repeats.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,24 @@ from albert_cli.inference.columns import (
     USUAL_NAMES,
     RecordMapper,
     TableLayout,
-    Values,
+    ValuesByColumn,
     has_task_keys,
     has_trained_columns,
     map_columns,
 )
+from albert_cli.inference.outputs import TABLE_SUFFIXES
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
-from albert_cli.text.lines import text_lines
+from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 
 ExampleT = TypeVar("ExampleT")
-CHUNK_LINES = 1024  # rows in memory at a time; enough to group them by length
+CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
 _DELIMITERS = "\t,;|"
 _JSON_HINT = "write one JSON object per line"
@@ -38,15 +42,21 @@ _JSON_HINT = "write one JSON object per line"
 
 @dataclass(frozen=True)
 class InputRow(Generic[ExampleT]):
-    """One input: its example, and the columns of the input that the output keeps (empty for plain lines)."""
+    """One input: its example, and its columns, which the output repeats (empty for a line of plain text)."""
 
     example: ExampleT
-    columns: Values
+    columns: ValuesByColumn
+
+
+NumberedInputRow = tuple[int, InputRow[ExampleT]]  # the number of the row's line in the file, and the row
 
 
 @dataclass(frozen=True)
 class InputReader(Generic[ExampleT]):
-    """A reader of a task's input rows; `layout` is that of the training table."""
+    """A reader of a task's input rows.
+
+    parse: turns a line or a record into an example; layout: the layout of the table that the model was trained on.
+    """
 
     task: AnyTask
     parse: Callable[[InputLine], ExampleT]
@@ -54,53 +64,57 @@ class InputReader(Generic[ExampleT]):
     on_bad_bytes: OnBadBytes = "refuse"
 
     def read_chunks(self, name: str) -> Iterator[list[InputRow[ExampleT]]]:
-        """Yield the rows of a file or of standard input (`-`), some at a time, to be grouped by length.
+        """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
-        A pipe's chunk ends when it has all lines that have arrived. An empty line is an input too. Raises `InputError`
-        with file and line.
+        A chunk of a pipe ends earlier if no further line has arrived. A blank line of plain text is an input too.
+        Raises `InputError` with file and line.
         """
+        # Standard input is never a table, so the rows of a table need not be yielded early.
+        is_table = PurePath(name).suffix.lower() in TABLE_SUFFIXES
         counter = _ArrivedLines()
-        numbered_rows, flushes_early = self._open(name, counter)
         chunk: list[InputRow[ExampleT]] = []
-        for number, row in numbered_rows:
+        for number, row in self._open(name, counter):
             chunk.append(row)
-            would_wait = number >= counter.lines  # no further line has arrived
-            if len(chunk) == CHUNK_LINES or (flushes_early and would_wait):
+            would_wait = not is_table and number >= counter.lines
+            if len(chunk) == CHUNK_ROWS or would_wait:
                 yield chunk
                 chunk = []
         if chunk:
             yield chunk
 
-    def _open(self, name: str, counter: _ArrivedLines) -> tuple[Iterator[tuple[int, InputRow[ExampleT]]], bool]:
-        """Return the numbered rows of an input, and whether they are passed on as soon as they have arrived."""
+    def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+        """Return the numbered rows of an input, whose format its ending and its first line with text decide."""
         suffix = PurePath(name).suffix.lower()
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
-            return self._table_rows(name, rows), False
+            return self._table_rows(name, rows)
         reject_file_of_other_format(Path(name))
         source = SourcePart(TextSource(name, "stdin" if name == "-" else "text"))
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
         if suffix in (".csv", ".tsv"):
-            return self._table_rows(name, self._delimited_rows(name, suffix, lines)), False
+            return self._table_rows(name, self._delimited_rows(name, suffix, lines))
         if suffix == ".jsonl":
-            return self._json_rows(name, lines), True
-        blank_lines, first = _read_first_text(lines)
-        lines = chain(blank_lines, () if first is None else (first,), lines)
-        may_be_json = suffix != ".json" or (first is not None and first[1].lstrip().startswith("{"))
-        if first is not None and may_be_json and _is_json_object(name, first[1]):
-            return self._json_rows(name, lines), True
+            return self._json_rows(name, lines)
+        first_lines = _read_to_first_text(lines)
+        lines = chain(first_lines, lines)
+        first_number, first_text = first_lines[-1] if first_lines else (1, "")
+        origin = f"{name}:{first_number}"
+        may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
+        if may_be_json_lines and _is_json_object(first_text, origin):
+            return self._json_rows(name, lines)
         if suffix == ".json":
             raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
-        if first is not None:
-            _reject_header(f"{name}:{first[0]}", first[1])
-        return ((number, self._line_row(name, number, text)) for number, text in lines), True
+        _reject_header(first_text, origin)
+        return self._text_rows(name, lines)
 
-    def _line_row(self, name: str, number: int, text: str) -> InputRow[ExampleT]:
-        return InputRow(self.parse(InputLine(text, name, number)), {})
+    def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+        for number, text in lines:
+            yield number, InputRow(self.parse(InputLine(text, name, number)), {})
 
-    def _json_rows(self, name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, InputRow[ExampleT]]]:
+    def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+        """Yield the rows of JSON lines; an object without an `id` gets its line number as `id`."""
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
-        for number, values in iter_json_objects(lines, f"{name}:{{}}".format):
+        for number, values in iter_json_objects(lines, lambda number: f"{name}:{number}"):
             keys = tuple(values)
             if keys not in mappers:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
@@ -108,10 +122,11 @@ class InputReader(Generic[ExampleT]):
             example = self.parse(InputLine("", name, number, record))
             yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
 
-    def _map_keys(self, values: Values, origin: str) -> RecordMapper:
-        """Return the function that renames an object's keys to the task's; `dict` renames none.
+    def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
+        """Return a function that renames an object's keys to the keys that the task reads.
 
-        If no mapping is found, nothing is renamed, because the task's own error says more.
+        The function is `dict`, which renames nothing, if the object has the task's keys, and also if its columns are
+        not recognized: then the task raises the more detailed error.
         """
         if has_task_keys(self.task, values) and not has_trained_columns(values, self.layout):
             return dict
@@ -120,11 +135,12 @@ class InputReader(Generic[ExampleT]):
         except InputError:
             return dict
 
-    def _delimited_rows(
-        self, name: str, suffix: str, lines: Iterator[tuple[int, str]]
-    ) -> Iterator[tuple[int, dict[str, object]]]:
+    def _delimited_rows(self, name: str, suffix: str, lines: NumberedLines) -> Iterator[tuple[int, dict[str, object]]]:
+        """Yield (line number, cells by column) for the rows of a .csv or .tsv file."""
         dialect = self.layout.dialect(suffix)
-        if self.layout.quoting == "auto" and not dialect.quoting and Path(name).is_file():  # a pipe is read only once
+        may_be_quoted = self.layout.quoting == "auto" and not dialect.quoting
+        # `is_quoted` reads the whole file before the rows are read; a named pipe can be read only once.
+        if may_be_quoted and Path(name).is_file():
             source = SourcePart(TextSource(name, "text"))
             all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
             dialect = replace(dialect, quoting=is_quoted(all_lines, dialect))
@@ -135,51 +151,55 @@ class InputReader(Generic[ExampleT]):
 
     def _table_rows(
         self, name: str, rows: Iterator[tuple[int, dict[str, object]]]
-    ) -> Iterator[tuple[int, InputRow[ExampleT]]]:
+    ) -> Iterator[NumberedInputRow[ExampleT]]:
         mapper: RecordMapper | None = None
         for number, values in rows:
-            mapper = mapper or map_columns(self.task, list(values), name, self.layout)
+            if mapper is None:  # the first row, whose keys are the columns of all rows
+                mapper = map_columns(self.task, list(values), name, self.layout)
             yield number, InputRow(self.parse(InputLine("", name, number, mapper(values))), values)
 
 
 class _ArrivedLines(ReadCounter):
-    """A count of the lines that were read from the disk or the pipe, used or not."""
+    """A count of the lines that have arrived from the disk or the pipe, whether or not they have become rows."""
 
     lines = 0
 
     def add(self, data: bytes) -> None:
-        """Count the lines of a block."""
+        """Count the lines of a block, without the totals of the base class."""
         self.lines += data.count(b"\n")
 
 
-def _read_first_text(lines: Iterator[tuple[int, str]]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
-    """Return the blank lines at the beginning, and the first line after them."""
-    blank_lines: list[tuple[int, str]] = []
+def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:
+    """Read the blank lines at the beginning and the first line with text, which is then the last of the list."""
+    first_lines: list[tuple[int, str]] = []
     for number, line in lines:
+        first_lines.append((number, line))
         if line.strip():
-            return blank_lines, (number, line)
-        blank_lines.append((number, line))
-    return blank_lines, None
+            break
+    return first_lines
 
 
-def _reject_header(where: str, line: str) -> None:
-    """Raise `InputError` for a first line that names columns, as in a table under another name or from a pipe."""
+def _reject_header(line: str, origin: str) -> None:
+    """Raise `InputError` for a first line that names columns, as in a table under another name or from a pipe.
+
+    A line with two or more usual names of columns counts as a header.
+    """
     for delimiter in _DELIMITERS:
         names = [cell.strip().strip('"').lower() for cell in line.split(delimiter)]
         if len(USUAL_NAMES & set(names)) > 1:
             hint = "give the file a name that ends in .csv or .tsv (a pipe cannot be a table)"
-            raise InputError(f"{where}: is the header of a table ({', '.join(names)}), not a text", hint)
+            raise InputError(f"{origin}: is the header of a table ({', '.join(names)}), not a text", hint)
 
 
-def _is_json_object(name: str, line: str) -> bool:
-    """Return whether a first line is a JSON object; raises `InputError` for a JSON array of objects."""
-    start = line.lstrip()
-    if not start.startswith(("{", "[{")):
+def _is_json_object(line: str, origin: str) -> bool:
+    """Return True if a line is a JSON object; raises `InputError` for a JSON array of objects."""
+    text = line.lstrip()
+    if not text.startswith(("{", "[{")):
         return False
     try:
-        value = json.loads(start)
+        value = json.loads(text)
     except ValueError:
         return False
     if isinstance(value, list):
-        raise InputError(f"{name}:1: is a JSON array", _JSON_HINT)
+        raise InputError(f"{origin}: is a JSON array", _JSON_HINT)
     return isinstance(value, dict)

@@ -16,12 +16,12 @@ from albert_cli.training.settings import TrainSettings
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Precision = Literal["auto", "fp32", "bf16"]
-_MEASURED_SEQUENCES = 32  # of a batch; only the number of threads, which is not used here, depends on it
+_MEASURED_SEQUENCES = 32  # sequences in the batch on which the matmul libraries are compared: a typical batch
 
 
 @dataclass(frozen=True)
 class InferenceCheckpoint:
-    """A checkpoint with the device and the resolved settings of its computation: precision and library of matmuls."""
+    """A checkpoint with its device and its settings, in which no value is "auto": precision and matmul library."""
 
     checkpoint: hub.Checkpoint
     device: torch.device
@@ -33,26 +33,27 @@ class InferenceCheckpoint:
         return self.settings.precision
 
     def prepare(self, model: ModelT) -> ModelT:
-        """Return a model with an encoder on the device, configured by the settings, in evaluation mode."""
+        """Move a model that has an encoder to the device, apply the settings, and return it in evaluation mode."""
         prepare_model(model, self.settings, self.device)
         return model.eval()
 
 
 def open_for_inference(name: str, device: str, precision: Precision = "auto") -> InferenceCheckpoint:
-    """Read a checkpoint and choose device and precision; prints the precision and a warning if memory may not suffice.
+    """Read a checkpoint, and choose its device and its precision; warn if the memory may not suffice.
 
-    precision: "auto" measures whether bf16 is faster here, and in fp32 which library is, as training does.
+    name: a directory, a run or a Hub id. precision: "auto" measures whether bf16 is faster on this device; if it is
+    not, the faster matmul library for fp32 is measured too. Training chooses in the same way.
     """
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
-    chosen = choose_device(device)
-    capacity.warn_inference_memory(checkpoint.config, chosen)
+    torch_device = choose_device(device)
+    capacity.warn_inference_memory(checkpoint.config, torch_device)
     settings = resolve_auto(
         TrainSettings(precision=precision, compile="off"),  # compiling takes longer than most inputs
         checkpoint.config,
-        chosen,
+        torch_device,
         sequences=_MEASURED_SEQUENCES,
         length=checkpoint.config.max_position_embeddings,
     )
     if precision == "auto" and settings.precision != "fp32":
-        console.info(f"precision: {settings.precision}, measured to be faster here (--precision fp32 changes it)")
-    return InferenceCheckpoint(checkpoint, chosen, settings)
+        console.info(f"precision: {settings.precision}, measured to be faster here; use --precision fp32 to change it")
+    return InferenceCheckpoint(checkpoint, torch_device, settings)

@@ -14,7 +14,7 @@ from albert_cli.model.padded import INPUT_NAMES, PaddedModel
 
 FULL: Final = "onnx/model.onnx"
 QUANTIZED: Final = "onnx/model_quantized.onnx"
-_OPSET: Final = 17
+_OPSET: Final = 17  # the first version of the operators with LayerNormalization
 
 
 def require_onnx() -> None:
@@ -27,9 +27,9 @@ def require_onnx() -> None:
 
 
 def write_onnx(model: PaddedModel, directory: Path, example: Inputs) -> None:
-    """Write `onnx/model.onnx` and `onnx/model_quantized.onnx`; the number and the length of texts stay dynamic.
+    """Write `onnx/model.onnx` and `onnx/model_quantized.onnx` for any number and any length of texts.
 
-    example: any batch; the exporter records the operations on it.
+    example: any batch; the exporter records the operations that the model applies to it.
     """
     full = directory / FULL
     full.parent.mkdir()
@@ -41,16 +41,16 @@ def write_onnx(model: PaddedModel, directory: Path, example: Inputs) -> None:
         output_names=list(model.outputs),
         dynamic_axes={**dict.fromkeys(INPUT_NAMES, model.input_axes), **model.outputs},
         opset_version=_OPSET,
-        dynamo=False,
+        dynamo=False,  # the dynamo exporter needs another package, onnxscript
     )
     _quantize(full, directory / QUANTIZED)
 
 
 def _quantize(source: Path, target: Path) -> None:
-    """Write the model with int8 weights; activations are quantized at run time."""
+    """Write the ONNX file `target` with int8 weights; activations are quantized at run time."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # it recommends a step that static quantization needs
+    logging.disable(logging.WARNING)  # onnxruntime recommends a step that only static quantization needs
     try:
         quantize_dynamic(str(source), str(target), weight_type=QuantType.QInt8)
     finally:

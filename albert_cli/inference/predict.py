@@ -1,4 +1,7 @@
-"""`albert predict`: label the rows of a table, of JSON lines or of plain text with a task checkpoint."""
+"""`albert predict`: label the rows of a table, of JSON lines or of plain text with a task checkpoint.
+
+The rows become tokens in a second thread while the model computes the predictions of the rows before them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch import nn
 from albert_cli import console
 from albert_cli.inference.columns import TableLayout
 from albert_cli.inference.documents import read_document
-from albert_cli.inference.inputs import CHUNK_LINES, InputReader, InputRow
+from albert_cli.inference.inputs import CHUNK_ROWS, InputReader, InputRow
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
 from albert_cli.inference.outputs import (
     TABLE_SUFFIXES,
@@ -33,7 +36,10 @@ from albert_cli.training.device import autocast
 
 @dataclass(frozen=True)
 class InferenceSummary:
-    """The result of predicting or encoding a file; `longest` is in tokens, `truncated` counts inputs."""
+    """The result of predicting or encoding a file.
+
+    `lines` and `truncated` are numbers of inputs, `longest` is the tokens of the longest one after truncation.
+    """
 
     out: str | None
     lines: int
@@ -50,14 +56,14 @@ class InferenceSummary:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows of an input with their examples as tokens."""
+    """Rows of an input, and the features of their examples: what the task's `encode` returns."""
 
     rows: Sequence[InputRow[Any]]
     features: Any
 
     @property
     def longest(self) -> int:
-        """The tokens of the longest row."""
+        """The number of tokens of the longest row."""
         return int(self.features.lengths.max(initial=0))
 
 
@@ -71,16 +77,17 @@ class Predictor:
     opened: InferenceCheckpoint
 
     def encode_rows(self, chunks: Iterable[list[InputRow[Any]]]) -> Iterator[EncodedRows]:
-        """Encode rows as tokens; split a chunk whose rows cannot be in one batch."""
+        """Encode rows as tokens, in chunks; a chunk is split if its examples cannot be encoded together."""
+        max_length = self.opened.checkpoint.max_length
         for chunk in chunks:
             start = 0
             for examples in self.task.group_for_encoding([row.example for row in chunk]):
                 rows = chunk[start : start + len(examples)]
                 start += len(examples)
-                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, self.opened.checkpoint.max_length))
+                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, max_length))
 
     def predict(self, encoded: EncodedRows) -> list[dict[str, object]]:
-        """Return the prediction of each row, as its JSON line."""
+        """Return the prediction of each row: the object that its JSON line contains."""
         with autocast(self.opened.precision, self.opened.device):
             outputs = self.task.predict(self.model, encoded.features, self.opened.device)
         examples = [row.example for row in encoded.rows]
@@ -90,15 +97,16 @@ class Predictor:
 def load_predictor(
     checkpoint: str, device: str, precision: Precision = "auto", null_threshold: float | None = None
 ) -> Predictor:
-    """Load a task checkpoint, or a pretrained one as a classifier by its sentence head; else raise `CheckpointError`.
+    """Load a task checkpoint, or a pretrained one, whose sentence head then classifies pairs of texts.
 
-    null_threshold: null odds above which a question is left unanswered.
+    null_threshold: null odds above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
+    without a head that predicts.
     """
     opened = open_for_inference(checkpoint, device, precision)
-    order = order_classifier(opened.checkpoint)
-    if order is not None:
-        console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in their order")
-        opened = replace(opened, checkpoint=order)
+    as_order_classifier = order_classifier(opened.checkpoint)
+    if as_order_classifier is not None:
+        console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in order")
+        opened = replace(opened, checkpoint=as_order_classifier)
     task = task_from_checkpoint(opened.checkpoint)
     if null_threshold is not None:
         task = task.with_null_threshold(null_threshold)
@@ -118,8 +126,8 @@ def predict_file(
     """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
     A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object per
-    line; other files have one text per line. The suffix of `out` selects its format, and the output keeps the columns
-    of the input. None writes JSON lines to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are
+    line; other files have one text per line. The ending of `out` selects its format, and the output repeats the columns
+    of the input; without `out`, JSON lines go to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are
     predicted as soon as they arrive. Raises `InputError` with file and line for a row that the task cannot read.
     """
     check_output_format(out)
@@ -132,12 +140,13 @@ def predict_file(
     truncated = 0
     longest = 0
     with open_prediction_writer(out) as write:
-        for encoded in run_ahead(predictor.encode_rows(read_rows(task, finetuned, input_file, on_bad_bytes))):
+        chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
+        for encoded in run_ahead(predictor.encode_rows(chunks)):
             predictions = predictor.predict(encoded)
             rows = []
             for row, prediction in zip(encoded.rows, predictions, strict=True):
                 columns = row.columns
-                if is_table and not columns:
+                if is_table and not columns:  # plain text has no columns: the table gets the id and the texts
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)
@@ -161,21 +170,24 @@ def predict_file(
 def read_rows(
     task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
 ) -> Iterator[list[InputRow[Any]]]:
-    """Yield the rows of an input, some at a time; it may be in the layout of the task's own data.
+    """Yield the rows of an input in chunks; the input may be in the published layout of the task's data.
 
-    finetuned: the task of the checkpoint's fine-tuning, whose column names the input may have.
+    finetuned: the record of the checkpoint's fine-tuning, with the column names that the input may have.
     """
     document = None if input_file == "-" else read_document(task, Path(input_file))
     if document is not None:
-        for start in range(0, len(document), CHUNK_LINES):
-            yield [InputRow(example, {}) for example in document[start : start + CHUNK_LINES]]
+        for start in range(0, len(document), CHUNK_ROWS):
+            yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]
         return
     reader = InputReader(task, task.example, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)
 
 
-def print_lengths(count: int, truncated: int, longest: int, limit: int, too_long: str) -> None:
-    """Print how many inputs were truncated, and how much of the limit they use."""
+def print_lengths(count: int, truncated: int, longest: int, limit: int, truncation: str) -> None:
+    """Print how many of `count` inputs were truncated, and the tokens of the longest input next to the limit.
+
+    truncation: the cause, such as "inputs are longer than 512 tokens".
+    """
     if truncated:
-        console.info(f"{truncated:,} of {count:,} {too_long} and were truncated")
+        console.info(f"{truncated:,} of {count:,} {truncation} and were truncated")
     console.info(f"the longest input has {longest:,} tokens; the limit is {limit:,}")

@@ -1,38 +1,46 @@
-"""Run an iterator in a separate thread, up to two items ahead of its consumer: one waits, one is in progress."""
+"""Compute the next item of an iterator in a thread while the consumer works on the current one."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def run_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items in order while the next one is computed; an error of the iterator is raised in its place.
+@dataclass(frozen=True)
+class _End:
+    """The end of the items, with the error that ended them if there was one."""
 
-    The thread is a daemon, because it may wait for a pipe when the consumer stops.
+    error: BaseException | None = None
+
+
+def run_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items in order, up to two items ahead: one finished item waits while the next one is computed.
+
+    An error of the iterator is raised here, after the items before it.
     """
-    results: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(maxsize=1)
+    results: queue.Queue[T | _End] = queue.Queue(maxsize=1)
 
     def produce() -> None:
         try:
             for item in items:
-                results.put((True, item))
+                results.put(item)
         except BaseException as error:
-            results.put((False, error))
+            results.put(_End(error))
         else:
-            results.put((False, None))
+            results.put(_End())
 
+    # A daemon, because the thread may still be waiting for a pipe when the consumer stops.
     threading.Thread(target=produce, daemon=True).start()
     while True:
-        is_item, value = results.get()
-        if is_item:
-            yield value  # type: ignore[misc]
-        elif value is None:
+        result = results.get()
+        if not isinstance(result, _End):
+            yield result
+        elif result.error is None:
             return
         else:
-            assert isinstance(value, BaseException)
-            raise value
+            raise result.error

@@ -1,6 +1,6 @@
 """Run a model in torch and as ONNX files on the same padded batches, and compare their outputs.
 
-Shapes: T packed tokens, N sequences, S positions, C choices of a question.
+Shapes: T packed tokens, N texts or questions, S positions, L labels, C choices of a question.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ CPU = torch.device("cpu")
 
 
 def pad_batch(tokens: PackedTokens, choices: int = 0) -> Inputs:
-    """Return a packed batch as padded inputs; `choices` is the number of sequences of a multiple-choice question."""
-    columns = (tokens.ids, torch.ones_like(tokens.ids), tokens.segment_ids)
-    arrays = [tokens.layout.pad(column).numpy() for column in columns]
+    """Return a packed batch as padded inputs [N, S], or [N, C, S] if `choices` (C) is not 0."""
+    packed_inputs = (tokens.ids, torch.ones_like(tokens.ids), tokens.segment_ids)  # in the order of INPUT_NAMES
+    arrays = [tokens.layout.pad(packed).numpy() for packed in packed_inputs]
     if choices:
         arrays = [array.reshape(-1, choices, array.shape[-1]) for array in arrays]
     return dict(zip(INPUT_NAMES, arrays, strict=True))
 
 
 class Runtime(ABC):
-    """A program that computes a model's outputs; `seconds` adds up the time of its calls."""
+    """A program that computes a model's outputs; `seconds` is the total time of its measured calls."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Compute the outputs of a batch, and measure the time."""
+        """Compute the outputs of a batch, and add the time to `seconds`."""
         start = time.perf_counter()
         outputs = self._compute(inputs)
         self.seconds += time.perf_counter() - start
@@ -84,7 +84,10 @@ class OnnxRuntime(Runtime):
 
 
 def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]) -> float:
-    """Return the largest difference of two outputs at the positions that are no padding; `mask` is 1 there."""
+    """Return the largest absolute difference of any output, without the positions of padding.
+
+    axes: the names of each output's axes; mask: the attention mask, 0 at padding.
+    """
     largest = 0.0
     for name, values in expected.items():
         difference = np.abs(outputs[name] - values)
@@ -97,15 +100,18 @@ def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: 
 def equal_decisions(
     outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return True for each decision (the largest of some logits) that is equal in both outputs; empty without logits.
+    """Return for every decision if it is equal in both outputs; a decision is the index of the largest logit.
 
-    Decisions at padding are left out; `mask` is 1 elsewhere.
+    Decisions at padding, where `mask` is 0, are left out. The result is empty for outputs without logits.
     """
     equal = [np.zeros(0, dtype=bool)]
     for name, values in expected.items():
-        if name.endswith("logits"):
-            same = outputs[name].argmax(-1) == values.argmax(-1)
-            equal.append(same[mask.astype(bool)] if "sequence" in axes[name].values() else same.ravel())
+        if not name.endswith("logits"):
+            continue
+        is_equal = outputs[name].argmax(-1) == values.argmax(-1)
+        if "sequence" in axes[name].values():
+            is_equal = is_equal[mask.astype(bool)]
+        equal.append(is_equal.ravel())
     return np.concatenate(equal)
 
 
@@ -115,18 +121,23 @@ def largest_value(outputs: Outputs) -> float:
 
 
 class ReplayedModel(nn.Module):
-    """Outputs that a runtime computed before, batch by batch, in the form of a packed model's outputs.
+    """A model that computes nothing: it returns a runtime's outputs on the same batches, computed before.
 
-    `Task.predict` turns them into a task's answers like those of its own model.
+    `Task.predict` calls it like any model of packed tokens, and so turns the outputs into the task's predictions.
     """
 
     def __init__(self, batches: Sequence[Outputs], padded: PaddedModel) -> None:
         super().__init__()
         self._batches = iter(batches)
-        self._is_of_tokens = "sequence" in next(iter(padded.outputs.values())).values()
+        first_axes = next(iter(padded.outputs.values()))
+        self._is_per_token = "sequence" in first_axes.values()
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return the next batch's logits: [N, C], of every token [T, C], or its start and end logits [T, 2]."""
-        outputs = {name: torch.from_numpy(values) for name, values in next(self._batches).items()}
-        logits = outputs["logits"] if "logits" in outputs else torch.stack(list(outputs.values()), dim=-1)
-        return tokens.layout.unpad(logits) if self._is_of_tokens else logits
+        """Return the next batch's logits.
+
+        They are [N, L] of texts, [N, C] of choices, [T, L] of tokens, or [T, 2] of the starts and ends of spans.
+        """
+        outputs = [torch.from_numpy(values) for values in next(self._batches).values()]
+        # A span has two outputs, start_logits and end_logits; every other head has one, logits.
+        logits = outputs[0] if len(outputs) == 1 else torch.stack(outputs, dim=-1)
+        return tokens.layout.unpad(logits) if self._is_per_token else logits

@@ -1,4 +1,4 @@
-"""Predict the test file of a table or of tagged words after training."""
+"""Predict the test file of a task on a table or on tagged words, after `albert finetune`, `eval` or `ensemble`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console
-from albert_cli.inference.documents import CONLL_INPUTS
+from albert_cli.inference.documents import CONLL_SUFFIXES
 from albert_cli.inference.outputs import SUFFIXES, merge_columns, open_prediction_writer
 from albert_cli.inference.predict import predict_file, read_rows
 from albert_cli.model.hub import FinetunedTask
@@ -18,31 +18,37 @@ from albert_cli.tasks.token_data import TokenFiles
 
 
 def find_test_file(task: AnyTask) -> Path | None:
-    """Return the test file of a table or of tagged words that `predict` reads; None for other tasks."""
+    """Return the test file of a task on a table or on tagged words; None if `predict` cannot read it.
+
+    Other tasks have no such file: None.
+    """
     source = task.source
     if isinstance(source, TokenFiles):
         name = source.files.get("test")
-        suffixes: tuple[str, ...] = (".jsonl", *CONLL_INPUTS)
+        suffixes: tuple[str, ...] = (".jsonl", *CONLL_SUFFIXES)
     elif isinstance(source, TextTableSource | ChoiceTableSource | MultiLabelTableSource):
         name = source.tables.files.get("test")
         suffixes = SUFFIXES
     else:
         return None
-    path = None if name is None else Path(name)
-    return path if path is not None and path.is_file() and path.suffix.lower() in suffixes else None
+    if name is None:
+        return None
+    path = Path(name)
+    is_readable = path.is_file() and path.suffix.lower() in suffixes
+    return path if is_readable else None
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Read the test file before training; raises `InputError` if its columns are not the task's."""
+    """Read the test file before training, so that an error in it costs no training; raises `InputError`."""
     if find_test_file(task) is not None and task.source is not None:
         task.read("test")
 
 
 def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -> Path | None:
-    """Predict a task's test file with a task checkpoint; returns the path of the predictions in `out`.
+    """Predict a task's test file with a task checkpoint; return the path of the predictions in the directory `out`.
 
-    The predictions have the format of a table's test file and keep its columns; entities are JSON lines. None if there
-    is no test file.
+    The predictions have the format of a table's test file and repeat its columns; those of entities are JSON lines.
+    Returns None if there is no test file.
     """
     test_file = find_test_file(task)
     if test_file is None:
@@ -53,13 +59,13 @@ def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -
     return path
 
 
-def predict_test_file_together(
+def predict_test_file_with_ensemble(
     task: AnyTask, predict: Callable[[Sequence[Any]], object], finetuned: FinetunedTask | None, out: Path
 ) -> Path | None:
-    """Predict a task's test file with the average outputs of several models; returns the path of the predictions.
+    """Predict a task's test file with the average outputs of several models; return the path of the predictions.
 
-    predict: returns the average outputs for examples; finetuned: the layout of the training table. None if there is no
-    test file.
+    predict: returns the average outputs for examples; finetuned: the record of a member's fine-tuning, with the layout
+    of the training table. Returns None if there is no test file.
     """
     test_file = find_test_file(task)
     if test_file is None:
@@ -77,4 +83,6 @@ def predict_test_file_together(
 
 def _predictions_path(test_file: Path, out: Path) -> Path:
     suffix = test_file.suffix.lower()
-    return out / f"predictions.test{suffix if suffix in SUFFIXES else '.jsonl'}"
+    if suffix not in SUFFIXES:  # CoNLL columns
+        suffix = ".jsonl"
+    return out / f"predictions.test{suffix}"

@@ -146,8 +146,8 @@ def test_predict_stdin_json_lines_are_parsed(
 
 
 def test_predict_stdin_json_array_is_rejected(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'[{"text": "bade"}]\n')))
-    assert "-:1: is a JSON array" in albert("predict", tuned("cola"), "--input", "-", expect=3).err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'\n[{"text": "bade"}]\n')))
+    assert "-:2: is a JSON array" in albert("predict", tuned("cola"), "--input", "-", expect=3).err
 
 
 @pytest.mark.parametrize(
