@@ -28,6 +28,7 @@ ValuesByColumn = Mapping[str, object]  # a row of a table, or an object of JSON 
 ColumnsByRole = dict[str, str | list[str]]  # a list for the role `choices`, else one column
 RecordMapper = Callable[[ValuesByColumn], dict[str, object]]  # returns the values by role
 
+# The usual names of columns by role, for questions with an answer span.
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
 # All usual names, in lower case: two of them in a line show that it is the header of a table.
 USUAL_NAMES = frozenset(

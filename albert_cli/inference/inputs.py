@@ -99,6 +99,7 @@ class InputReader(Generic[ExampleT]):
         lines = chain(first_lines, lines)
         first_number, first_text = first_lines[-1] if first_lines else (1, "")
         origin = f"{name}:{first_number}"
+        # A .json file may be JSON lines, but an array or an object over several lines is one document.
         may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
         if may_be_json_lines and _is_json_object(first_text, origin):
             return self._json_rows(name, lines)
