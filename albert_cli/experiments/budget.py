@@ -1,4 +1,7 @@
-"""Describe a plan before it runs: its runs, tokens, FLOPs, hours and disk space, and the claims that it can decide."""
+"""Describe a plan before it runs: its runs, tokens, FLOPs, hours and disk space, and the claims that it can decide.
+
+`albert reproduce --dry-run` prints the description. Costs are upper bounds, and hours assume a device's speed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ _SEEDS_TO_DECIDE: Final = 2
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A pretraining run or one of its tasks with its cost and its hours on one device."""
+    """A pretraining run or one of its tasks with its cost, and its hours on one device."""
 
     variant: str
     seed: int
-    stage: str
+    stage: str  # its id
     cost: Cost | None
     hours: float
     task: str | None = None
@@ -48,10 +51,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Decidability:
-    """The reason why a claim cannot be decided ("" if it can), and the device-hours of two seeds of its variants."""
+    """The obstacle to deciding a claim with the planned runs, and the device-hours that a decision takes."""
 
-    reason: str
-    device_hours: float
+    reason: str  # the obstacle; "" if the planned runs can decide the claim
+    device_hours: float  # of two seeds of the claim's variants and of the runs that these start from
 
 
 @dataclass(frozen=True)
@@ -117,25 +120,28 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
 
 
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
-    """Return whether the planned runs can decide a claim, and the device-hours that this takes."""
+    """Return the obstacle to deciding a claim, and the device-hours of two seeds of its variants."""
     if claim.metrics <= EXACT:  # these metrics are counted without a run
         return Decidability("", 0.0)
     variants = set(claim.variants)
     if "speedup" in claim.metrics and plan.experiment.speed_against:
         variants.add(plan.experiment.speed_against)
     variants = _add_dependencies(plan.experiment, variants)
-    tasks = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
+    # For example squad1, squad1_f1 and tasks_mean.
+    task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
     num_seeds = max(1, len({run.seed for run in plan.runs}))
     hours = 0.0
     for run in (*plan.prefixes, *plan.runs):
         if run.variant in variants:
-            stages = [run.pretrain, *(run.tasks.values() if tasks else ())]
-            hours += sum(_plan_stage(plan, run, stage).hours for stage in stages if stage)
-    return Decidability(_find_obstacle(plan, tasks, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
+            stages = [run.pretrain] if run.pretrain else []
+            if task_scores:
+                stages += run.tasks.values()
+            hours += sum(_plan_stage(plan, run, stage).hours for stage in stages)
+    return Decidability(_find_obstacle(plan, task_scores, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
-    """Return a note on a variant's number of steps: matched to another variant by time, and by FLOPs."""
+    """Return a sentence about a variant whose number of steps gives it the same training time as another variant."""
     matched = plan.matched_times[variant]
     title = plan.title(variant)
     other = f"{plan.title(matched.other)}'s {matched.other_steps:,}"
@@ -152,11 +158,12 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     )
 
 
-def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str:
-    # A metric has the name of its task, or begins with it: squad1, squad1_f1.
-    is_skipped = any(f"{metric}_".startswith(f"{name}_") for metric in tasks for name in plan.skipped)
+def _find_obstacle(plan: ExperimentPlan, task_scores: set[str], num_seeds: int) -> str:
+    """Return the reason why the planned runs cannot decide a claim about these scores; "" if they can."""
+    # The name of a score is its task's name, or begins with it: squad1, squad1_f1.
+    is_skipped = any(f"{score}_".startswith(f"{name}_") for score in task_scores for name in plan.skipped)
     has_tasks = any(run.tasks for run in plan.runs)
-    if is_skipped or (tasks and not has_tasks):
+    if is_skipped or (task_scores and not has_tasks):
         return "the files of its tasks are missing; use --tasks to name their folder"
     if num_seeds < _SEEDS_TO_DECIDE:
         return "one seed has no spread; use --seeds 2 or more"
@@ -164,7 +171,7 @@ def _find_obstacle(plan: ExperimentPlan, tasks: set[str], num_seeds: int) -> str
 
 
 def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
-    """Return the variants and, recursively, the variants that they depend on."""
+    """Return the variants and all variants that must be trained before them."""
     names = set(variants)
     for name in variants:
         names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))
@@ -172,6 +179,7 @@ def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
 
 
 def _check_speed_names(plan: ExperimentPlan) -> None:
+    """Raise `ConfigError` if a name in `--tflops NAME=N` is not a variant."""
     variants = plan.experiment.variants
     for name in plan.request.tflops:
         if name and name not in variants:
@@ -185,7 +193,7 @@ def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str |
 
 
 def _device_speed(plan: ExperimentPlan, variant: str) -> float:
-    """Return the FLOP/s of a device: measured for the variant, for all variants, or assumed."""
+    """Return the FLOP/s of a device: measured (`--tflops`), or assumed at this scale."""
     return plan.request.flops_per_second(variant) or plan.scale.peak * plan.scale.utilization
 
 
@@ -217,17 +225,17 @@ def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidab
     reason = decidability.reason
     cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
     if not decidability.device_hours:
-        verdict = reason or "decided by counting"
+        summary = reason or "decided by counting"
     elif reason:
-        verdict = f"cannot be decided: {reason} ({cost})"
+        summary = f"cannot be decided: {reason} ({cost})"
     else:
-        verdict = f"can be decided; {cost}"
-    lines = [f"Claim: {claim.statement}", *(str(condition) for condition in claim.all_conditions), verdict]
+        summary = f"can be decided; {cost}"
+    lines = [f"Claim: {claim.statement}", *(str(condition) for condition in claim.all_conditions), summary]
     return "\n    ".join(lines)
 
 
 def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Sequence[PlannedStage]) -> str:
-    """Return a table with a row for each variant with all its seeds, one for fine-tuning, and the total."""
+    """Return a table: a row for each variant, all seeds together, a row for all fine-tuning, and the total."""
     if plan.experiment.is_counted:
         return "Parameters are counted; nothing is trained."
     device_counts = (1, *_DEVICE_COUNTS[plan.request.scale])

@@ -1,9 +1,9 @@
 """Test the paper's claims against measured values: holds, does not hold at this scale, or too noisy to tell.
 
-A condition compares values that every seed measures once. The one-sided confidence bounds of the mean over seeds decide
-it. They combine two errors: the spread of the seeds (Student's t), and an error that all seeds share, which is the
-sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it never decides.
-Counts have no error.
+A condition's left side has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
+condition holds. The bounds combine two errors: the spread of the seeds (Student's t), and an error that all seeds
+share, which is the sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it
+never decides. Counts have no error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from albert_cli.experiments.recipe import Condition, PaperClaim
+from albert_cli.experiments.recipe import Condition, PaperClaim, split_reference
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 
 Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
@@ -29,7 +29,7 @@ Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a condition: the value of each seed, their mean, and the bounds of the mean."""
+    """The verdict on a condition, with the left side of each seed, their mean, and the bounds of the mean."""
 
     condition: Condition
     by_seed: Mapping[int, float]
@@ -52,7 +52,7 @@ class CheckedClaim:
 
     @property
     def verdict(self) -> Verdict:
-        """The least favorable verdict of the findings."""
+        """The least favorable verdict of the findings: all conditions must hold."""
         verdicts = {finding.verdict for finding in self.findings}
         return next(verdict for verdict in (FAILS, NOISY, HOLDS) if verdict in verdicts)
 
@@ -73,7 +73,10 @@ def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
 
 
 def check_condition(condition: Condition, values: Values) -> Finding:
-    """Test a condition against the measured values, comparing runs of the same seed."""
+    """Test a condition against the measured values; runs of the same seed are compared.
+
+    The verdict is `NOISY` without a common seed, with a single one (except for counts), and after a division by zero.
+    """
     estimates = _compute_left_side(condition, values)
     if not estimates:
         return Finding(condition, {}, verdict=NOISY)
@@ -89,14 +92,14 @@ def check_condition(condition: Condition, values: Values) -> Finding:
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
     shared_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
-    margin = math.hypot(seed_margin, shared_margin)
+    margin = math.hypot(seed_margin, shared_margin)  # the two errors are independent
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
 
 
 def _compute_left_side(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:
-    """Return the left side of the condition for every seed that has all of its values."""
+    """Return the left side of a condition for every seed that has measured all of the condition's values."""
     measured = {name: _look_up(name, values) for name in condition.references}
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in measured.values())))
     estimates = {}
@@ -114,13 +117,15 @@ def _compute_left_side(condition: Condition, values: Values) -> dict[int, Jackkn
 
 
 def _resolve_bound(condition: Condition, values: Values) -> float:
+    """Return the bound, which is a number, or the mean over seeds of a measured value."""
     if isinstance(condition.bound, str):
         return float(np.mean([estimate[0] for estimate in _look_up(condition.bound, values).values()]))
     return condition.bound
 
 
 def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
-    variant, _, metric = reference.partition(".")
+    """Return the measured value `VARIANT.METRIC` by seed; empty if it was not measured."""
+    variant, metric = split_reference(reference)
     return values.get(variant, {}).get(metric, {})
 
 

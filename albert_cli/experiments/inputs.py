@@ -1,4 +1,7 @@
-"""The inputs of an experiment's stages: vocabulary, data, and the tasks whose files exist."""
+"""Plan the inputs of an experiment: the stages that build vocabulary, token shards and generated tasks.
+
+Tasks with published files need no stage; `find_available_tasks` checks that their files can be read.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 
-RECALL_TASK: Final = "table"  # the only table of an experiment, written by `recall_table`
-WORD_ORDER_TASK: Final = "word-order"  # minimal pairs, written by `word_order_pairs`
+RECALL_TASK: Final = "table"  # in an experiment, always the table that `recall_table` writes
+WORD_ORDER_TASK: Final = "word-order"  # minimal pairs that `word_order_pairs` writes
 
 
 @dataclass(frozen=True)
 class DataInput:
-    """A data directory that stages read: its identity, its path, and the stages that make it."""
+    """A data directory that stages read: its identity for their facts, its path, and the stages that write it."""
 
     identity: str  # a stage's id, the fingerprint of a finished directory, or the path of a task's files
     directory: str
@@ -30,9 +33,9 @@ class DataInput:
 
 
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[list[str], dict[str, str]]:
-    """Return the scale's tasks whose files can be read, and for each other task the reason.
+    """Return the scale's tasks whose data can be read, and the other tasks with the reasons why they are skipped.
 
-    A dry run without a folder includes all tasks.
+    Raises `InputError` if `--tasks` is no folder, and `ConfigError` if a task does not exist.
     """
     if request.tasks is not None and not request.tasks.is_dir():
         hint = "name the folder that contains the tasks, such as RTE"
@@ -40,23 +43,21 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     tasks = []
     skipped = {}
     for name in scale.tasks:
-        if name == WORD_ORDER_TASK:
+        reason = ""
+        if name == RECALL_TASK:
+            if not _recall_text(request, scale):
+                reason = "--text is missing"
+        elif name != WORD_ORDER_TASK:  # its pairs are generated from any data
+            reason = _find_unreadable_files(find_task(name), request)
+        if reason:
+            skipped[name] = reason
+        else:
             tasks.append(name)
-            continue
-        task = None if name == RECALL_TASK else find_task(name)
-        try:
-            if task is not None:
-                _check_task_files(task, request)
-            elif not _recall_text(request, scale):
-                raise InputError("--text is missing")
-            tasks.append(name)
-        except (ConfigError, InputError) as error:
-            skipped[name] = error.message
     return tasks, skipped
 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
-    """Return a task's data: its files below the folder of tasks, or a stage that generates them."""
+    """Return a task's data: files below the folder of tasks, or a stage that generates them."""
     if name == WORD_ORDER_TASK:
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
@@ -73,22 +74,31 @@ def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale
     return DataInput(directory, directory)
 
 
-def _check_task_files(task: AnyTask, request: ExperimentRequest) -> None:
+def _find_unreadable_files(task: AnyTask, request: ExperimentRequest) -> str:
+    """Return the reason why a task's training and dev files cannot be read; "" if they can.
+
+    A dry run does not need the folder of the tasks.
+    """
     if request.tasks is None:
-        if request.dry_run:
-            return
-        raise InputError("--tasks is missing")
-    for split in task.splits[: 1 + len(task.dev_splits)]:
-        task.read(split, find_task_data(task.name, str(request.tasks)))
+        return "" if request.dry_run else "--tasks is missing"
+    train_and_dev = task.splits[: 1 + len(task.dev_splits)]  # `splits` begins with the training split
+    try:
+        for split in train_and_dev:
+            task.read(split, find_task_data(task.name, str(request.tasks)))
+    except (ConfigError, InputError) as error:
+        return error.message
+    return ""
 
 
 def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[str, ...]:
-    """Return the text that the recall table is generated from; empty if there is only finished data."""
-    return request.text or (() if request.data else scale.text)
+    """Return the text that the recall table is generated from; empty if only a data directory is available."""
+    if request.text:
+        return request.text
+    return () if request.data else scale.text
 
 
 def vocabulary_size(request: ExperimentRequest, scale: ExperimentScale) -> int:
-    """Return the size of the finished data's vocabulary, or of the one that will be trained."""
+    """Return the vocabulary size of `--data`, or of the vocabulary that the experiment trains."""
     return read_data_facts(request.data).vocab_size if request.data else scale.vocabulary
 
 
@@ -102,15 +112,20 @@ def plan_vocabulary(request: ExperimentRequest, scale: ExperimentScale) -> Stage
 
 
 def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal["usual", "extra"]) -> DataInput:
-    """Return the training data of a variant: the finished directory, or a stage that tokenizes the text."""
+    """Return the training data of a variant: the directory of `--data`, or a stage that tokenizes text.
+
+    Raises `ConfigError` if the request has no text for this variant, or has standard input as text.
+    """
     if request.data is not None:
         if text == "extra":
             raise ConfigError("--data: this experiment compares two corpora", "use --text and --extra-text instead")
         return DataInput(store.fingerprint(request.data), str(request.data))
     usual_text = request.text or scale.text
-    extra_text = request.extra_text or (() if request.text else scale.extra_text)
+    extra_text = request.extra_text
+    if not request.text and not extra_text:
+        extra_text = scale.extra_text  # it belongs to the scale's text, not to the text of --text
     if text == "extra" and not extra_text:
-        raise ConfigError("there is no additional text", "use --extra-text to name some")
+        raise ConfigError("this experiment needs additional text", "use --extra-text to name some")
     if "-" in (*usual_text, *extra_text):
         raise ConfigError("--text -: standard input can be read only once", "write it to a file and name the file")
     vocabulary = plan_vocabulary(request, scale)
@@ -127,9 +142,10 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
 
 
 def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple[DataInput, dict[str, str]]:
-    """Return the data of intrinsic scores, and the reasons for texts that are skipped.
+    """Return the data that intrinsic scores are computed on, and the skipped texts with the reasons.
 
-    These are the scale's own texts for them where they exist, else the training data.
+    The data are the scale's `probe_text`, as far as its files exist. Without any they are the training data, whose
+    held-out text `albert probe` scores.
     """
     tasks = request.tasks
     sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-# The metrics of a variant with their column headers; in addition there is `task_NAME` for every task.
+# Column headers by metric. In addition every task has the metric `task_NAME`, and one `task_NAME_SCORE` for each of its
+# scores if it has several.
 METRICS: Final = {
     "parameters": "parameters",
     "paper_count": "parameters, counted as in the paper",
@@ -32,8 +34,9 @@ METRICS: Final = {
     "tasks_above_majority": "above majority",
 }
 
-# Untrained models differ by chance, so a claim about learning requires a model that has learned: it must be above these
-# values. Token frequencies and copying alone give half a nat; the paper calls 53.3 % on sentence pairs chance.
+# A model above these values has learned; models below them may differ by chance alone. The values are fractions, and
+# nats for `below_unigram_entropy`. A model that only knows token frequencies and copies unmasked tokens is half a nat
+# below the unigram entropy. The paper regards 53.3 % on sentence pairs as chance (Table 5).
 LEARNED_ABOVE: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,
@@ -45,17 +48,30 @@ LEARNED_ABOVE: Final = {
 EXACT: Final = frozenset(
     {"parameters", "block_parameters", "paper_count", "activation_bytes", "steps", "layers", "hidden"}
 )
+# A claim about these metrics alone also holds for models that have learned nothing.
 INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
-AVERAGE: Final = "tasks_mean"
-# The metrics behind each column of the paper's tables; scores are in percent there.
+AVERAGE: Final = "tasks_mean"  # the column Avg
+# The metrics that each column of the paper's tables shows. Scores are percentages there and fractions here.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
     "RACE": ("task_race",),
     "Avg": (AVERAGE,),
     "speedup": ("speedup",),
-    **{name: (f"{name.lower()}_accuracy",) for name in ("MLM", "NSP", "SOP")},
-    **{name: (f"task_{name.lower().replace('-', '')}",) for name in (
-        "MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B",
-    )},
-}  # fmt: skip
+    "MLM": ("mlm_accuracy",),
+    "NSP": ("nsp_accuracy",),
+    "SOP": ("sop_accuracy",),
+    "MNLI": ("task_mnli",),
+    "QNLI": ("task_qnli",),
+    "QQP": ("task_qqp",),
+    "RTE": ("task_rte",),
+    "SST-2": ("task_sst2",),
+    "MRPC": ("task_mrpc",),
+    "CoLA": ("task_cola",),
+    "STS-B": ("task_stsb",),
+}
+
+
+def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
+    """Return the names of the tasks among metrics: `squad1` for `task_squad1` and for `task_squad1_f1`."""
+    return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))

@@ -1,8 +1,8 @@
-"""Score minimal pairs: sentences that differ in one grammatical detail, of which only one is acceptable.
+"""Score minimal pairs: two sentences that differ in one grammatical detail, one of them acceptable.
 
 A model prefers the sentence with the higher pseudo-log-likelihood: the sum of the log-probabilities of its tokens, each
-masked alone (Salazar et al., 2020, arXiv 1910.14659). The files have the layout of BLiMP (Warstadt et al., 2020, arXiv
-1912.00582), in any language.
+computed with only this token masked (Salazar et al., 2020, arXiv 1910.14659). A file of pairs has the layout of BLiMP
+(Warstadt et al., 2020, arXiv 1912.00582); its sentences may be in any language.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 
-_MICRO_BATCH: Final = 128  # masked copies of sentences
+_MICRO_BATCH: Final = 128  # sentences with one masked token each
 
 
 class MinimalPair(BaseModel):
@@ -42,7 +42,7 @@ class MinimalPair(BaseModel):
 
     @property
     def phenomenon(self) -> str:
-        """Name of the grammatical phenomenon."""
+        """The name of the grammatical phenomenon; "all" if the line names none."""
         return self.linguistics_term or self.uid or "all"
 
 
@@ -90,13 +90,13 @@ def read_minimal_pairs(path: Path) -> list[MinimalPair]:
 def score_minimal_pairs(
     model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
 ) -> MinimalPairScores:
-    """Score pairs with a model that has a masked-language head."""
+    """Score pairs with a model that has a masked-language head; raise `InputError` for a sentence that is too long."""
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
-    is_correct = likelihoods[0::2] > likelihoods[1::2]
+    is_correct = likelihoods[0::2] > likelihoods[1::2]  # acceptable and unacceptable sentences alternate
     phenomena = np.array([pair.phenomenon for pair in pairs])
     scores = {str(name): _summarize(is_correct[phenomena == name]) for name in dict.fromkeys(phenomena.tolist())}
-    groups = np.arange(len(pairs)) % JACKKNIFE_GROUPS
+    groups = np.arange(len(pairs)) % JACKKNIFE_GROUPS  # the jackknife group of each pair
     sums = np.bincount(groups, weights=is_correct, minlength=JACKKNIFE_GROUPS)
     counts = np.bincount(groups, minlength=JACKKNIFE_GROUPS)
     return MinimalPairScores(_summarize(is_correct), scores, jackknife_mean(sums, counts))
@@ -106,7 +106,7 @@ def score_minimal_pairs(
 def pseudo_log_likelihoods(
     model: PretrainingModel, vocabulary: Vocabulary, sentences: Sequence[str], device: torch.device
 ) -> NDArray[np.float64]:
-    """Return the sum of the log-probabilities of each sentence's tokens, each masked alone; float64 [sentences]."""
+    """Return the pseudo-log-likelihood of each sentence in nats, float64 [sentences]."""
     sums = np.zeros(len(sentences))
     copies = _mask_each_token(vocabulary, sentences, model.config.max_position_embeddings)
     for batch in _batched(copies):
@@ -120,7 +120,7 @@ def pseudo_log_likelihoods(
 
 @dataclass(frozen=True)
 class _MaskedCopy:
-    """A sentence's ids, and the position that is to be masked."""
+    """A sentence of which one token will be masked: its number, its ids with [CLS] and [SEP], and the position."""
 
     sentence: int
     ids: Sequence[int]
@@ -128,12 +128,13 @@ class _MaskedCopy:
 
 
 def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_MaskedCopy]:
+    """Yield one copy per token of each sentence; raise `InputError` if a sentence is empty or too long."""
     for number, (sentence, ids) in enumerate(zip(sentences, vocabulary.encode_batch(sentences), strict=True)):
         if not ids or len(ids) + 2 > max_length:
             tokens = f"{len(ids) + 2} tokens with [CLS] and [SEP], and the model has {max_length} positions"
             raise InputError(f"{sentence[:40]!r}…: {tokens}", "remove this pair")
-        full = [vocabulary.cls_id, *ids, vocabulary.sep_id]
-        yield from (_MaskedCopy(number, full, position) for position in range(1, len(full) - 1))
+        sequence = [vocabulary.cls_id, *ids, vocabulary.sep_id]
+        yield from (_MaskedCopy(number, sequence, position) for position in range(1, len(sequence) - 1))
 
 
 def _batched(copies: Iterator[_MaskedCopy]) -> Iterator[list[_MaskedCopy]]:
@@ -142,6 +143,7 @@ def _batched(copies: Iterator[_MaskedCopy]) -> Iterator[list[_MaskedCopy]]:
 
 
 def _pack_copies(copies: Sequence[_MaskedCopy], vocabulary: Vocabulary) -> PackedBatch:
+    """Return a batch of the copies with their tokens masked, the masked ids as labels, and no sentence order."""
     lengths = [len(copy.ids) for copy in copies]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     ids = np.concatenate([copy.ids for copy in copies]).astype(np.int32)
@@ -149,18 +151,20 @@ def _pack_copies(copies: Sequence[_MaskedCopy], vocabulary: Vocabulary) -> Packe
     masked_index = (offsets[:-1] + [copy.position for copy in copies]).astype(np.int32)
     labels = ids[masked_index]
     ids[masked_index] = vocabulary.mask_id
-    no_order = np.full(len(copies), -1, np.int32)
-    return PackedBatch(ids, np.zeros_like(ids), positions, offsets, masked_index, labels, no_order)
+    segments = np.zeros_like(ids)
+    no_order_labels = np.full(len(copies), -1, np.int32)
+    return PackedBatch(ids, segments, positions, offsets, masked_index, labels, no_order_labels)
 
 
 def _summarize(is_correct: NDArray[np.bool_]) -> PairScore:
+    """Return the accuracy with its binomial standard error."""
     accuracy = float(is_correct.mean())
     standard_error = math.sqrt(accuracy * (1 - accuracy) / len(is_correct))
     return PairScore(round(accuracy, 6), round(standard_error, 6), len(is_correct))
 
 
 def format_minimal_pairs(scores: MinimalPairScores) -> str:
-    """Format scores as a table with a row for each phenomenon."""
+    """Format scores as a table with a row for each phenomenon and one for all pairs."""
     rows = [
         (name, f"{score.pairs:,}", f"{score.accuracy:.1%}", f"{score.standard_error:.1%}")
         for name, score in [*scores.phenomena.items(), ("all pairs", scores.total)]

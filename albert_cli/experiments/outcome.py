@@ -1,4 +1,7 @@
-"""The outcome of an experiment, computed only from the result files of its finished stages."""
+"""The outcome of an experiment: values by variant, metric and seed, the paper's values, and verdicts on its claims.
+
+Everything is computed from the files of finished stages, so the outcome of an unfinished experiment is available too.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
-from albert_cli.experiments.metrics import AVERAGE
+from albert_cli.experiments.metrics import AVERAGE, list_tasks
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
@@ -41,7 +44,7 @@ from albert_cli.results import TaskScore, TaskScoreRecord, standard_error
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 Metrics = Mapping[str, JackknifeEstimate]
-_CHANCE_OF_PAIRS = 0.5
+_CHANCE_OF_PAIRS = 0.5  # the accuracy of guessing the acceptable sentence of two
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,11 @@ class Outcome:
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
     layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
-    """Variant -> l2, degrees or cosine -> seed -> value by layer."""
+    """Figure 1: variant -> l2, degrees or cosine -> seed -> the distance between each layer's input and output."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
-    """Variant -> mlm_loss, mlm_accuracy, … -> curve by seed."""
+    """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> one curve per seed."""
     task_titles: Mapping[str, str] = field(default_factory=dict)
+    """Column header by task, or by task and score: squad1, squad1_f1."""
     diverged: Mapping[str, int] = field(default_factory=dict)
     """Variant -> number of diverged seeds."""
     claims: list[CheckedClaim] = field(default_factory=list)
@@ -73,16 +77,16 @@ class Outcome:
         return standard_error(self.by_seed(variant, metric).values())
 
     def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
-        """Return row -> column -> (ours, the paper's) for what was measured, in the units of the paper's table.
+        """Return row -> column -> [(our value, the paper's value)] in the paper's units, for the measured cells.
 
-        A row of another model is compared with the variant that the table names. A cell of SQuAD has two numbers.
+        A row of another model is compared with the variant `table.compare_with`. A cell of SQuAD has two numbers.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
             variant = row if row in self.plan.experiment.variants else str(table.compare_with)
             for column, cell in zip(table.columns, cells, strict=True):
                 if (column, table.version) == ("speedup", "version 1"):
-                    continue  # relative to another model than ours
+                    continue  # version 1 relates speeds to BERT-xlarge, which is no variant here
                 paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
                 our_values = self._measure_column(variant, table, column)
                 if paper_values and len(our_values) == len(paper_values):
@@ -90,7 +94,7 @@ class Outcome:
         return comparison
 
     def to_json(self) -> dict[str, object]:
-        """Return everything for `results.json` and `--json`."""
+        """Return the content of `results.json`, which `--json` prints too."""
         return {
             "kind": "experiment",
             "experiment": self.plan.experiment.name,
@@ -107,26 +111,25 @@ class Outcome:
         }
 
     def _measure_column(self, variant: str, table: PaperTable, column: str) -> list[float]:
-        """Return our values for a column; none for an average over other tasks than the table's."""
+        """Return our values for a column; an empty list for an average over other tasks than the table's."""
         metrics = table.column_metrics(column)
-        if AVERAGE in metrics and self._tasks_of(variant) != table.tasks:
+        measured_tasks = list_tasks(self.values.get(variant, {}))
+        if AVERAGE in metrics and measured_tasks != table.tasks:
             return []
         medians = [self.median(variant, metric) for metric in metrics]
-        factor = 1 if column == "speedup" else 100
+        factor = 1 if column == "speedup" else 100  # scores are percentages in the paper
         return [factor * median for median in medians if median is not None]
-
-    def _tasks_of(self, variant: str) -> frozenset[str]:
-        metrics = self.values.get(variant, {})
-        return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
 
 
 @dataclass(frozen=True)
 class _TaskMeasurement:
+    """The scores of one run on one task."""
+
     title: str
     metrics: Metrics  # such as F1 and exact match
     extra: Metrics  # metrics that are not part of the mean
-    mean: JackknifeEstimate  # of the metrics, as in the paper's Avg
-    above_majority: JackknifeEstimate | None
+    mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
+    above_majority: JackknifeEstimate | None  # `mean` minus the accuracy of the majority class, for classification
 
 
 def read_outcome(plan: ExperimentPlan) -> Outcome:
@@ -142,8 +145,9 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         for metric, estimate in (_measure_run(plan, run) | _summarize_tasks(run, tasks)).items():
             values[run.variant].setdefault(metric, {})[run.seed] = estimate
         probe = read_result(plan, run.probe, StageRecord[ProbeResult])
-        for name, layers in (probe.layer_steps if probe else {}).items():
-            layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
+        if probe is not None:
+            for name, layers in probe.layer_steps.items():
+                layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         for name, curve in _read_heldout_curves(plan, run).items():
             curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
     if plan.experiment.speed_against is not None:
@@ -161,11 +165,15 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
 
 
 def _with_text_seeds(metrics: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    """Return the metrics with seeds as text, because keys of JSON are text."""
     return {metric: {str(seed): value for seed, value in by_seed.items()} for metric, by_seed in metrics.items()}
 
 
 def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
-    return {metric: {seed: float(value[0]) for seed, value in by_seed.items()} for metric, by_seed in metrics.items()}
+    """Return only the value of each estimate, which is its first element."""
+    return {
+        metric: {seed: float(estimate[0]) for seed, estimate in by_seed.items()} for metric, by_seed in metrics.items()
+    }
 
 
 def _has_diverged(plan: ExperimentPlan, run: VariantRun) -> bool:
@@ -194,7 +202,7 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
 
 
 def _count_activations(recipe: PretrainRecipe) -> dict[str, JackknifeEstimate]:
-    """Return the bytes that a GPU saves for the backward pass of a full-length sequence."""
+    """Return the bytes that a GPU saves for the backward pass of a full-length sequence, without running it."""
     length = recipe.data.max_seq_length
     return {"activation_bytes": exact_value(activation_bytes(recipe.model, length, GPU))}
 
@@ -211,14 +219,15 @@ def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:
 
 
 def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
+    """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
-        is_sampled = name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy")
-        without_parts = probe.without_parts.get(name, [])
-        if not is_sampled:
+        has_sampling_error = name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy")
+        without_groups = probe.without_parts.get(name, [])
+        if not has_sampling_error:
             estimates[name] = exact_value(value)
-        elif len(without_parts) == JACKKNIFE_GROUPS:
-            estimates[name] = np.array([value, *without_parts])
+        elif len(without_groups) == JACKKNIFE_GROUPS:
+            estimates[name] = np.array([value, *without_groups])
         else:
             estimates[name] = value_without_error(value)
     return estimates
@@ -249,7 +258,7 @@ def _measure_word_order(probe: ProbeResult) -> _TaskMeasurement:
 
 
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
-    """Return the metrics of a task that a table of the paper has in place of the usual ones."""
+    """Return the task's metrics that a table of the paper prints instead of the usual ones (`PaperTable.metrics`)."""
     prefix = f"task_{task}_"
     columns = [metrics for table in plan.experiment.tables for metrics in table.metrics.values()]
     names = dict.fromkeys(itertools.chain.from_iterable(columns))
@@ -263,7 +272,7 @@ def _measure_task(result: TaskScore, metrics: Metrics, extra: Metrics) -> _TaskM
 
 
 def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
-    """Return the column titles of a task's metrics, if it has several, and of their mean."""
+    """Return the column headers of a task's metrics, if it has several, and of their mean."""
     titles = {}
     if len(measured.metrics) > 1:
         titles = {f"{task}_{name}": f"{measured.title} {name.replace('_', ' ')}" for name in measured.metrics}
@@ -271,11 +280,14 @@ def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
 
 
 def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> dict[str, JackknifeEstimate]:
-    """Return the metrics of every task, and their means if all tasks of the run are finished."""
+    """Return the metrics of every task, and the means over tasks if all tasks of the run are finished."""
     estimates: dict[str, JackknifeEstimate] = {}
     for task, measured in tasks.items():
-        named = {**(measured.metrics if len(measured.metrics) > 1 else {}), **measured.extra}
-        estimates |= {f"task_{task}_{name}": estimate for name, estimate in named.items()}
+        scores: dict[str, JackknifeEstimate] = {}
+        if len(measured.metrics) > 1:  # a single metric is the mean
+            scores |= measured.metrics
+        scores |= measured.extra
+        estimates |= {f"task_{task}_{name}": estimate for name, estimate in scores.items()}
         estimates[f"task_{task}"] = measured.mean
     if tasks and len(tasks) == len(run.tasks):
         estimates["tasks_mean"] = np.mean([measured.mean for measured in tasks.values()], axis=0)
@@ -288,20 +300,20 @@ def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> 
 def _compute_speedups(
     values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
 ) -> dict[str, dict[int, JackknifeEstimate]]:
-    """Return how many times as fast as the baseline each variant's steps are, by seed (Table 2)."""
-    seconds_a_step = {name: _divide_by_seed(metrics, "seconds", "steps") for name, metrics in values.items()}
+    """Return the speed of each variant's steps, relative to the baseline's, by seed (Table 2)."""
+    seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
+    reference = seconds_per_step[baseline]
     speedups = {}
-    for variant, by_seed in seconds_a_step.items():
-        reference = seconds_a_step[baseline]
+    for variant, by_seed in seconds_per_step.items():
         common = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
         if common:
             speedups[variant] = common
     return speedups
 
 
-def _divide_by_seed(
-    metrics: Mapping[str, Mapping[int, JackknifeEstimate]], dividend: str, divisor: str
+def _compute_seconds_per_step(
+    metrics: Mapping[str, Mapping[int, JackknifeEstimate]],
 ) -> dict[int, JackknifeEstimate]:
-    numbers = metrics.get(dividend, {})
-    divisors = metrics.get(divisor, {})
-    return {seed: numbers[seed] / divisors[seed] for seed in numbers if seed in divisors and numbers[seed][0] > 0}
+    """Return the seconds per step by seed, for the runs whose time was measured."""
+    seconds = metrics.get("seconds", {})
+    return {seed: seconds[seed] / metrics["steps"][seed] for seed in seconds if seconds[seed][0] > 0}

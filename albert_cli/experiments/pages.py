@@ -1,10 +1,11 @@
 """Write the report of an experiment: verdicts, the paper's tables next to ours, figures and commands.
 
-The report is one self-contained page, and everything on it comes from result files.
+The input is the `Outcome` of an experiment; the report is one self-contained page, in HTML and in Markdown.
 """
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.results import RESULTS
 
+# Title and caption of a figure by metric, or by measure of distance.
 _CURVES: Final = {
     "mlm_loss": ("MLM loss", "Nats per masked token, on held-out text during training."),
     "mlm_accuracy": ("MLM accuracy", "Percent, on held-out text during training."),
@@ -63,7 +65,7 @@ class PaperSection:
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """Everything that the templates lay out."""
+    """Everything that the templates `experiment.html.jinja` and `experiment.md.jinja` show."""
 
     title: str
     scale: str
@@ -96,7 +98,10 @@ class _ReportedExperiment(TypedDict):
 
 
 def write_report(outcome: Outcome) -> Path:
-    """Write `report.html`, `report.md` and `results.json`; the same results give the same bytes."""
+    """Write `report.html`, `report.md` and `results.json`, and return the path of the first.
+
+    Equal outcomes give files with equal bytes.
+    """
     folder = outcome.plan.report_folder
     page = _make_page(outcome)
     store.write_text(folder / "report.html", render_html("experiment", page))
@@ -106,7 +111,10 @@ def write_report(outcome: Outcome) -> Path:
 
 
 def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
-    """Return the verdicts on the claims of all experiments in a directory, as data and as text."""
+    """Return the verdicts on the claims of all experiments in an output directory: for `--json`, and as text.
+
+    The first value is experiment and scale -> statement -> verdict. Raises `InputError` if no experiment is finished.
+    """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
         report = store.read_record(path, _ReportedExperiment)
@@ -123,25 +131,29 @@ def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
 
 
 def list_columns(outcome: Outcome) -> dict[str, str]:
-    """Return the measured metrics that the experiment shows, and the metrics of every task, with their headers."""
+    """Return the column headers of our table by metric: the experiment's metrics and the scores of all tasks.
+
+    Metrics that no variant has are left out.
+    """
     headers = {metric: METRICS[metric] for metric in outcome.plan.experiment.metrics}
     headers |= {f"task_{name}": title for name, title in outcome.task_titles.items()}
     if len(outcome.task_titles) > 1:
         headers["tasks_mean"] = METRICS["tasks_mean"]
-    variants = outcome.plan.variants
-    return {m: header for m, header in headers.items() if any(outcome.by_seed(variant, m) for variant in variants)}
+    measured = {metric for metrics in outcome.values.values() for metric, by_seed in metrics.items() if by_seed}
+    return {metric: header for metric, header in headers.items() if metric in measured}
 
 
 def format_gap(pairs: Sequence[tuple[float, float]]) -> str:
-    """Format our values as the paper's column does, with the differences from the paper."""
+    """Format pairs of our value and the paper's as our values and their differences from the paper: `89.2 (+2.6)`."""
     values = "/".join(f"{ours:.1f}" for ours, _ in pairs)
-    gaps = "/".join(f"{ours - theirs:+.1f}" for ours, theirs in pairs)
-    return f"{values} ({gaps})"
+    differences = "/".join(f"{ours - paper:+.1f}" for ours, paper in pairs)
+    return f"{values} ({differences})"
 
 
 def _make_page(outcome: Outcome) -> ExperimentPage:
     plan = outcome.plan
     counts = Counter(checked.verdict for checked in outcome.claims)
+    facts = [Fact(_mark(verdict), str(counts[verdict]), "of the claims below") for verdict in _MARKERS]
     colors = {name: series_color(number) for number, name in enumerate(plan.variants)}
     return ExperimentPage(
         title=plan.experiment.title,
@@ -150,7 +162,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         about=plan.scale.about,
         version=__version__,
         confidence=f"{CONFIDENCE:.0%}",
-        facts=[Fact(_mark(v), str(counts[v]), "of the claims below") for v in _MARKERS] if counts else [],
+        facts=facts if outcome.claims else [],
         claims=[_make_claim_section(checked) for checked in outcome.claims],
         is_counted=plan.experiment.is_counted,
         ours=_tabulate_values(outcome),
@@ -204,7 +216,7 @@ def _format_bounds(finding: Finding) -> str:
 
 
 def _tabulate_values(outcome: Outcome) -> Table:
-    """Return a row for each variant: medians with every seed and the standard error of the mean."""
+    """Return our table: a row for each variant with the medians, all seeds, and the standard errors of the means."""
     plan = outcome.plan
     headers = list_columns(outcome)
     rows = []
@@ -243,16 +255,16 @@ def _format_metric(metric: str, value: float) -> str:
 
 
 def _make_paper_section(outcome: Outcome, table: PaperTable) -> PaperSection:
+    """Return the paper's table with our values, and their differences from the paper, below the paper's cells."""
     plan = outcome.plan
     comparison = outcome.compare_with_paper(table)
     rows = []
     for name, cells in table.rows.items():
-        gaps = comparison.get(name, {})
-        values = [
-            Cell(cell, [format_gap(gaps[column])] if column in gaps else [])
-            for cell, column in zip(cells, table.columns, strict=True)
-        ]
-        rows.append([Cell(plan.title(name)), *values])
+        row = [Cell(plan.title(name))]
+        for cell, column in zip(cells, table.columns, strict=True):
+            pairs = comparison.get(name, {}).get(column)
+            row.append(Cell(cell, [format_gap(pairs)]) if pairs else Cell(cell))
+        rows.append(row)
     sentences = [f"The paper, {table.title}, {table.version}.", table.note]
     if comparison:
         sentences.append("Below a figure: ours and the difference.")
@@ -283,7 +295,7 @@ def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
 
 
 def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw the curves of pretraining."""
+    """Draw loss and accuracies on held-out text during pretraining, a line for each run."""
     drawings = []
     for metric, (title, caption) in _CURVES.items():
         series = [
@@ -299,13 +311,14 @@ def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
 
 
 def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw median scores over parameters, or parameters alone if nothing is trained."""
+    """Draw median scores over parameters, or only the parameters if nothing is trained."""
     titles = {name: outcome.plan.title(name) for name in colors}
     medians = {name: outcome.median(name, "parameters") for name in colors}
     counts = {name: count for name, count in medians.items() if count}
     if len(set(counts.values())) < 2:
         return []
     if outcome.plan.experiment.is_counted:
+        # `draw_dots` shows scores times 100, so 1e8 parameters are shown as 100 million.
         rows = [DotRow(titles[name], [count / 1e8], count / 1e8, colors[name]) for name, count in counts.items()]
         image = figures.draw_dots(rows)
         return [Figure("Parameters", "Parameters of every model, in millions", image, "Millions.")]
@@ -328,21 +341,20 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
 
 
 def _format_command(plan: ExperimentPlan) -> str:
-    """Return the command that makes the whole page."""
+    """Return the command that repeats the experiment, without options such as `--jobs` that change no result."""
     request = plan.request
     words = ["albert", "reproduce", plan.experiment.argument, "--scale", request.scale, "--out", str(request.out)]
-    for option, values in (("--text", request.text), ("--extra-text", request.extra_text), ("-s", request.changes)):
-        words += [word for value in values for word in (option, value)]
-    options = (
-        ("--data", request.data),
-        ("--tasks", request.tasks),
-        ("--minimal-pairs", request.minimal_pairs),
-        ("--seeds", request.seeds),
-    )
-    for option, value in options:
-        if value is not None:
-            words += [option, str(value)]
-    return shlex.join(words)
+    options = [("--text", source) for source in request.text]
+    options += [("--extra-text", source) for source in request.extra_text]
+    options += [("-s", change) for change in request.changes]
+    single = {
+        "--data": request.data,
+        "--tasks": request.tasks,
+        "--minimal-pairs": request.minimal_pairs,
+        "--seeds": request.seeds,
+    }
+    options += [(option, str(value)) for option, value in single.items() if value is not None]
+    return shlex.join([*words, *itertools.chain.from_iterable(options)])
 
 
 def _tabulate_stages(plan: ExperimentPlan) -> Table:
@@ -351,9 +363,11 @@ def _tabulate_stages(plan: ExperimentPlan) -> Table:
 
 
 def _format_time(plan: ExperimentPlan, stage: Stage) -> str:
-    """Return the time of a stage; a command's own seconds include earlier attempts."""
+    """Return the time of a stage; "" if it is not finished."""
     record = read_record(plan, stage, StageRecord[AnyResult])
     if record is None:
         return ""
-    own_seconds = record.result.seconds if record.result else None
-    return console.format_duration(max(record.seconds, own_seconds or 0.0))
+    seconds = record.seconds
+    if record.result is not None and record.result.seconds is not None:
+        seconds = max(seconds, record.result.seconds)  # a command that was resumed counts its earlier attempts too
+    return console.format_duration(seconds)

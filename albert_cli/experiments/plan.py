@@ -1,7 +1,7 @@
-"""The plan of an experiment: stages that each make one directory, and where their results are.
+"""The plan of an experiment: its stages, the stages that each one reads, and the paths of their results.
 
-A stage is one `albert` command. Its name is a hash of everything that determines its result, so experiments in one
-directory share the vocabulary, the data, and every run that two of them need.
+A stage is one command that writes one directory. Its id is a hash of everything that determines its result, so
+experiments in one output directory share the vocabulary, the data, and every run that two of them need.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,15 @@ from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClai
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 StageKind = Literal["count", "vocabulary", "data", "table", "pairs", "speed", "pretrain", "probe", "task"]
-GENERATORS: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}  # modules
-OUT = "{OUT}"  # in a command, the stage's own directory
+# Stages whose command is a module of this package; the others are verbs of `albert`.
+MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
+MIN_STEPS: Final = 2  # of a run whose number of steps is computed
+OUT = "{OUT}"  # stands for the stage's directory in the arguments of `create_stage`
 
 
 @dataclass(frozen=True)
 class ExperimentRequest:
-    """The user's request: the scale, the output directory, and what replaces the recipe's values."""
+    """The options of `albert reproduce`: the scale, the output directory, and values that replace the recipe's."""
 
     scale: ScaleName
     out: Path
@@ -45,10 +47,10 @@ class ExperimentRequest:
     nproc: int = 1
     dry_run: bool = False
     tflops: Mapping[str, float] = field(default_factory=dict)
-    """Measured speeds of a device by variant, "" for all variants, for the hours of a plan."""
+    """Measured TFLOP/s of one device by variant, for the hours of a plan; the key "" is for all other variants."""
 
     def flops_per_second(self, variant: str) -> float | None:
-        """Return the FLOP/s of a device that `--tflops` has for a variant."""
+        """Return the measured FLOP/s of one device for a variant; None without `--tflops`."""
         tflops = self.tflops.get(variant, self.tflops.get(""))
         return tflops * 1e12 if tflops else None
 
@@ -71,35 +73,35 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, the facts that determine its result, and the stages whose directories it reads.
-
-    It is an `albert` command, except for what an experiment generates itself.
-    """
+    """A command, the facts that determine its result, and the stages whose directories it reads."""
 
     kind: StageKind
     title: str
     facts: Mapping[str, Any]  # JSON
     needs: tuple[Stage, ...] = ()
-    argv: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()  # without the program
     cost: Cost | None = None
 
     @cached_property
     def id(self) -> str:
-        """`KIND-` and 12 hex digits of the facts' hash."""
+        """`KIND-` and the first 12 hex digits of the SHA-256 of the facts and of the ids of the needed stages."""
         facts = json.dumps([self.kind, self.facts, [stage.id for stage in self.needs]], sort_keys=True, default=str)
         return f"{self.kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 
     @property
     def command(self) -> str:
         """The command as typed in a shell."""
-        module = GENERATORS.get(self.kind)
+        module = MODULES.get(self.kind)
         program = ["python", "-m", f"albert_cli.experiments.{module}"] if module else ["albert"]
         return shlex.join([*program, *self.argv])
 
 
 @dataclass(frozen=True)
 class VariantRun:
-    """A variant with one seed: its recipe and the stages with its results. An ensemble has tasks alone."""
+    """A variant with one seed: its recipe, and the stages that train and measure it.
+
+    An ensemble has only tasks. A counted variant has no recipe, and its `pretrain` is a stage of the kind `count`.
+    """
 
     variant: str
     seed: int
@@ -110,16 +112,16 @@ class VariantRun:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """All stages of the run itself."""
+        """The run's stages, without the stages that they need."""
         return tuple(stage for stage in (self.pretrain, self.probe, *self.tasks.values()) if stage is not None)
 
 
 @dataclass(frozen=True)
 class MatchedWallClock:
-    """A number of steps that takes as long as another variant's run.
+    """The number of steps in which a variant trains for as long as the whole run of another variant.
 
-    `seconds` per step, of the variant and of the other: measured, or from the FLOP/s of `--tflops`. Without either,
-    FLOPs decide.
+    `seconds` are the seconds per step of the variant and of the other one, measured or computed from `--tflops`. If
+    they are unknown, both runs get the same FLOPs instead.
     """
 
     other: str
@@ -133,8 +135,8 @@ class MatchedWallClock:
         """The number of steps to train."""
         if self.seconds is None:
             return self.steps_by_flops
-        own_seconds, other_seconds = self.seconds
-        return max(2, round(self.other_steps * other_seconds / own_seconds))
+        seconds, other_seconds = self.seconds
+        return max(MIN_STEPS, round(self.other_steps * other_seconds / seconds))
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `--json` and `results.json`."""
@@ -148,7 +150,7 @@ class ExperimentPlan:
     experiment: Experiment
     request: ExperimentRequest
     runs: Sequence[VariantRun]
-    prefixes: Sequence[VariantRun] = ()  # other runs start from them; they are not measured
+    prefixes: Sequence[VariantRun] = ()  # unmeasured runs that other runs start from
     speeds: Sequence[Stage] = ()  # measurements that determine the steps of other stages
     skipped: Mapping[str, str] = field(default_factory=dict)  # a task or a text -> the reason
     matched_times: Mapping[str, MatchedWallClock] = field(default_factory=dict)  # by variant
@@ -157,7 +159,7 @@ class ExperimentPlan:
     def stages(self) -> Mapping[str, Stage]:
         """All stages by id, each after the stages it needs."""
         roots = [*self.speeds, *(stage for run in (*self.prefixes, *self.runs) for stage in run.stages)]
-        return {stage.id: stage for root in roots for stage in _in_order(root)}
+        return _sort_with_needs(roots)
 
     @property
     def scale(self) -> ExperimentScale:
@@ -166,17 +168,17 @@ class ExperimentPlan:
 
     @property
     def claims(self) -> list[PaperClaim]:
-        """All claims for this scale; claims about tasks only if it has tasks."""
+        """The claims to test at this scale, without claims about tasks if the scale has no tasks."""
         claims = [claim for claim in self.experiment.claims if not claim.scales or self.request.scale in claim.scales]
         return [claim for claim in claims if self.scale.tasks or not claim.compares_tasks]
 
     @property
     def variants(self) -> list[str]:
-        """The rows of the experiment's table at this scale."""
+        """The names of the measured variants, which are the rows of our table."""
         return list(dict.fromkeys(run.variant for run in self.runs))
 
     def title(self, row: str) -> str:
-        """Return the title of a variant, or a row's own name in the paper's tables."""
+        """Return the title of a row in the paper's tables: the variant's title, or the name of another model."""
         variant = self.experiment.variants.get(row)
         return variant.title if variant else row
 
@@ -198,15 +200,17 @@ class ExperimentPlan:
         return self.result_path(stage).is_file()
 
     def unfinished(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Return the unfinished stages among `stages` and those they need, each after the stages it needs."""
-        in_order = {stage.id: stage for root in stages for stage in _in_order(root)}
-        return [stage for stage in in_order.values() if not self.is_finished(stage)]
+        """Return the unfinished ones of `stages` and of the stages they need, each after the stages it needs."""
+        return [stage for stage in _sort_with_needs(stages).values() if not self.is_finished(stage)]
 
 
-def _in_order(stage: Stage) -> Iterator[Stage]:
-    for need in stage.needs:
-        yield from _in_order(need)
-    yield stage
+def _sort_with_needs(stages: Iterable[Stage]) -> dict[str, Stage]:
+    """Return the stages and all stages they need by id, each after the stages it needs."""
+    by_id: dict[str, Stage] = {}
+    for stage in stages:
+        by_id |= _sort_with_needs(stage.needs)
+        by_id[stage.id] = stage
+    return by_id
 
 
 def create_stage(
@@ -218,9 +222,11 @@ def create_stage(
     argv: Sequence[str],
     cost: Cost | None = None,
 ) -> Stage:
-    """Return a stage whose command writes its own directory, uses the requested device and prints JSON."""
+    """Return a stage. Its command prints JSON on the requested device, and its directory replaces `OUT` in `argv`."""
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
+    # The id and so the directory follow from the facts, not from the command.
     directory = str(request.stage_folder / stage.id)
-    device = () if kind in ("count", "vocabulary", "data", *GENERATORS) else ("--device", request.device)
-    words = (directory if word == OUT else word for word in argv)
-    return dataclasses.replace(stage, argv=(*words, *device, "--json"))
+    words = [directory if word == OUT else word for word in argv]
+    if kind not in ("count", "vocabulary", "data", *MODULES):
+        words += ["--device", request.device]
+    return dataclasses.replace(stage, argv=(*words, "--json"))

@@ -1,9 +1,9 @@
-"""`albert probe`: score a pretrained checkpoint without any task, on text that it was not trained on.
+"""`albert probe`: score a pretrained checkpoint on held-out text, without any task.
 
-It measures the accuracy of MLM, NSP and SOP as in Table 5, as far as the model was trained for them, and the distances
-between layers of Figure 1: how far each layer moves its input. The paper concludes from these distances that sharing
-weights smooths the steps from layer to layer, and that the layers do not converge to a fixed point (§4.5). Every model
-is scored on the same examples.
+The scores are the accuracies of MLM, NSP and SOP of Table 5, for the heads that the checkpoint has, and the distances
+of Figure 1: how far each layer moves its input. The paper concludes from the distances that sharing weights smooths the
+transitions from layer to layer, and that the layers do not converge to a fixed point (§4.5). All checkpoints are scored
+on the same examples.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH: Final = 64
-_PairRule = Literal["none", "sop", "nsp"]  # how sentence pairs are sampled
+_PairRule = Literal["none", "sop", "nsp"]  # the second segment: the next one, swapped, or of another document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +66,15 @@ def probe(
 ) -> ProbeScores:
     """Score a checkpoint on the held-out text of a data directory.
 
-    Examples are sampled with the settings of the checkpoint's own run, else with the paper's; `overrides` come last.
-    `mlm_…` are scores on sentences in their order, `sop_accuracy` and `nsp_accuracy` on pairs of either rule (§4.6) if
-    the checkpoint has a head for them; an untrained head guesses. `layers` also runs the stack to every depth up to
-    this number; beyond its end the stack repeats. `minimal_pairs` is a file of such pairs to score. Raises
-    `CheckpointError` without a masked-language head, `ConfigError` if the data have another vocabulary.
+    Examples are sampled with the settings of the run that trained the checkpoint, or with the paper's if they are
+    unknown, changed by `overrides`. The scores `mlm_…` are on text in its order. `sop_accuracy` and `nsp_accuracy` are
+    on pairs that are sampled by either rule (§4.6), if the checkpoint has a sentence-pair head.
+
+    layers: also run the layers to every depth up to this number; the trained layers repeat beyond their end.
+    minimal_pairs: a file of minimal pairs to score, too.
+    Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
-    minimal = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
+    pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     vocabulary = hub.load_vocabulary(pretrained)
     text = _load_text(data, vocabulary, checkpoint)
@@ -86,6 +88,9 @@ def probe(
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
+    pair_scores = None
+    if pairs_to_score:
+        pair_scores = score_minimal_pairs(model, vocabulary, pairs_to_score, target)
     return ProbeScores(
         checkpoint=pretrained.directory,
         fingerprint=store.fingerprint(pretrained.directory),
@@ -97,29 +102,33 @@ def probe(
         text=_score_text(job, _pair_settings(pretrained), has_pair_head),
         distances=_layer_distances(job),
         depths=_scores_by_depth(job, layers) if layers else None,
-        minimal_pairs=score_minimal_pairs(model, vocabulary, minimal, target) if minimal else None,
+        minimal_pairs=pair_scores,
     )
 
 
 def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingCorpora:
-    """Open the held-out text of a data directory, or all of its text if nothing is held out."""
+    """Open the held-out text of a data directory, or all of its text if nothing is held out.
+
+    Raises `InputError` if the directory has no text, and `ConfigError` if its vocabulary is not the checkpoint's.
+    """
     verify_data(data)
     heldout = TokenCorpus.open(data, "heldout")
     corpus = heldout if heldout.tokens else TokenCorpus.open(data, "train")
     if corpus.tokens == 0:
-        raise InputError(f"{data}: holds no text to score on")
+        raise InputError(f"{data}: contains no text to score", "name a data directory with text")
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
-        raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", "make the data with the checkpoint's")
+        hint = f"build the data with --vocab {checkpoint}"
+        raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", hint)
     entropy = read_data_facts(data).unigram_entropy_nats if heldout.tokens else corpus.unigram_entropy()
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 
 def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
-    """Return the sampling settings of the checkpoint's own run, changed by the overrides."""
+    """Return the sampling settings of the run that trained a checkpoint, changed by the overrides."""
     recipe = checkpoint.directory / "recipe.toml"
     run_settings = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
     if not isinstance(run_settings, dict):
-        raise CheckpointError(f"{recipe}: no [data] in it")
+        raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
     names = {field.name for field in dataclasses.fields(PairSettings)}
     positions = checkpoint.config.max_position_embeddings
     values = {"max_seq_length": min(512, positions)}
@@ -128,7 +137,7 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
     if pairs.max_seq_length > positions:
         raise ConfigError(
             f"data.max_seq_length is {pairs.max_seq_length}, but the model has only {positions} positions",
-            f"-s data.max_seq_length={positions}",
+            f"use -s data.max_seq_length={positions}",
         )
     return pairs
 
@@ -137,20 +146,22 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
 def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> TextScores:
     """Return the scores of every head of the checkpoint.
 
-    `own_mlm_accuracy` masks as the checkpoint's own run did (`run_pairs`), whatever `-s` changed.
+    `own_mlm_accuracy` is the MLM accuracy with the masks of the run that trained the checkpoint (`run_pairs`), whatever
+    `-s` changed.
     """
     pairs = job.settings.data
-    plain = _mean_scores(job, pairs, "none")
-    estimates = {"mlm_loss": plain["mlm_loss"], "mlm_accuracy": plain["mlm_accuracy"]}
-    estimates["own_mlm_accuracy"] = plain["mlm_accuracy"]
+    mlm = _mean_scores(job, pairs)
+    estimates = {"mlm_loss": mlm["mlm_loss"], "mlm_accuracy": mlm["mlm_accuracy"]}
+    estimates["own_mlm_accuracy"] = mlm["mlm_accuracy"]
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     if run_pairs != pairs:
-        estimates["own_mlm_accuracy"] = _mean_scores(job, run_pairs, "none")["mlm_accuracy"]
+        estimates["own_mlm_accuracy"] = _mean_scores(job, run_pairs)["mlm_accuracy"]
     if job.corpora.unigram_entropy:
-        estimates["below_unigram_entropy"] = job.corpora.unigram_entropy - plain["mlm_loss"]
+        estimates["below_unigram_entropy"] = job.corpora.unigram_entropy - mlm["mlm_loss"]
     if has_pair_head:
-        for rule in ("sop", "nsp"):
-            scored = _mean_scores(job, pairs, "sop", rule)
+        pair_rules: tuple[_PairRule, ...] = ("sop", "nsp")
+        for rule in pair_rules:
+            scored = _mean_scores(job, pairs, rule)
             if "order_accuracy" in scored:
                 estimates[f"{rule}_accuracy"] = scored["order_accuracy"]
     scores = {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
@@ -160,20 +171,20 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     return TextScores(scores, without_groups)
 
 
-def _mean_scores(
-    job: PretrainingJob, pairs: PairSettings, sentence_loss: Literal["none", "sop"], rule: _PairRule = "none"
-) -> dict[str, JackknifeEstimate]:
-    """Return every mean over the sequences, whose pairs are sampled by `rule`; none of metrics without examples."""
-    scored = dataclasses.replace(pairs, sentence_loss=sentence_loss)
-    sampled = dataclasses.replace(pairs, sentence_loss=rule)
-    job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=scored))
+def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "none") -> dict[str, JackknifeEstimate]:
+    """Return the estimate of each metric over the sequences, whose sentence pairs are sampled by `rule`.
+
+    A metric without examples is left out. The sentence-pair head is scored unless the rule is "none".
+    """
+    pairs = dataclasses.replace(pairs, sentence_loss=rule)
+    job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
     count = job.settings.train.eval_sequences
     size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
-    # By metric: the sum and the number of examples of each jackknife group.
+    # For each metric the sum and the number of examples of each jackknife group; batches belong to groups in turn.
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
-        for name, sum_and_count in job.evaluate_examples(job.corpora.train, sampled, index).items():
+        for name, sum_and_count in job.evaluate_examples(job.corpora.train, pairs, index).items():
             sums[name][number % JACKKNIFE_GROUPS] += sum_and_count
     return {name: jackknife_mean(*groups.T) for name, groups in sums.items() if groups[:, 1].any()}
 
@@ -182,7 +193,7 @@ def _mean_scores(
 
 
 def _layer_distances(job: PretrainingJob) -> LayerDistances:
-    """Return Figure 1's distances over text without masks, which is the encoder's input in a task."""
+    """Return the distances of Figure 1 on text without masks, as the encoder reads it in a task."""
     batches = list(_held_out_batches(job, plain=True))
     steps = layer_steps(job.model.encoder, (pack(batch, job.device) for batch in batches))
     summaries: dict[str, float] = {}
@@ -201,10 +212,11 @@ def _layer_distances(job: PretrainingJob) -> LayerDistances:
 
 @torch.inference_mode()
 def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | None = None) -> dict[str, list[float]]:
-    """Return for every block the mean over all tokens of the distance between its input and its output.
+    """Return the distances between each layer's input and output, averaged over all tokens, by measure and layer.
 
-    `l2` is Euclidean, `cosine` the cosine similarity, `degrees` the mean angle; `two_back` is the distance from the
-    output to the previous block's input (for the first block: to its own input). `depth` as for `Encoder.forward`.
+    `l2` is the Euclidean distance, `cosine` the cosine similarity, and `degrees` the angle. `two_back` is the Euclidean
+    distance between a layer's output and the input of the layer before it; for the first layer it equals `l2`.
+    depth: the number of layers to run, as in `Encoder.forward`.
     """
     tokens = 0
     sums: list[Tensor] = []
@@ -214,8 +226,8 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | 
         states = encoder.iterate_layers(batch, depth=depth)
         x_TH = next(states).float()
         previous_TH = x_TH
-        for y in states:
-            y_TH = y.float()
+        for state_TH in states:
+            y_TH = state_TH.float()
             cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
             distances = [
                 (y_TH - x_TH).norm(dim=-1),
@@ -236,12 +248,13 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | 
 
 # ---------------------------------------------------------------- other depths
 
-_CONVERGED_FRACTION: Final = 0.1  # of the mean step at the trained depth; a smaller last step hardly moves
-_RETURN_FRACTION: Final = 0.5  # of a step; a state that is closer to the state of two blocks before is a return
+# Our own limits for the words that describe the last of the additional layers; see `classify_convergence`.
+_CONVERGED_FRACTION: Final = 0.1
+_RETURN_FRACTION: Final = 0.5
 
 
 def _scores_by_depth(job: PretrainingJob, layers: int) -> DepthScores:
-    """Run the stack to every depth up to `layers`, and the trained head on each depth's states."""
+    """Run the layers to every depth up to `layers`, and apply the trained masked-language head at each depth."""
     model = job.model
     trained = len(model.config.blocks())
     depths = sorted({*range(1, layers + 1), trained}, reverse=True)
@@ -274,18 +287,21 @@ def _scores_by_depth(job: PretrainingJob, layers: int) -> DepthScores:
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
-    """Classify the states at the last depth from every block's step; `trained` is the model's own depth.
+    """Classify the hidden states at the last depth, from the distances of `layer_steps`.
 
-    They converge if the last step is below a tenth of the mean step up to the trained depth, oscillate if it leads back
-    to the states of two blocks before, and keep moving otherwise.
+    They converge if the last layer moves its input by less than a tenth of the mean over the `trained` layers. They
+    oscillate if its output is closer to the input of the layer before it than half of that movement. Otherwise they
+    keep moving.
     """
     if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"
-    return "oscillates" if len(l2) > 1 and two_back[-1] < _RETURN_FRACTION * l2[-1] else "keeps moving"
+    if len(l2) > 1 and two_back[-1] < _RETURN_FRACTION * l2[-1]:
+        return "oscillates"
+    return "keeps moving"
 
 
 def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
-    """Yield the scored text in order; with `plain` without masks."""
+    """Yield the scored text in order, with masked tokens, or unmasked if `plain`."""
     pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
     count = job.settings.train.eval_sequences
     for start in range(0, count, _MICRO_BATCH):

@@ -1,4 +1,4 @@
-"""The scores of `albert probe`, as JSON and as tables."""
+"""The scores of `albert probe` as records, as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from albert_cli.experiments.minimal_pairs import MinimalPairScores, format_minim
 
 @dataclasses.dataclass(frozen=True)
 class TextScores:
-    """Scores on held-out text by name, and each of them without one jackknife group of the sequences."""
+    """Scores on held-out text by name, and by name the values without each jackknife group of the sequences."""
 
     values: dict[str, float]
     without_groups: dict[str, list[float]]
@@ -23,7 +23,11 @@ class TextScores:
 
 @dataclasses.dataclass(frozen=True)
 class LayerDistances:
-    """Figure 1: the steps of every layer by measure, and summaries of them (`l2_mean`, `degrees_last`, …)."""
+    """Figure 1: how far each layer moves its input.
+
+    `steps` are the distances between the input and the output of each layer, by measure (`l2`, `degrees`, …).
+    `summaries` are statistics of them over layers (`l2_mean`, `degrees_last`, …).
+    """
 
     masked_words: int
     steps: dict[str, list[float]]
@@ -32,10 +36,12 @@ class LayerDistances:
 
 @dataclasses.dataclass(frozen=True)
 class DepthScores:
-    """A stack that is run to every depth up to `layers`; `trained` is the model's own depth.
+    """A model whose layers are run to every depth up to `layers`; `trained` is the depth that it was trained with.
 
-    `l2` and `two_back` are the steps of every block; `mlm_accuracy` and `speed` (relative to the trained depth)
-    describe an early exit after it.
+    Beyond the trained depth the layers repeat. Lists have one value per depth. `l2` is the distance between the input
+    and the output of the last layer, `two_back` that between its output and the input of the layer before it.
+    `mlm_accuracy` and `speed` are those of an exit at this depth; the speed is relative to the trained depth.
+    `behaviour` is one of `converges`, `oscillates` and `keeps moving`.
     """
 
     layers: int
@@ -49,7 +55,7 @@ class DepthScores:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeScores:
-    """The measurements of a checkpoint; `data` has the settings that sampled the examples."""
+    """The measurements of a checkpoint; `data` are the settings with which the examples were sampled."""
 
     checkpoint: Path
     fingerprint: str
@@ -64,7 +70,7 @@ class ProbeScores:
     minimal_pairs: MinimalPairScores | None
 
     def to_json(self) -> dict[str, object]:
-        """Return what `--json` prints: every number under its own name, and the rest below it."""
+        """Return the output of `--json`, in which every score is a key of the outermost object."""
         values: dict[str, object] = {
             "checkpoint": str(self.checkpoint),
             "fingerprint": self.fingerprint,
@@ -102,7 +108,7 @@ _SCORE_ROWS: Final = (
 
 
 def format_probe(probed: ProbeScores) -> str:
-    """Format the scores and the layers' steps as tables."""
+    """Format the scores, the distances of the layers, the depths and the minimal pairs as tables."""
     values = probed.text.values
     scores = [(title, form.format(values[key])) for key, title, form in _SCORE_ROWS if key in values]
     scores.append(("parameters", f"{probed.parameters:,}"))

@@ -1,8 +1,9 @@
 """Write the table of the `long-inputs` experiment: recall a word that a long text states once, beyond position 512.
 
-One sentence of the text states the key word, and the text ends by asking for it. A model that reads the first 512
-tokens can only guess one of four words; one that reads everything has to find a sentence among about fifty. The text is
-any text. An example's sentences, its key word, and the word's position depend on its split and number only.
+An example is a stretch of any text of about 620 words. One additional sentence in it states the key word, and the last
+one asks for it. A model that reads only the first 512 tokens can do no better than guess among four words. A model that
+reads everything has to find one sentence among about fifty. A hash of an example's name, such as `dev-17`, chooses its
+sentences, its key word and the position of the key word.
 """
 
 from __future__ import annotations
@@ -20,33 +21,38 @@ from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 
 KEY_WORDS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
-WORDS_BEFORE_KEY: Final = (520, 590)  # minimum and maximum; a word is at least one token
+WORDS_BEFORE_KEY: Final = (520, 590)  # minimum and maximum; a word is at least one token, so the key is beyond 512
 WORDS: Final = 620  # approximate length of an example
 EXAMPLES: Final = {"train": 4000, "dev": 400}
-_DEV_FRACTION: Final = 0.15  # fraction of the documents
-_MAX_WORDS: Final = {"train": 600_000, "dev": 100_000}  # read from the text
+_DEV_FRACTION: Final = 0.15  # of the documents
+_MAX_WORDS: Final = {"train": 600_000, "dev": 100_000}  # to read from the text for each split
 
 
 def write_recall_table(source: str, directory: Path) -> dict[str, int]:
     """Write `train.jsonl` and `dev.jsonl` with `id`, `text` and `label`; return the number of examples by split.
 
-    `source` is text as `albert data` takes it. Raises `InputError` for standard input and for too little text.
+    source: text as `albert data` takes it. Raises `InputError` if it is standard input or too short.
     """
     if source == "-":
         raise InputError("-: standard input cannot be read again on resume", "write it to a file first")
     for split, sentences in _read_sentences(source).items():
-        counts = [len(sentence.split()) for sentence in sentences]
-        last = _last_start(counts)
-        if last <= 0:
-            raise InputError(f"{source}: {sum(counts)} words are too few for {split}", "use some thousand words")
-        rows = [_make_row(sentences, counts, last, f"{split}-{number}") for number in range(EXAMPLES[split])]
+        word_counts = [len(sentence.split()) for sentence in sentences]
+        last_start = _find_last_start(word_counts)
+        if last_start <= 0:
+            message = f"{source}: {sum(word_counts)} words are too few for {split}"
+            raise InputError(message, "use text of at least some thousand words")
+        names = [f"{split}-{number}" for number in range(EXAMPLES[split])]
+        rows = [_make_row(sentences, word_counts, last_start, name) for name in names]
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         store.write_text(directory / f"{split}.jsonl", "".join(lines))
     return dict(EXAMPLES)
 
 
 def _read_sentences(source: str) -> dict[str, list[str]]:
-    """Return the sentences of each split that contain no key word; a document belongs to one split."""
+    """Return the sentences of each split, without sentences that contain a key word.
+
+    A hash of a document's text chooses its split. Reading stops when both splits have enough words.
+    """
     sentences: dict[str, list[str]] = {"train": [], "dev": []}
     words = dict.fromkeys(sentences, 0)
     for document in read_documents([source]):
@@ -62,40 +68,40 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
     return sentences
 
 
-def _last_start(counts: Sequence[int]) -> int:
-    """Return the index of the last sentence from which `WORDS` words follow; 0 or below if there is none."""
-    start = len(counts) - 1
-    while start > 0 and sum(counts[start:]) < WORDS:
+def _find_last_start(word_counts: Sequence[int]) -> int:
+    """Return the index of the last sentence at which an example of `WORDS` words can start; 0 or below if none can."""
+    start = len(word_counts) - 1
+    while start > 0 and sum(word_counts[start:]) < WORDS:
         start -= 1
     return start
 
 
-def _make_row(sentences: Sequence[str], counts: Sequence[int], last_start: int, name: str) -> dict[str, str]:
-    """Return the example of a name such as `dev-17`: consecutive sentences, the fact among them, and the question."""
-    sentence = int(hash_to_unit_interval(f"{name} begin") * (last_start + 1))
-    first, last = WORDS_BEFORE_KEY
-    words_before = first + int(hash_to_unit_interval(f"{name} place") * (last - first))
+def _make_row(sentences: Sequence[str], word_counts: Sequence[int], last_start: int, name: str) -> dict[str, str]:
+    """Return the example with this name: consecutive sentences, the key word among them, and the question."""
+    index = int(hash_to_unit_interval(f"{name} begin") * (last_start + 1))
+    minimum, maximum = WORDS_BEFORE_KEY
+    words_before_key = minimum + int(hash_to_unit_interval(f"{name} place") * (maximum - minimum))
     key_word = KEY_WORDS[int(hash_to_unit_interval(f"{name} label") * len(KEY_WORDS))]
     fact = f"The key word is {key_word}."
     chosen: list[str] = []
     words = 0
-    while words < WORDS and sentence < len(sentences):
-        if words >= words_before and fact not in chosen:
+    while words < WORDS and index < len(sentences):
+        if words >= words_before_key and fact not in chosen:
             chosen.append(fact)
-        chosen.append(sentences[sentence])
-        words += counts[sentence]
-        sentence += 1
-    if fact not in chosen:  # the last sentence was a very long one
+        chosen.append(sentences[index])
+        words += word_counts[index]
+        index += 1
+    if fact not in chosen:  # the last sentence was so long that it ended the example
         chosen.append(fact)
     return {"id": name, "text": " ".join([*chosen, "What is the key word?"]), "label": key_word}
 
 
 def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
-    """Run the stage's command; return its exit code and the number of examples as JSON."""
+    """Run the command of the stage `table`; return its exit code, and the number of examples by split as JSON."""
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.recall_table", description=__doc__)
     parser.add_argument("source", help="text as `albert data` takes it")
-    parser.add_argument("--out", type=Path, required=True, help="the table's directory")
-    parser.add_argument("--json", action="store_true", help="accepted for symmetry with albert's commands")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument("--json", action="store_true", help="accepted, but the output is always JSON")
     options = parser.parse_args(arguments)
     return 0, json.dumps(write_recall_table(options.source, options.out))
 

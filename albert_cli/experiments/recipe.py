@@ -1,7 +1,8 @@
-"""Experiments as recipes: variants of a base recipe, the scales to run them at, the paper's tables and claims.
+"""Read an experiment from TOML: variants of a base recipe, scales to run them at, and the paper's tables and claims.
 
-`recipes/experiments/*.toml` contain them; `experiments/common` has what all of them share. A variant is a set of
-changes to the scale's base recipe, so two variants differ only in what their file lists.
+The files are `recipes/experiments/*.toml`; they extend `experiments/common`, which has the scales. A variant is a set
+of changes to the scale's base recipe, so two variants differ only in what their file lists. `load_experiment` checks
+that every variant and every metric that a file refers to exists.
 """
 
 from __future__ import annotations
@@ -14,48 +15,61 @@ from typing import Any, Final, Literal, get_args
 from albert_cli import config
 from albert_cli.config import RecipeValues
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.metrics import COLUMN_METRICS, EXACT, INDEPENDENT_OF_LEARNING, LEARNED_ABOVE, METRICS
+from albert_cli.experiments.metrics import (
+    COLUMN_METRICS,
+    EXACT,
+    INDEPENDENT_OF_LEARNING,
+    LEARNED_ABOVE,
+    METRICS,
+    list_tasks,
+)
 
 ScaleName = Literal["smoke", "mini", "h200", "paper"]
 SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
 FOLDER: Final = "experiments/"
 
-_SIGNS: Final = {"above": ">", "below": "<", "equal": "="}
+_SIGNS: Final = {"above": ">", "below": "<", "equal": "="}  # how a condition is printed
 
 
 @dataclass(frozen=True)
 class ExperimentScale:
-    """The size of an experiment: base recipe, text, tasks and seeds."""
+    """The size of an experiment: base recipe, text, tasks and seeds; see `recipes/experiments/common.toml`."""
 
     about: str
     base: str
     """The pretraining recipe that variants change."""
     changes: RecipeValues = field(default_factory=dict)
-    """Changes to the base recipe, applied before the variant's own."""
+    """Changes to the base recipe, applied before the variant's changes."""
     borrow: ScaleName | None = None
-    """Another scale whose variants, changes and `step_fraction` of steps are used."""
+    """Another scale. Its changes to variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
     step_fraction: float = 1.0
+    """The fraction of a variant's pretraining steps that this scale runs."""
     text: tuple[str, ...] = ("docs:",)
     extra_text: tuple[str, ...] = ()
     """Additional text that some variants train on."""
     alternative_text: tuple[str, ...] = ()
-    """Sources that can replace the text, for messages."""
+    """Sources that a message suggests if the text cannot be read."""
     probe_text: tuple[str, ...] = ()
-    """Text of the intrinsic scores instead of the held-out text; TASKS stands for the folder of the tasks."""
+    """Text to compute intrinsic scores on; empty for the held-out text. `--tasks` replaces the word TASKS."""
     vocabulary: int = 30_000
+    """The number of pieces."""
     sample: int = 2_000_000
     """Sentences that the vocabulary is trained on."""
     holdout: float = 0.01
+    """The fraction of the documents that is held out."""
     seeds: int = 1
+    """Pretraining runs of a variant."""
     variants: tuple[str, ...] = ()
     """The variants to run; empty for all."""
     tasks: tuple[str, ...] = ()
     task_runs: int = 1
+    """Fine-tuning runs of a task for each pretrained model."""
     task_changes: RecipeValues = field(default_factory=dict)
-    """Changes to the tasks' own recipes."""
+    """Changes to the recipes of the tasks."""
     probe_sequences: int = 4096
+    """Sequences that intrinsic scores are computed on."""
     peak: float = 790e12
-    """FLOP/s of a device, for the hours of a plan."""
+    """FLOP/s that a device reaches in matmuls, for the hours of a plan."""
     utilization: float = 0.5
     """The fraction of `peak` that training is assumed to reach."""
 
@@ -66,29 +80,37 @@ class Variant:
 
     title: str
     changes: RecipeValues = field(default_factory=dict)
-    """Changes at every scale. Those below are for one scale, where `extends` names another base recipe."""
+    """Changes at every scale."""
     smoke: RecipeValues = field(default_factory=dict)
     mini: RecipeValues = field(default_factory=dict)
     h200: RecipeValues = field(default_factory=dict)
     paper: RecipeValues = field(default_factory=dict)
+    """`smoke` to `paper` are changes at one scale. Their key `extends` names another base recipe."""
     after: str | None = None
     """The variant whose run with the same seed gives the initial weights."""
     continues: bool = False
-    """Also continue from that run's optimizer state and step."""
+    """Resume the run of `after`, with its optimizer state and its step, instead of only taking its weights."""
     stacked: bool = False
-    """Repeat that run's layers."""
+    """Initialize the layers by repeating the layers of `after`."""
     teacher: str | None = None
     """The variant to distil from."""
     members: tuple[str, ...] = ()
-    """The variants whose fine-tuned models form an ensemble (`albert ensemble`)."""
+    """The variants whose fine-tuned models form an ensemble (`albert ensemble`). An ensemble is not pretrained."""
     match_time_of: str | None = None
     """The variant whose wall-clock time determines the number of steps."""
     text: Literal["usual", "extra"] = "usual"
+    """The text to train on: the scale's `text`, or `extra` for `text` and `extra_text`."""
     shape: str | None = None
-    """A shape for `albert params`, if nothing is trained."""
+    """A preset whose parameters `albert params` counts; nothing is trained."""
     is_prefix: bool = False
-    """True if other variants start from this run and it is no row of the table."""
+    """True if the run only serves other variants as their start. It is not measured and is no row of the table."""
     has_tasks: bool = True
+    """False to compute only intrinsic scores."""
+
+    def changes_at(self, scale: ScaleName) -> RecipeValues:
+        """Return the changes for one scale only."""
+        by_scale = {"smoke": self.smoke, "mini": self.mini, "h200": self.h200, "paper": self.paper}
+        return by_scale[scale]
 
     @property
     def dependencies(self) -> tuple[str, ...]:
@@ -98,7 +120,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table as printed in the paper. Rows are named by a variant, or by the paper's own name of another model."""
+    """A table as printed in the paper. The name of a row is a variant, or the paper's name of another model."""
 
     title: str
     version: Literal["both versions", "final version", "version 1"]
@@ -106,27 +128,32 @@ class PaperTable:
     rows: dict[str, tuple[str, ...]]
     note: str = ""
     compare_with: str | None = None
-    """The variant that rows of other models are compared with."""
+    """The variant that is compared with the rows of other models."""
     metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The metrics of columns that differ from `COLUMN_METRICS`, such as F1 of MRPC."""
+    """Metrics by column, where this table differs from `COLUMN_METRICS`: F1 for MRPC, for example."""
 
     def column_metrics(self, column: str) -> tuple[str, ...]:
-        """Return the metrics behind a column; empty if it is not measured."""
+        """Return the metrics that a column shows; empty for a column that no experiment measures."""
         return self.metrics.get(column, COLUMN_METRICS.get(column, ()))
 
     @property
     def tasks(self) -> frozenset[str]:
         """Names of the tasks with a column."""
-        metrics = (metric for column in self.columns for metric in self.column_metrics(column))
-        return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
+        return list_tasks(metric for column in self.columns for metric in self.column_metrics(column))
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Split a measured value's name, `VARIANT.METRIC`, into variant and metric; the metric is "" if there is no dot."""
+    variant, _, metric = reference.partition(".")
+    return variant, metric
 
 
 @dataclass(frozen=True)
 class Condition:
-    """An inequality between measured values, which are written `VARIANT.METRIC`.
+    """A comparison of a measured quantity with a bound.
 
-    `value`, less all of `minus`, plus all of `plus` and divided by `over`, must be above, below or equal to `bound`: a
-    number or another value.
+    The quantity is `value`, minus all of `minus`, plus all of `plus`, the result divided by `over`. Measured values are
+    written `VARIANT.METRIC`. The bound is a number or another measured value.
     """
 
     value: str
@@ -144,12 +171,12 @@ class Condition:
 
     @property
     def metrics(self) -> frozenset[str]:
-        """The metrics of these values."""
-        return frozenset(name.partition(".")[2] for name in self.references)
+        """The metrics of all measured values in the condition."""
+        return frozenset(split_reference(name)[1] for name in self.references)
 
     @property
     def is_exact(self) -> bool:
-        """True if it compares counts alone."""
+        """True if all measured values are counts, which have no error."""
         return self.metrics <= EXACT
 
     def __str__(self) -> str:
@@ -162,23 +189,24 @@ class Condition:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A statement of the paper as conditions that must all hold."""
+    """A statement of the paper, written as conditions that must all hold."""
 
     statement: str
     source: str
+    """The place in the paper, such as a table, with its numbers."""
     margin: str
-    """How the bounds were chosen."""
+    """The reason for the bounds, in words."""
     conditions: tuple[Condition, ...]
     learned: tuple[str, ...] = ()
-    """Values of `LEARNED_ABOVE` which show that the compared models have learned something."""
+    """Measured values that must exceed `LEARNED_ABOVE`: models that have learned nothing differ only by chance."""
     scales: tuple[ScaleName, ...] = ()
-    """The scales that run what is compared; empty for all."""
+    """The scales at which the claim is tested; empty for all."""
 
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
-        """The conditions on learning and the conditions of the statement."""
-        guards = (Condition(name, "above", LEARNED_ABOVE[name.partition(".")[2]]) for name in self.learned)
-        return (*guards, *self.conditions)
+        """The conditions that models have learned, and then the conditions of the statement."""
+        has_learned = (Condition(name, "above", LEARNED_ABOVE[split_reference(name)[1]]) for name in self.learned)
+        return (*has_learned, *self.conditions)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -189,54 +217,56 @@ class PaperClaim:
     def variants(self) -> frozenset[str]:
         """All variants in the conditions."""
         references = (name for condition in self.all_conditions for name in condition.references)
-        return frozenset(name.partition(".")[0] for name in references)
+        return frozenset(split_reference(name)[0] for name in references)
 
     @property
     def compares_tasks(self) -> bool:
-        """True if the statement is about scores of fine-tuned models."""
+        """True if the statement is about scores of fine-tuned models: `task_NAME`, `tasks_mean` and the like."""
         return any(metric.startswith("task") for condition in self.conditions for metric in condition.metrics)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment."""
+    """The content of an experiment's file: variants, scales, and the paper's tables and claims."""
 
     title: str
     source: str
+    """The place in the paper."""
     scales: dict[str, ExperimentScale]
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
     claims: tuple[PaperClaim, ...] = ()
     plots: tuple[Literal["layers"], ...] = ()
-    """Figures that not every report has: Figure 1 of the paper."""
+    """Additional figures of the report; `layers` is Figure 1 of the paper."""
     metrics: tuple[str, ...] = ()
+    """Columns of our table in addition to the tasks."""
     speed_against: str | None = None
-    """The variant that the others' speedup is relative to."""
+    """The variant whose speed is 1 in the metric `speedup`."""
     name: str = ""
     argument: str = ""
-    """The name or the path that the user gave."""
+    """The name or the path on the command line."""
 
     @property
     def is_counted(self) -> bool:
-        """True if nothing is trained: every variant is a shape whose parameters are counted."""
+        """True if nothing is trained: every variant is a preset whose parameters are counted."""
         return all(variant.shape is not None for variant in self.variants.values())
 
 
 def experiment_names() -> list[str]:
-    """Return the names of all experiments that come with the package."""
+    """Return the names of all experiments in the package."""
     names = (recipe.removeprefix(FOLDER) for recipe in config.shipped_recipes() if recipe.startswith(FOLDER))
     return [name for name in names if name != "common"]
 
 
 def list_experiments() -> tuple[dict[str, str], str]:
-    """Return every experiment with its description, as data and as text."""
+    """Return the description of every experiment: by name for `--json`, and as lines of text."""
     descriptions = {name: config.read_description(config.find_recipe(FOLDER + name)) for name in experiment_names()}
     width = max(map(len, descriptions))
     return descriptions, "\n".join(f"{name:<{width}}  {text}" for name, text in descriptions.items())
 
 
 def load_experiment(name: str) -> Experiment:
-    """Read and check an experiment by name or path; raise `ConfigError` if something is wrong."""
+    """Read and check an experiment by name or path; raise `ConfigError` if the name or the file is invalid."""
     recipe = name
     if not name.endswith(".toml"):
         short_name = name.removeprefix(FOLDER)
@@ -253,8 +283,9 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     """Validate an experiment's values as parsed from TOML."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
-    if unknown := set(experiment.scales) ^ set(SCALES):
-        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; check {', '.join(sorted(unknown))}")
+    if unknown := set(experiment.scales).symmetric_difference(SCALES):
+        wrong = ", ".join(sorted(unknown))
+        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {wrong}")
     _check_variant_names(experiment)
     _check_cycles(experiment)
     _check_metrics(experiment)
@@ -263,15 +294,15 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
 
 
 def _borrow_scales(scales: Any) -> Any:
-    """Put the variants, changes and extra text of a borrowed scale below the scale's own."""
+    """Return the scales with the variants, changes and extra text of a borrowed scale as defaults."""
     if not isinstance(scales, Mapping) or not all(isinstance(scale, Mapping) for scale in scales.values()):
         return scales  # validation reports the wrong type
-    borrowed = {}
-    for key, scale in scales.items():
-        other = scales.get(str(scale.get("borrow")), {})
-        defaults = {name: other[name] for name in ("variants", "changes", "extra_text") if name in other}
-        borrowed[key] = config.merge_values(defaults, scale)
-    return borrowed
+    merged = {}
+    for name, scale in scales.items():
+        borrowed = scales.get(str(scale.get("borrow")), {})
+        defaults = {key: borrowed[key] for key in ("variants", "changes", "extra_text") if key in borrowed}
+        merged[name] = config.merge_values(defaults, scale)
+    return merged
 
 
 def _check_variant_names(experiment: Experiment) -> None:
@@ -300,9 +331,8 @@ def _variant_references(experiment: Experiment) -> Iterator[tuple[str, str]]:
 def _check_cycles(experiment: Experiment) -> None:
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
-            raise ConfigError(
-                f"{experiment.name}: variant {name} starts from itself", "change its `after` or `teacher`"
-            )
+            hint = "change its `after`, `teacher`, `members` or `match_time_of`"
+            raise ConfigError(f"{experiment.name}: variant {name} starts from itself", hint)
         variant = experiment.variants[name]
         for dependency in (*variant.dependencies, variant.match_time_of):
             if dependency is not None:
@@ -320,23 +350,25 @@ def _check_metrics(experiment: Experiment) -> None:
 
 
 def _check_claims(experiment: Experiment) -> None:
-    here = experiment.name
+    origin = experiment.name
     for claim in experiment.claims:
         if not claim.conditions:
-            raise ConfigError(f"{here}: claim without conditions: {claim.statement}")
-        for name in claim.learned:
-            if name.partition(".")[2] not in LEARNED_ABOVE:
+            message = f"{origin}: claim without conditions: {claim.statement}"
+            raise ConfigError(message, "add [[claims.conditions]] to it")
+        for reference in claim.learned:
+            if split_reference(reference)[1] not in LEARNED_ABOVE:
                 choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
-                raise ConfigError(f"{here}: learned: {name!r} does not show learning", f"use {choices}")
+                raise ConfigError(f"{origin}: learned: {reference!r} does not show learning", f"use {choices}")
         if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
             hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
             raise ConfigError(
-                f"{here}: claim needs `learned`, the models that must have learned: {claim.statement}", hint
+                f"{origin}: claim needs `learned`, the models that must have learned: {claim.statement}", hint
             )
         for reference in (name for condition in claim.all_conditions for name in condition.references):
-            variant, dot, metric = reference.partition(".")
-            if not dot or variant not in experiment.variants:
-                raise ConfigError(f"{here}: {reference!r} is not VARIANT.METRIC of this experiment")
+            variant, metric = split_reference(reference)
+            if not metric or variant not in experiment.variants:
+                hint = f"variants: {', '.join(experiment.variants)}"
+                raise ConfigError(f"{origin}: {reference!r} is not VARIANT.METRIC of this experiment", hint)
             _check_metric(experiment, metric)
 
 

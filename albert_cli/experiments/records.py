@@ -26,11 +26,13 @@ class StageRecord(BaseModel, Generic[ResultT]):
 
 
 class _PrintedResult(BaseModel):
+    """The JSON of a command; keys without a field are ignored, NaN and infinity are rejected."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class AnyResult(_PrintedResult):
-    """The result of a stage of any kind."""
+    """The seconds that a command of any kind printed, if it did."""
 
     seconds: float | None = None
 
@@ -76,10 +78,10 @@ class PretrainOutput(_PrintedResult):
 
 
 class ProbeResult(_PrintedResult):
-    """The output of `albert probe`; every number without a field here is a metric.
+    """The output of `albert probe`; every other number in it is a metric.
 
-    `layer_steps`: how far each layer moves its input, by measure (Figure 1). `without_parts`: the values of each metric
-    with one group of examples left out, for its standard error.
+    `layer_steps` are the distances between each layer's input and output, by measure and layer (Figure 1).
+    `without_parts` are the values of each metric without one group of examples, by metric and group (the jackknife).
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -95,15 +97,15 @@ class ProbeResult(_PrintedResult):
 
 
 def read_record(
-    plan: ExperimentPlan, stage: Stage | None, kind: type[StageRecord[ResultT]]
+    plan: ExperimentPlan, stage: Stage | None, record_type: type[StageRecord[ResultT]]
 ) -> StageRecord[ResultT] | None:
-    """Read a stage's result file; None if the stage is not finished."""
+    """Read a stage's result file; return None if there is no stage or it is not finished."""
     if stage is None or not plan.is_finished(stage):
         return None
-    return store.read_record(plan.result_path(stage), kind)
+    return store.read_record(plan.result_path(stage), record_type)
 
 
-def read_result(plan: ExperimentPlan, stage: Stage | None, kind: type[StageRecord[ResultT]]) -> ResultT | None:
-    """Read what a stage's command printed; None if the stage is not finished or diverged."""
-    record = read_record(plan, stage, kind)
+def read_result(plan: ExperimentPlan, stage: Stage | None, record_type: type[StageRecord[ResultT]]) -> ResultT | None:
+    """Read the JSON that a stage's command printed; return None if the stage is missing, unfinished or diverged."""
+    record = read_record(plan, stage, record_type)
     return record.result if record else None

@@ -1,8 +1,8 @@
 """`albert reproduce`: run an experiment of the paper at a scale, and write its report.
 
-Stages run one at a time or in parallel. A stage is finished once its result file exists, which is written last
-and in one rename. So a killed run repeats no finished stage, and an unfinished one resumes from its own newest
-checkpoint.
+Stages run one at a time or in parallel. A stage is finished once its result file exists; the file is written last and
+in one rename. So the command may be killed at any time: repeated, it runs only the unfinished stages, and an unfinished
+pretraining run resumes from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
 from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan, recorded_plan
 
-Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command: exit code and what it printed
-_GENERATORS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
-_SECONDS_BETWEEN_ATTEMPTS = 10
-_STAGE_LOCKS = ".locks"  # in the folder of the stages, one for each stage of an array job
-_LOCK_PATIENCE_SECONDS = 600.0  # for a process of a killed run that is still writing
+Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
+# Stages that run a module of this package; see `plan.MODULES`.
+_MODULE_COMMANDS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
+_STAGE_LOCKS = ".locks"  # folder in the folder of the stages: a lock per stage, for the jobs of an array
+_SECONDS_BETWEEN_ATTEMPTS = 10  # of an array job to find a stage that it can run
+_MAX_LOCK_WAIT = 600.0  # seconds, for a process of a killed run that is still writing
+_LOCK_POLL = 5.0  # seconds
 
 
 @dataclass(frozen=True)
-class CommandOutcome:
-    """A finished command: exit code, printed text and wall-clock seconds."""
+class FinishedCommand:
+    """A finished command: exit code, standard output and wall-clock seconds."""
 
     exit_code: int
     printed: str
@@ -56,7 +58,10 @@ class CommandOutcome:
 
 
 def parse_speeds(options: Sequence[str]) -> dict[str, float]:
-    """Parse `--tflops N` for all variants or `VARIANT=N` for one; return TFLOP/s by variant, "" for all."""
+    """Parse the values of `--tflops`: `N` or `VARIANT=N`; return TFLOP/s by variant, with the key "" for a plain `N`.
+
+    Raises `ConfigError` if N is not a number or is out of range.
+    """
     speeds = {}
     for option in options:
         name, _, value = option.rpartition("=")
@@ -65,14 +70,17 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
         except ValueError:
             hint = "use a number, such as --tflops 410 or --tflops base=380"
             raise ConfigError(f"--tflops {option}: not a number", hint) from None
-        if not 0 < speed < 1e6:
+        if not 0 < speed < 1e6:  # a larger number is in FLOP/s by mistake
             raise ConfigError(f"--tflops {option}: out of range", "use the TFLOP/s of one device, such as --tflops 410")
         speeds[name] = speed
     return speeds
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
-    """Return the plan and cost of an experiment, and the unreadable sources on the Hub, with a warning."""
+    """Return an experiment's plan with its costs, and the sources on the Hub that cannot be read with the reasons.
+
+    Warn about each of these sources.
+    """
     plan = make_plan(recipe.load_experiment(name), request)
     unreadable = _find_unreadable_text(plan)
     for reason in unreadable.values():
@@ -83,11 +91,13 @@ def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescr
 def reproduce_experiment(
     name: str, request: ExperimentRequest, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, object], str]:
-    """Run the unfinished stages of an experiment and write its report; return what `--json` prints, and the text."""
+    """Run the unfinished stages of an experiment and write its report; return the output of `--json`, and the text."""
     import torch
 
     started = time.monotonic()
-    deadline = started + parse_duration(max_time, "--max-time") if max_time else None
+    deadline = None
+    if max_time:
+        deadline = started + parse_duration(max_time, "--max-time")
     gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
     plan = make_plan(recipe.load_experiment(name), request)
     for reason in _find_unreadable_text(plan).values():
@@ -101,33 +111,33 @@ def reproduce_experiment(
 
     with store.lock(request.out):
         for folder in (request.stage_folder, plan.report_folder):
-            store.remove_leftovers(folder)  # of a killed process
+            store.remove_leftovers(folder)  # a killed process may have left temporary files
         num_finished = 0
         # Speeds are measured one at a time, because parallel stages would slow each other down.
         for speed in plan.speeds:
             num_finished += run([speed])
             if executor.is_stop_requested():
                 raise _stopped(plan)
-        plan = make_plan(plan.experiment, request)
+        plan = make_plan(plan.experiment, request)  # the measured speeds determine the steps of other stages
         with recorded_plan(_plan_path(plan), _list_units(plan)):
             num_finished += run(list(plan.stages.values()))
             return _write_outcome(plan, num_finished, started)
 
 
 def _plan_path(plan: ExperimentPlan) -> Path:
-    """Return the path of the experiment's plan; experiments of one output directory have a plan each."""
+    """Return the path of the plan's file; each experiment in the output directory has one."""
     name = Path(PLAN_FILE)
     return plan.request.out / f"{name.stem}-{plan.report_folder.name}{name.suffix}"
 
 
 def _list_units(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the units of the plan: the titles of the stages by directory."""
+    """Return the units that `albert status` lists: the titles of the stages by directory."""
     out = plan.request.out
     return {plan.directory(stage).relative_to(out).as_posix(): stage.title for stage in plan.stages.values()}
 
 
 def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
-    """Write the report of an experiment whose stages are finished; return what `--json` prints, and the text."""
+    """Write the report of an experiment whose stages are finished; return the output of `--json`, and the text."""
     result = outcome.read_outcome(plan)
     report = pages.write_report(result)
     data = {
@@ -144,14 +154,15 @@ def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> t
 def run_array_job(
     name: str, request: ExperimentRequest, invoke: Invoke, array_job: ArrayJob
 ) -> tuple[dict[str, object], str]:
-    """Run stages that no other job runs, until all are finished; return what `--json` prints, and the text.
+    """Run stages that no other job of the array runs, until all are finished, and write the report.
 
-    Every job begins at another stage. A job whose next stages need stages of other jobs waits for them.
+    Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
+    one that does.
     """
     started = time.monotonic()
     num_finished = 0
     while True:
-        plan = make_plan(recipe.load_experiment(name), request)  # measured speeds change it
+        plan = make_plan(recipe.load_experiment(name), request)  # a measured speed changes the plan
         record_plan(_plan_path(plan), _list_units(plan))
         unfinished = plan.unfinished(list(plan.stages.values()))
         if not unfinished:
@@ -159,6 +170,7 @@ def run_array_job(
                 written = _write_outcome(plan, num_finished, started)
             _plan_path(plan).unlink(missing_ok=True)
             return written
+        # Every job begins its search at another stage, so that jobs rarely compete for one.
         offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
@@ -176,9 +188,7 @@ def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bo
             if plan.is_finished(stage):
                 return False
             console.info(stage.title)
-            needs = tuple(plan.result_path(need) for need in stage.needs)
-            command = _GENERATORS.get(stage.kind, invoke)
-            _record_stage(plan, stage, _run_stage(command, stage.argv, "", plan.directory(stage), needs))
+            _record_stage(plan, stage, _run_stage(*_stage_arguments(plan, stage, invoke)))
             return True
     except LockedError:
         return False
@@ -192,10 +202,11 @@ def run_stages(
     gpus: int = 0,
     max_time: float | None = None,
 ) -> int:
-    """Run all unfinished stages and the stages they need; return their number.
+    """Run the unfinished stages and the unfinished stages they need; return their number.
 
-    A single job without ranks runs in this process, others in processes of their own. Raises `Interrupted` if the run
-    received a stop request or its time is up, and `AlbertError` with the exit code of a stage's command that failed.
+    Stages run in this process if they run one at a time, in a single rank and without a cluster; otherwise every stage
+    has its own process. Raises `Interrupted` after a stop request and after `max_time` seconds, and `AlbertError` with
+    the exit code of a stage's command that failed.
     """
     import torch
 
@@ -206,29 +217,27 @@ def run_stages(
         console.info(f"{num_finished} of {total} stages are already finished")
     ranks = plan.request.nproc
     in_process = max_jobs == 1 and ranks == 1 and not executor.has_cluster()
-    # torch has read OMP_NUM_THREADS, which may be a list.
-    has_thread_limit = "OMP_NUM_THREADS" in os.environ
-    threads = torch.get_num_threads() if has_thread_limit else max(1, machine.available_cores() // (max_jobs * ranks))
+    threads = max(1, machine.available_cores() // (max_jobs * ranks))
+    if "OMP_NUM_THREADS" in os.environ:
+        threads = torch.get_num_threads()  # torch has parsed the variable, which may be a list such as 4,2
     limits = executor.WorkerLimits(max_jobs, threads, gpus, ranks, fresh=True, in_process=in_process)
 
-    def record(job: executor.WorkItem[CommandOutcome], result: CommandOutcome | BaseException) -> None:
+    def record(item: executor.WorkItem[FinishedCommand], result: FinishedCommand | BaseException) -> None:
         nonlocal num_finished
         if isinstance(result, BaseException):
             raise result
         num_finished += 1
-        stage = plan.stages[job.name]
+        stage = plan.stages[item.name]
         _record_stage(plan, stage, result)
         console.info(f"[{num_finished}/{total}] {stage.title}: {result.seconds:.0f} s")
 
-    jobs = []
+    items = []
     for stage in unfinished:
-        needs = tuple(plan.result_path(need) for need in stage.needs)
         prefix = "" if in_process else stage.title
-        command = _GENERATORS.get(stage.kind, invoke)
-        arguments = (command, stage.argv, prefix, plan.directory(stage), needs)
-        jobs.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
+        arguments = _stage_arguments(plan, stage, invoke, prefix)
+        items.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
     try:
-        executor.run_items(jobs, limits, record, max_time)
+        executor.run_items(items, limits, record, max_time)
     except Interrupted:
         if plan.unfinished(stages):
             raise _stopped(plan) from None
@@ -242,8 +251,11 @@ def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
     """Return the sources on the Hub that unfinished stages cannot read, with the reasons."""
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
+    sources = dict.fromkeys(source for text in texts for source in text)  # without duplicates, in order
     unreadable = {}
-    for source in dict.fromkeys(name for names in texts for name in names if name.startswith("hf:")):
+    for source in sources:
+        if not source.startswith("hf:"):
+            continue
         try:
             check_readable(source)
         except InputError as error:
@@ -273,32 +285,44 @@ def _stopped(plan: ExperimentPlan) -> Interrupted:
 # ---------------------------------------------------------------- single stages
 
 
+def _stage_arguments(
+    plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = ""
+) -> tuple[Invoke, Sequence[str], str, Path, Sequence[Path]]:
+    """Return the arguments of `_run_stage` for a stage, which can be sent to another process."""
+    command = _MODULE_COMMANDS.get(stage.kind, invoke)
+    return command, stage.argv, prefix, plan.directory(stage), [plan.result_path(need) for need in stage.needs]
+
+
 def _run_stage(
-    invoke: Invoke, argv: Sequence[str], prefix: str, directory: Path, needs: Sequence[Path]
-) -> CommandOutcome:
-    """Run a stage's command, with `prefix` before its messages; skip it if a stage that it needs diverged."""
-    if any(store.read_record(need, StageRecord[AnyResult]).diverged for need in needs):
-        return CommandOutcome(DivergedError.exit_code, "", 0.0)
+    command: Invoke, argv: Sequence[str], prefix: str, directory: Path, needed_results: Sequence[Path]
+) -> FinishedCommand:
+    """Run a stage's command, with `prefix` before each line of its messages.
+
+    If a stage that it needs has diverged, return the exit code of divergence without running it.
+    """
+    if any(store.read_record(path, StageRecord[AnyResult]).diverged for path in needed_results):
+        return FinishedCommand(DivergedError.exit_code, "", 0.0)
     _wait_for_lock(directory)
     started = time.monotonic()
-    messages = contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)) if prefix else contextlib.nullcontext()
-    with messages:
-        exit_code, printed = invoke(argv)
-    return CommandOutcome(exit_code, printed, time.monotonic() - started)
+    with contextlib.ExitStack() as stack:
+        if prefix:
+            stack.enter_context(contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)))
+        exit_code, printed = command(argv)
+    return FinishedCommand(exit_code, printed, time.monotonic() - started)
 
 
 def _wait_for_lock(directory: Path) -> None:
-    """Wait until no process of a killed run writes to the directory."""
+    """Wait until no process of a killed run writes to the directory; raise `BusyError` after ten minutes."""
     started = time.monotonic()
     while (directory / ".lock").is_file():
         try:
             with store.lock(directory):
                 return
         except BusyError:
-            if time.monotonic() - started > _LOCK_PATIENCE_SECONDS or executor.is_stop_requested():
+            if time.monotonic() - started > _MAX_LOCK_WAIT or executor.is_stop_requested():
                 raise
             console.info(f"{directory}: waiting for another process that is still writing")
-            time.sleep(5)
+            time.sleep(_LOCK_POLL)
 
 
 class _PrefixedStream(io.TextIOBase):
@@ -307,7 +331,7 @@ class _PrefixedStream(io.TextIOBase):
     def __init__(self, prefix: str, stream: IO[str]) -> None:
         self._prefix = prefix
         self._stream = stream
-        self._line = ""
+        self._line = ""  # the incomplete last line
 
     def write(self, text: str) -> int:
         *lines, self._line = (self._line + text).split("\n")
@@ -318,23 +342,26 @@ class _PrefixedStream(io.TextIOBase):
         self._stream.flush()
 
 
-def _record_stage(plan: ExperimentPlan, stage: Stage, outcome_: CommandOutcome) -> None:
-    """Write the result file of a finished or diverged stage; raise for one that failed."""
+def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand) -> None:
+    """Write the result file of a finished or diverged stage.
+
+    Raises `AlbertError` with the command's exit code if the command failed, and `Interrupted` if it was interrupted.
+    """
     record = {
         "stage": stage.id,
         "title": stage.title,
         "command": stage.command,
-        "seconds": round(outcome_.seconds, 1),
+        "seconds": round(finished.seconds, 1),
     }
-    if outcome_.exit_code == DivergedError.exit_code:
+    if finished.exit_code == DivergedError.exit_code:
         console.warn(f"{stage.title}: diverged, or starts from a diverged run; the other stages continue")
         store.write_json(plan.result_path(stage), record | {"diverged": True})
-    elif outcome_.exit_code == 0:
-        store.write_json(plan.result_path(stage), record | {"result": json.loads(outcome_.printed)})
-    elif outcome_.exit_code == Interrupted.exit_code or executor.is_stop_requested():
-        raise Interrupted("stopped")
+    elif finished.exit_code == 0:
+        store.write_json(plan.result_path(stage), record | {"result": json.loads(finished.printed)})
+    elif finished.exit_code == Interrupted.exit_code or executor.is_stop_requested():
+        raise _stopped(plan)
     else:
-        message = f"{stage.title}: ended with exit code {outcome_.exit_code}: {stage.command}"
+        message = f"{stage.title}: ended with exit code {finished.exit_code}: {stage.command}"
         error = AlbertError(message, "see its error message above")
-        error.exit_code = outcome_.exit_code
+        error.exit_code = finished.exit_code
         raise error

@@ -1,4 +1,7 @@
-"""Plan an experiment: the stages of every variant's runs, their measurements and their costs."""
+"""Plan an experiment: the stages that pretrain, probe and fine-tune each variant with each seed, and their costs.
+
+`make_plan` takes an experiment and the user's request, and returns an `ExperimentPlan`. It runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from albert_cli.experiments.inputs import (
     vocabulary_size,
 )
 from albert_cli.experiments.plan import (
+    MIN_STEPS,
     OUT,
     Cost,
     ExperimentPlan,
@@ -33,18 +37,19 @@ from albert_cli.experiments.plan import (
     VariantRun,
     create_stage,
 )
-from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, Variant, load_experiment
+from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
 from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_MIN_SEQUENCES = 64  # for a probe that is run only for its score on minimal pairs
+_MIN_SEQUENCES = 64  # of text, which `albert probe` scores too, in a probe that is run only for its minimal pairs
 _SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
+_BYTES_PER_WEIGHT = 4  # of a fine-tuned model, which is saved in fp32
 
 
 def validate_experiment(name: str) -> tuple[dict[str, object], str]:
-    """Check an experiment's file and every recipe in it; return its values and a summary."""
+    """Check an experiment's file and the recipe of every run; return the file's values, and a summary as text."""
     experiment = load_experiment(name)
     for scale in SCALES:
         make_plan(experiment, ExperimentRequest(scale, Path(), dry_run=True))
@@ -81,31 +86,40 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
                 prefixes.append(planner.plan_pretraining(name, seed))
             else:
                 runs.append(planner.plan_measurements(planner.plan_pretraining(name, seed)))
-    timed = [name for name in names if experiment.variants[name].match_time_of]
+    matched_times: dict[str, MatchedWallClock] = {}
+    speeds: list[Stage] = []
+    for name in names:
+        if other := experiment.variants[name].match_time_of:
+            matched_times[name] = planner.match_wall_clock(name, other)
+            speeds += planner.plan_speeds(name, other)
     return ExperimentPlan(
         experiment,
         request,
         runs,
         prefixes,
-        speeds=[stage for name in timed for stage in planner.plan_speeds(name)],
+        speeds=speeds,
         skipped=skipped_tasks | skipped_texts,
-        matched_times={name: planner.match_wall_clock(name) for name in timed},
+        matched_times=matched_times,
     )
 
 
 def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
-    """Return the cost of a run's steps after `finished_steps`; all sequences count with their full length."""
+    """Return the cost of a run's steps after `finished_steps`, an upper bound: every sequence has the full length."""
     length = recipe.data.max_seq_length
     steps = recipe.schedule.total_steps - finished_steps
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
     parameters = costs.count_parameters(recipe.model).total
+    # A new checkpoint is written before the oldest one is deleted.
     disk_bytes = costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1)
     return Cost(parameters, steps, tokens, flops, disk_bytes)
 
 
 def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:
-    """Return the cost of a task's runs with full-length inputs; None if the number of steps depends on the data."""
+    """Return the cost of a task's fine-tuning runs, an upper bound: every input has the full length.
+
+    Return None if the number of steps is unknown because it depends on the task's data.
+    """
     if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
         return None
     model = run.recipe.model
@@ -114,16 +128,17 @@ def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: Expe
     tokens = steps * recipe.train.batch_size * length
     parameters = costs.count_parameters(model).with_pooler
     flops = tokens * costs.training_flops(model, length, masked=0.0)
-    return Cost(parameters, steps, tokens, flops, 4 * parameters * scale.task_runs)
+    return Cost(parameters, steps, tokens, flops, _BYTES_PER_WEIGHT * parameters * scale.task_runs)
 
 
 def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[VariantRun]:
+    """Plan an experiment that trains nothing: `albert params` counts the parameters of each variant."""
     runs = []
     for name, variant in experiment.variants.items():
         shape = str(variant.shape)
         title = f"{variant.title}: parameters"
         stage = create_stage(request, "count", title, {"shape": shape}, (), ("params", shape))
-        runs.append(VariantRun(name, 0, None, stage))
+        runs.append(VariantRun(name, seed=0, recipe=None, pretrain=stage))
     return runs
 
 
@@ -147,7 +162,7 @@ def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | Non
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans the stages of single variants; every method returns what it plans."""
+    """Plans the stages of single variants; every method returns its stages and changes nothing."""
 
     experiment: Experiment
     request: ExperimentRequest
@@ -159,7 +174,7 @@ class _Planner:
         """Plan the pretraining of a variant after the runs that it starts from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # The link to a parent run is separate: `facts` has the id of the parent's stage, the options its directory.
+        # A link to a parent run is added twice below: its id to the facts, its directory to the command's options.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -197,7 +212,7 @@ class _Planner:
         return VariantRun(name, seed, recipe, create_stage(self.request, "pretrain", title, facts, needs, argv, cost))
 
     def plan_measurements(self, run: VariantRun) -> VariantRun:
-        """Add the probe and the tasks to a run."""
+        """Return a run with its probe and its tasks."""
         assert run.pretrain is not None
         tasks = {}
         if self.experiment.variants[run.variant].has_tasks:
@@ -205,7 +220,7 @@ class _Planner:
         return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan an ensemble of a variant's members for each task."""
+        """Plan an ensemble for each task; `runs` contains the runs of its members."""
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
@@ -217,22 +232,20 @@ class _Planner:
             tasks[task] = create_stage(self.request, "task", title, {"together": task}, needs, argv)
         return VariantRun(name, seed, None, None, tasks=tasks)
 
-    def plan_speeds(self, name: str) -> list[Stage]:
-        """Plan the measurements of seconds per step that determine a variant's number of steps."""
-        other = self.experiment.variants[name].match_time_of
-        return [self._plan_speed(variant) for variant in (name, other) if variant is not None]
+    def plan_speeds(self, name: str, other: str) -> list[Stage]:
+        """Plan the measurements of seconds per step that `match_wall_clock` reads, of both variants."""
+        return [self._plan_speed(name), self._plan_speed(other)]
 
-    def match_wall_clock(self, name: str) -> MatchedWallClock:
+    def match_wall_clock(self, name: str, other: str) -> MatchedWallClock:
         """Return the number of steps in which a variant takes as long as the whole run of another variant."""
-        other = str(self.experiment.variants[name].match_time_of)
         other_recipe = self.plan_pretraining(other, 0).recipe
         assert other_recipe is not None
         recipe = self._with_vocabulary_size(self._validate(name, self._overridden_settings(name)))
         steps = other_recipe.schedule.total_steps
         flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
         other_flops = pretraining_cost(other_recipe).flops / steps
-        steps_by_flops = max(2, round(steps * other_flops / flops))
-        seconds, other_seconds = (self._measured_seconds(stage) for stage in self.plan_speeds(name))
+        steps_by_flops = max(MIN_STEPS, round(steps * other_flops / flops))
+        seconds, other_seconds = (self._read_speed(stage) for stage in self.plan_speeds(name, other))
         if seconds and other_seconds:
             return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
         speed = self.request.flops_per_second(name)
@@ -241,7 +254,7 @@ class _Planner:
             return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
         return MatchedWallClock(other, steps, steps_by_flops, None)
 
-    # ------------------------------------------------------------ single stages
+    # ------------------------------------------------------------ probes, tasks and speeds
 
     def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
         """Plan the intrinsic scores, with the masking settings of the scale and at most the model's length."""
@@ -260,6 +273,7 @@ class _Planner:
         return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
 
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
+        """Plan the fine-tuning runs of a task, or the task that needs none: word order."""
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
         if task == WORD_ORDER_TASK:
@@ -272,7 +286,7 @@ class _Planner:
         return create_stage(self.request, "task", title, facts, [pretrain, *data.needs], argv, cost)
 
     def _plan_word_order(self, run: VariantRun, pretrain: Stage, pairs: DataInput) -> Stage:
-        """Plan the score on minimal pairs, which needs no fine-tuning."""
+        """Plan a probe that scores the minimal pairs of word order."""
         data = self.probe_data
         facts = {"task": WORD_ORDER_TASK, "pairs": pairs.identity, "data": data.identity}
         argv = ["probe", self._directory(pretrain), "--data", data.directory, "--sequences", str(_MIN_SEQUENCES)]
@@ -292,18 +306,18 @@ class _Planner:
         argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
         return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
 
-    def _measured_seconds(self, stage: Stage) -> float:
-        """Return the measured seconds per step; 0 before the measurement."""
-        plan = ExperimentPlan(self.experiment, self.request, ())
+    def _read_speed(self, stage: Stage) -> float | None:
+        """Return the measured seconds per step; None before the measurement."""
+        plan = ExperimentPlan(self.experiment, self.request, ())  # for the paths of result files only
         result = read_result(plan, stage, StageRecord[SpeedResult])
-        return result.recipe_step.seconds if result else 0.0
+        return result.recipe_step.seconds if result else None
 
     # ------------------------------------------------------------ recipes
 
     def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
-        """Return a variant's base recipe, and its values without the seed and the number of steps."""
+        """Return the name of a variant's base recipe, and the recipe's values with the changes of scale and variant."""
         variant = self.experiment.variants[name]
-        at_scale = dict(_changes_at(variant, self.scale.borrow or self.request.scale))
+        at_scale = dict(variant.changes_at(self.scale.borrow or self.request.scale))
         base = str(at_scale.pop("extends", self.scale.base))
         values = config.read_recipe(base)
         for changes in (self.scale.changes, variant.changes, at_scale):
@@ -313,12 +327,12 @@ class _Planner:
         return base, values
 
     def _overridden_settings(self, name: str) -> RecipeValues:
-        """Return a variant's values with the changes of the request."""
+        """Return the values of `_variant_settings` with the changes of the request (`-s`)."""
         _, values = self._variant_settings(name)
         return config.apply_overrides(values, self.request.changes)
 
     def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
-        """Return a variant's base recipe, and its values with seed, steps and the changes of the request."""
+        """Return the name of a variant's base recipe, and the values of a run: with seed, number of steps and `-s`."""
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})
         steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps)
@@ -327,13 +341,13 @@ class _Planner:
             scaled["decay_steps"] = self._scale_steps(decay_steps)
         values = config.merge_values(values, {"train": {"seed": seed}, "schedule": scaled})
         values = config.apply_overrides(values, self.request.changes)
-        if self.experiment.variants[name].match_time_of:
-            matched_steps = self.match_wall_clock(name).steps
+        if other := self.experiment.variants[name].match_time_of:
+            matched_steps = self.match_wall_clock(name, other).steps
             values = config.merge_values(values, {"schedule": {"total_steps": matched_steps}})
         return base, values
 
     def _scale_steps(self, steps: int) -> int:
-        return max(2, round(steps * self.scale.step_fraction))
+        return max(MIN_STEPS, round(steps * self.scale.step_fraction))
 
     def _validate(self, name: str, values: RecipeValues) -> PretrainRecipe:
         return validate_pretrain_recipe(values, f"{self.experiment.name}, {name}")
@@ -343,7 +357,7 @@ class _Planner:
         return vocabulary_size(self.request, self.scale)
 
     def _with_vocabulary_size(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """Set the vocabulary size that the run will read from its data, because costs depend on it."""
+        """Return the recipe with the vocabulary size of the data, which the run will set too; costs depend on it."""
         model = dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size)
         return dataclasses.replace(recipe, model=model)
 
@@ -358,14 +372,8 @@ class _Planner:
         return ["--nproc", str(self.request.nproc)] if self.request.nproc > 1 else []
 
 
-def _changes_at(variant: Variant, scale: str) -> RecipeValues:
-    """Return the changes that a variant has for one scale only."""
-    changes: RecipeValues = getattr(variant, scale)
-    return changes
-
-
 def _format_overrides(base: Mapping[str, object], values: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Return `-s section.key=value` for every value that differs from the base recipe."""
+    """Return an option `-s section.key=value` for every value that differs from the base recipe."""
     options = []
     for key, value in values.items():
         old_value = base.get(key)

@@ -1,9 +1,10 @@
-"""Estimate how uncertain a score is because few examples were scored: the delete-a-group jackknife.
+"""Estimate the sampling error of a score, which is due to a limited number of examples: the delete-a-group jackknife.
 
-An estimate is an array of float64 [1 + JACKKNIFE_GROUPS]: the value, then the value without each group of examples.
-Differences, means and ratios of estimates are estimates too. Models that are scored on the same examples leave out the
-same groups, so the error of their difference is that of the examples on which they differ. Groups instead of single
-examples give the right error for any smooth score, such as a correlation (Shao & Wu, 1989, Annals of Statistics 17).
+An estimate is an array of float64 [1 + JACKKNIFE_GROUPS]: the value, and then the value without each group of examples.
+Differences, means and ratios of estimates are estimates too. All models leave out the same groups of the same examples,
+so the error of a difference between two models comes only from the examples on which they differ. Leaving out groups
+instead of single examples gives the right error for any smooth score, such as a correlation (Shao & Wu, 1989, Annals of
+Statistics 17).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def value_without_error(value: float) -> JackknifeEstimate:
 
 
 def jackknife_error(estimate: JackknifeEstimate) -> float:
-    """Return the standard error; infinite if it is unknown."""
+    """Return the standard error: sqrt((G - 1) / G * sum of squared deviations) for G groups; infinite if unknown."""
     without_group = estimate[1:]
     deviations = float(np.linalg.norm(without_group - without_group.mean()))
     error = math.sqrt((JACKKNIFE_GROUPS - 1) / JACKKNIFE_GROUPS) * deviations
@@ -46,74 +47,89 @@ def jackknife_error(estimate: JackknifeEstimate) -> float:
 
 
 def jackknife_mean(sums: ArrayLike, counts: ArrayLike) -> JackknifeEstimate:
-    """Return the mean from the sum and the count of each group; NaN where nothing is left."""
+    """Return the estimate of a mean from each group's sum and number of examples, both [JACKKNIFE_GROUPS].
+
+    A value is NaN if no example is left.
+    """
     group_sums = np.asarray(sums, np.float64)
     group_counts = np.asarray(counts, np.float64)
-    left_sums = np.append(group_sums.sum(), group_sums.sum() - group_sums)
-    left_counts = np.append(group_counts.sum(), group_counts.sum() - group_counts)
+    remaining_sums = np.append(group_sums.sum(), group_sums.sum() - group_sums)
+    remaining_counts = np.append(group_counts.sum(), group_counts.sum() - group_counts)
     with np.errstate(invalid="ignore", divide="ignore"):
-        estimate: JackknifeEstimate = left_sums / left_counts
+        estimate: JackknifeEstimate = remaining_sums / remaining_counts
     return estimate
 
 
 def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -> JackknifeEstimate:
-    """Return the estimate of `score`, a function of the indices of examples; groups are contiguous examples."""
+    """Return the estimate of a score of `count` examples; a group is a run of consecutive examples.
+
+    score: takes the indices of the examples to score.
+    """
     indices = np.arange(count)
     edges = np.linspace(0, count, JACKKNIFE_GROUPS + 1).round().astype(int)
-    left = [np.delete(indices, slice(start, stop)) for start, stop in itertools.pairwise(edges)]
-    return np.array([score(indices), *map(score, left)])
+    remaining = [np.delete(indices, slice(start, stop)) for start, stop in itertools.pairwise(edges)]
+    return np.array([score(indices), *map(score, remaining)])
 
 
 def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
-    """Return the estimate of a run's seconds from the pace between journal lines.
+    """Return the estimate of the seconds of a training run; its journal's intervals are the examples.
 
-    The error is unknown with fewer than two intervals.
+    The error is unknown with fewer than two intervals between journal lines.
     """
     training, _ = read_curves(run)
-    steps = {step for step, _ in training.get("loss", [])}
-    points = [(step, time) for step, time in training.get("seconds", []) if step in steps and step and time]
-    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)
+    logged_steps = {step for step, _ in training.get("loss", [])}
+    points = [(step, time) for step, time in training.get("seconds", []) if step in logged_steps and step and time]
+    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
         return value_without_error(seconds)
-    pace = jackknife_examples(lambda left: intervals[left, 1].sum() / intervals[left, 0].sum(), len(intervals))
+
+    def seconds_per_step(indices: NDArray[np.intp]) -> float:
+        return float(intervals[indices, 1].sum() / intervals[indices, 0].sum())
+
+    pace = jackknife_examples(seconds_per_step, len(intervals))
     return np.asarray(seconds * pace / pace[0])
 
 
 def task_metric_names(task: str, result: TaskScore) -> Sequence[str]:
-    """Return the metrics of a task in the paper's tables, or the main metric of a custom table."""
+    """Return the metrics of a task in the paper's tables, or the main metric of another task."""
     return paper_metric_names(task) if task in TASKS else [result.metric]
 
 
 def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:
-    """Return the estimates of metrics from the predictions of a task's runs."""
+    """Return the estimate of each metric of a task.
+
+    The value is the median over fine-tuning runs. The error is that of the mean over runs, because a median is not
+    smooth; it is computed from the predictions that the runs saved in `directory`, and unknown without them.
+    """
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}
     for metric in metrics:
-        # Predictions at the best threshold are not saved; predictions at the usual one have nearly the same error.
+        # Predictions at SQuAD 2.0's best threshold are not saved. Those at the usual one have nearly the same error.
         saved_metric = metric.removeprefix("best_")
         by_run = [_jackknife_run(saved_metric, lines, result.labels) for lines in runs if lines]
-        value = result.medians[metric]
-        # The runs' mean replaces the median, which is not smooth.
-        mean = np.mean(by_run, axis=0) if by_run else value_without_error(value)
-        estimates[metric] = value + (mean - mean[0])
+        median = result.medians[metric]
+        mean = np.mean(by_run, axis=0) if by_run else value_without_error(median)
+        estimates[metric] = median + (mean - mean[0])
     return estimates
 
 
 def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequence[str]) -> JackknifeEstimate:
-    """Return the estimate of a run's metric; unknown for predictions other than spans, classes and values."""
+    """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
     kind = prediction_kind(lines[0])
     if kind not in ("span", "class", "value"):
         return value_without_error(0.0)
     if kind == "span":
-        by_example = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
-        return jackknife_examples(lambda left: float(by_example[left].mean()), len(lines))
+        scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
+        return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
     gold = [line["label"] for line in lines]
     predicted = [line["prediction"] for line in lines]
-    if kind == "class":  # the positive class of F1 is the second one
+    if kind == "class":  # labels become indices, in the order of the model's outputs: F1 is of class 1
         classes = list(labels) or sorted({str(label) for label in (*gold, *predicted)})
         gold = [classes.index(str(label)) for label in gold]
         predicted = [classes.index(str(label)) for label in predicted]
     gold_N = np.array(gold)
     predicted_N = np.array(predicted)
-    return jackknife_examples(lambda left: scores([metric], predicted_N[left], gold_N[left])[metric], len(lines))
+    return jackknife_examples(
+        lambda indices: scores([metric], predicted_N[indices], gold_N[indices])[metric], len(lines)
+    )

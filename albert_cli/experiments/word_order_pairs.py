@@ -1,7 +1,8 @@
 """Write minimal pairs of word order from the held-out text of a data directory.
 
-The unacceptable sentence of a pair is the other one with two neighboring words swapped. This is the task of the scale
-`mini`: a model that was pretrained for minutes prefers the original, one that was not pretrained does not.
+The acceptable sentence of a pair is a sentence of the text, and the unacceptable one has two neighboring words swapped.
+Experiments use the pairs as their task at the scale `mini`, because a few minutes of pretraining are enough to prefer
+the original sentences.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
-_MAX_PAIRS: Final = 600
-_WORDS: Final = range(6, 17)  # in a sentence; longer ones cost time and are more often split wrongly
+_MAX_PAIRS: Final = 600  # the standard error of an accuracy is then at most 2 points
+_WORDS: Final = range(6, 17)  # of a sentence; longer sentences cost time and are more often split wrongly
 
 
 def write_word_order_pairs(data: Path, directory: Path) -> int:
-    """Write the pairs and return their number; raise `InputError` if the text has no sentence of suitable length.
+    """Write `pairs.jsonl` and return the number of pairs; raise `InputError` if no sentence has a suitable length.
 
-    The sentences are spread evenly over the held-out text, or over all text if nothing is held out. The swapped words
-    depend on the sentence only.
+    The sentences are spread evenly over the held-out text, or over all text if nothing is held out. A hash of the
+    sentence chooses the words to swap, so the same sentence always gives the same pair.
     """
     corpus = TokenCorpus.open(data, "heldout")
     if corpus.tokens == 0:
         corpus = TokenCorpus.open(data, "train")
-    swapped = (_swap_neighbors(sentence) for sentence in _iter_sentences(corpus))
-    candidates = [pair for pair in swapped if pair is not None]
+    candidates = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
     if not candidates:
         raise InputError(f"{data}: no sentence of {_WORDS[0]} to {_WORDS[-1]} words", "use more text")
-    pairs = candidates[:: max(1, len(candidates) // _MAX_PAIRS)][:_MAX_PAIRS]
+    every = max(1, len(candidates) // _MAX_PAIRS)
+    pairs = candidates[::every][:_MAX_PAIRS]
     rows = [{"sentence_good": good, "sentence_bad": bad, "linguistics_term": "word order"} for good, bad in pairs]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     store.write_text(directory / PAIRS_FILE, "".join(lines))
@@ -44,6 +45,7 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
 
 
 def _iter_sentences(corpus: TokenCorpus) -> Iterator[str]:
+    """Yield the sentences of a corpus as text."""
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     for shard in corpus.shards:
         for start, stop in zip(shard.sentences[:-1].tolist(), shard.sentences[1:].tolist(), strict=True):
@@ -51,7 +53,10 @@ def _iter_sentences(corpus: TokenCorpus) -> Iterator[str]:
 
 
 def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
-    """Return the sentence and itself with two neighboring words swapped; None if it is not suitable."""
+    """Return the sentence, and the sentence with two neighboring words swapped.
+
+    Return None if the sentence is too short or too long, or if the two words are equal.
+    """
     words = sentence.split()
     if len(words) not in _WORDS:
         return None
@@ -63,11 +68,11 @@ def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
-    """Run the stage's command; return its exit code and the number of pairs as JSON."""
+    """Run the command of the stage `pairs`; return its exit code, and the number of pairs as JSON."""
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.word_order_pairs", description=__doc__)
     parser.add_argument("data", type=Path, help="data directory")
-    parser.add_argument("--out", type=Path, required=True, help="the pairs' directory")
-    parser.add_argument("--json", action="store_true", help="accepted for symmetry with albert's commands")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument("--json", action="store_true", help="accepted, but the output is always JSON")
     options = parser.parse_args(arguments)
     return 0, json.dumps({"pairs": write_word_order_pairs(options.data, options.out)})
 
