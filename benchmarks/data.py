@@ -29,8 +29,8 @@ from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
 from albert_cli.data.tokenization import tokenize_documents, tokenize_task
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.text.clean import clean_normalized
-from albert_cli.text.corpus import Document, hash_normalized_text, read_part
+from albert_cli.text.clean import clean_single_spaced
+from albert_cli.text.corpus import Document, hash_single_spaced, read_part
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
@@ -130,10 +130,10 @@ def _time_stages(
 ) -> dict[str, float]:
     """Return the seconds of each stage between reading and writing, on all documents at once."""
     paragraphs, paragraph_seconds = _timed(lambda: [split_paragraphs(document.text) for document in documents])
-    _, hashing_seconds = _timed(lambda: [hash_normalized_text(" ".join(lines)) for lines in paragraphs])
+    _, hashing_seconds = _timed(lambda: [hash_single_spaced(" ".join(lines)) for lines in paragraphs])
     sentences, sentence_seconds = _timed(lambda: [segment_paragraphs(lines, language) for lines in paragraphs])
     flat = list(itertools.chain.from_iterable(sentences))
-    cleaned, cleaning_seconds = _timed(lambda: clean_normalized(flat, vocabulary.cleaning))
+    cleaned, cleaning_seconds = _timed(lambda: clean_single_spaced(flat, vocabulary.cleaning))
     encoding_seconds = 0.0
     for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by its result's size
         lines = cleaned[start : start + _SENTENCES]

@@ -24,7 +24,7 @@ from albert_cli.data.verification import (
 from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers, repetitions
-from albert_cli.text.corpus import Document, hash_normalized_text
+from albert_cli.text.corpus import Document, hash_single_spaced
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
 from albert_cli.text.source_parts import FileSignature, ReadCounter
 from albert_cli.text.vocabulary import Vocabulary
@@ -142,7 +142,7 @@ def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, language: str) -> TokenizedDocuments:
     """Split documents into sentences and encode them; sentences and documents without a token are left out."""
     texts = [split_paragraphs(document.text) for document in documents]
-    hashes = np.fromiter((hash_normalized_text(" ".join(lines)) for lines in texts), np.uint64, len(texts))
+    hashes = np.fromiter((hash_single_spaced(" ".join(lines)) for lines in texts), np.uint64, len(texts))
     sentences = [segment_paragraphs(lines, language) for lines in texts]
     tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences)))
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))

@@ -1,1 +1,1 @@
-"""From bytes to tokens: reading corpora, cleaning, sentence segmentation, the SentencePiece vocabulary."""
+"""From bytes to tokens: read a corpus, split it into sentences, clean them, and build or load a vocabulary."""

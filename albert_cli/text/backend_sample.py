@@ -1,4 +1,7 @@
-"""Texts on which two tokenizers are compared before one replaces the other."""
+"""Sample texts on which two tokenizers must give equal ids before one replaces the other.
+
+Loading replaces a Unigram `tokenizer.json` by SentencePiece, and saving adds a `tokenizer.json` to a `spiece.model`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import numpy as np
 
 from albert_cli.text.words import WORD_MARK
 
-_PIECES_PER_TEXT: Final = 12
-_RANDOM_TEXTS: Final = 300  # texts of random pieces, to compare two backends
-# Normalizers and segmentations differ on: case, accents, quotation marks, digits with commas, white space,
-# compatibility forms, composition, scripts without spaces, joiners, emoji.
-_SAMPLE: Final = (
+_RANDOM_TEXTS: Final = 300
+_PIECES_PER_RANDOM_TEXT: Final = 12
+# Tokenizers often differ on: case, accents, quotation marks, digits with commas, white space, compatibility forms,
+# composition, scripts without spaces, joiners, emoji.
+_FIXED_TEXTS: Final = (
     "The QUICK brown fox; it's 2,011 or 1,234,567.89 — don't!",
     "``quoted'' and ''quoted`` and \"quoted\"",
     "Ça va? Ångström, Łódź, naïve, São Paulo, Dvořák, İstanbul, ışık, Straße, ΣΊΣΥΦΟΣ",
@@ -34,11 +37,13 @@ _SAMPLE: Final = (
 
 
 def sample_texts(text_pieces: Sequence[str]) -> list[str]:
-    """Return texts in many scripts and of random pieces, the same for the same vocabulary."""
-    rng = np.random.default_rng(0)
+    """Return fixed texts in many scripts, and random sequences of a vocabulary's pieces (with seed 0).
+
+    text_pieces: the pieces by id, with the word mark; "" for tokens that are not text.
+    """
     pieces = [piece for piece in text_pieces if piece]
     if not pieces:
-        return list(_SAMPLE)
-    sampled = rng.integers(0, len(pieces), (_RANDOM_TEXTS, _PIECES_PER_TEXT))
-    random_texts = ["".join(pieces[index] for index in row).replace(WORD_MARK, " ") for row in sampled]
-    return [*_SAMPLE, *random_texts]
+        return list(_FIXED_TEXTS)
+    piece_indices = np.random.default_rng(0).integers(0, len(pieces), (_RANDOM_TEXTS, _PIECES_PER_RANDOM_TEXT))
+    random_texts = ["".join(pieces[index] for index in row).replace(WORD_MARK, " ") for row in piece_indices]
+    return [*_FIXED_TEXTS, *random_texts]

@@ -1,4 +1,9 @@
-"""Build a SentencePiece vocabulary (`albert vocab`), trained as in the paper."""
+"""Build a SentencePiece vocabulary (`albert vocab`), trained as in the paper.
+
+A uniform sample of the sources' sentences is cleaned, and 1 % of it is held out. The rest trains the unigram model. The
+output directory contains `spiece.model`, `tokenizer.json` and `tokenizer_config.json` for other programs, and a report,
+`vocabulary.json`.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +39,20 @@ from albert_cli.text.work_units import SourcePartRecord, WorkUnit, WorkUnitRecor
 
 REPORT_FILE = "vocabulary.json"
 _REQUEST_FILE = "request.json"  # exists while the vocabulary is being built
-_MIN_SENTENCES_TO_HOLD_OUT = 10_000
-_BYTES_PER_SENTENCE = 120  # estimate; 112 in the English Wikipedia
-_BYTES = 256
-_MIN_SIZE = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+_MIN_SENTENCES_TO_HOLD_OUT = 10_000  # all of a smaller sample is trained on
+_BYTES_PER_SENTENCE = 120  # for an estimate; the English Wikipedia has 112
+_BYTE_TOKENS = 256  # of byte fallback: one for each value of a byte
+_REQUIRED_TOKENS = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)  # 2: <pad> and <unk>
 
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """The options of a vocabulary: its `size` in tokens, at most `sample_size` sentences to train on, and so on.
+    """The options of a vocabulary.
 
-    Raises `ConfigError` for impossible values.
+    size: number of tokens; sample_size: most sentences to train on; character_coverage: fraction of the text's
+    characters that get a token; seed: of the sample and of the training; language: ISO 639 code for splitting into
+    sentences; keep_zwnj: keep the zero-width non-joiner (U+200C); symbols: texts that are one token wherever they
+    occur; byte_fallback: encode characters without a token as bytes. Raises `ConfigError` for impossible values.
     """
 
     size: int = 30_000
@@ -59,11 +67,14 @@ class VocabularySettings:
     read: ReadSettings = field(default_factory=ReadSettings)
 
     def __post_init__(self) -> None:
-        smallest = _MIN_SIZE + len(self.symbols) + (_BYTES if self.byte_fallback else 0)
-        if self.size <= smallest:
-            raise ConfigError(f"--size {self.size}: too small", f"the special tokens and symbols alone take {smallest}")
+        required = _REQUIRED_TOKENS + len(self.symbols)
+        if self.byte_fallback:
+            required += _BYTE_TOKENS
+        if self.size <= required:
+            raise ConfigError(f"--size {self.size}: too small", f"the special tokens and symbols alone take {required}")
         if self.byte_fallback and not self.cleaning.normal_form.startswith("NFK"):
-            # With NFC, `tokenizers` and SentencePiece compose a few sequences differently, which bytes would show.
+            # With NFC, `tokenizers` and SentencePiece compose a few rare sequences differently. Without bytes both
+            # results are one unknown token; with bytes the ids would differ.
             message = f"--byte-fallback: not possible with --normal-form {self.cleaning.normal_form}"
             raise ConfigError(message, "use --normal-form NFKC; SentencePiece replaces compatibility forms in any case")
         if self.size >= 2**31:
@@ -86,7 +97,7 @@ class VocabularyRequest:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Sentences read, trained on, empty after the cleaning, and held out."""
+    """Numbers of sentences: read from the sources, trained on, empty after the cleaning, and held out."""
 
     read: int
     training: int
@@ -109,7 +120,10 @@ class VocabularyReport:
 
 @dataclass(frozen=True)
 class BuiltVocabulary:
-    """A vocabulary's directory with its report; `up_to_date` if it existed before."""
+    """A vocabulary's directory with its report.
+
+    fingerprint: the hash of its files; up_to_date: True if the same request had built the directory before.
+    """
 
     directory: str
     fingerprint: str
@@ -118,22 +132,23 @@ class BuiltVocabulary:
 
 
 def read_symbols(path: Path) -> tuple[str, ...]:
-    """Read a file with one symbol per line; blank lines are skipped."""
-    part = SourcePart(TextSource(str(path), "text"))
-    return tuple(line.strip() for _, line in text_lines(part, ReadSettings(), ReadCounter()) if line.strip())
+    """Return the symbols of a file with one symbol per line; blank lines are skipped."""
+    lines = text_lines(SourcePart(TextSource(str(path), "text")), ReadSettings(), ReadCounter())
+    return tuple(line.strip() for _, line in lines if line.strip())
 
 
 def build(
     sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None, workers: int = 0
 ) -> BuiltVocabulary:
-    """Train a vocabulary on the sources' text and write its directory; leave a finished one unchanged.
+    """Train a vocabulary on the sources' text and write it to `out`; leave a finished directory unchanged.
 
-    workers: processes that read; 0 means one per core. The vocabulary does not depend on it. Raises `InputError` for
-    unreadable or empty sources and for text that does not allow the size, `BusyError` if `out` contains something else.
+    workers: processes that read; 0 means one per core. The vocabulary does not depend on their number. Raises
+    `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` if `out`
+    contains a vocabulary with other settings or anything else.
     """
     out = Path(out)
     settings = settings or VocabularySettings()
-    normalize_symbols(settings.symbols, settings.cleaning)  # rejects impossible ones before the text is read
+    normalize_symbols(settings.symbols, settings.cleaning)  # raises an error before the text is read, not after
     units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.record for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
@@ -142,7 +157,7 @@ def build(
         console.info(f"{out}: up to date")
         return BuiltVocabulary(str(out), manifest.fingerprint(), True, report)
     with _mark_unfinished(out, request):
-        _log_estimate(units, settings)
+        _log_early_estimate(units, settings)
         sample, hashes = sample_work_units(
             units, settings.read, settings.language, settings.sample_size, settings.seed, workers
         )
@@ -154,33 +169,39 @@ def build(
     return BuiltVocabulary(str(out), store.fingerprint(out), False, report)
 
 
-def _log_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:
-    """Print an estimate of the training before the text is read, unless reading takes a moment only."""
-    if sum(unit.size > 0 for unit in units) > 1:
-        text_bytes = sum(unit.text_size * unit.weight for unit in units)
-        sentences = min(settings.sample_size, int(text_bytes / _BYTES_PER_SENTENCE))
-        log_training_estimate(sentences, sentences * _BYTES_PER_SENTENCE, "about ")
+def _log_early_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:
+    """Print an estimate of the training from the sizes of the files, before their text is read.
+
+    A single work unit is read in seconds, so only the estimate from its text is printed (see `_train`).
+    """
+    if sum(unit.size > 0 for unit in units) <= 1:
+        return
+    text_bytes = sum(unit.text_size * unit.weight for unit in units)
+    sentences = min(settings.sample_size, int(text_bytes / _BYTES_PER_SENTENCE))
+    log_training_estimate(sentences, sentences * _BYTES_PER_SENTENCE, "about ")
 
 
 def _add_hashes(units: Sequence[WorkUnit], hashes: Sequence[str | None]) -> list[WorkUnitRecord]:
+    """Return the units' records with their SHA-256."""
     return [{**unit.record, "sha256": digest} for unit, digest in zip(units, hashes, strict=True)]
 
 
 def _train(
     sample: SentenceSample, request: VocabularyRequest, sources: Sequence[str]
 ) -> tuple[SentencePieceVocabulary, VocabularyReport]:
+    """Clean the sampled sentences, train on them, and measure the vocabulary on the held-out ones."""
     settings = request.settings
     sentences = sample.sentences
     if sentences:
         log_training_estimate(len(sentences), utf8_size(sentences))
     accents = measure_accent_stripping(sentences, settings.cleaning)
     warn_about_normalization(accents, sentences, settings.cleaning, settings.keep_zwnj)
-    sampled = len(sentences)
+    n_sampled = len(sentences)
     clean_in_place(sentences, settings.cleaning)
-    empty = sampled - len(sentences)
+    n_empty = n_sampled - len(sentences)
     if not sentences:
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
-    held_out = []
+    held_out: list[str] = []
     if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT:
         held_out = sentences[99::100]
         del sentences[99::100]
@@ -200,7 +221,7 @@ def _train(
         sentences=SentenceCounts(
             read=sample.sentences_read,
             training=len(sentences),
-            empty=empty,
+            empty=n_empty,
             held_out=len(held_out),
         ),
         characters=sum(map(len, sentences)),
@@ -212,7 +233,7 @@ def _train(
 
 
 def format_summary(built: BuiltVocabulary) -> str:
-    """Return the report in a few lines for a person."""
+    """Return the summary that `albert vocab` prints: a few lines of the report."""
     report = built.report
     sentences = report.sentences
     details = [f"{report.characters / 1e6:.1f} M characters"]
@@ -228,11 +249,12 @@ def format_summary(built: BuiltVocabulary) -> str:
 
 
 def _format_tokens(report: VocabularyReport) -> list[str]:
-    return token_statistics.format_statistics(report.tokens, "held-out" if report.sentences.held_out else "training")
+    measured_text = "held-out" if report.sentences.held_out else "training"
+    return token_statistics.format_statistics(report.tokens, measured_text)
 
 
 def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
-    """Return a vocabulary directory's contents as JSON values and as lines."""
+    """Describe a vocabulary directory for `albert inspect`: return JSON values and the lines to print."""
     vocabulary = Vocabulary.load(directory)
     ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     printable = [token_statistics.replace_unprintable(piece.replace("▁", " ")) for piece in ordinary]
@@ -242,7 +264,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
         "ordinary_tokens": len(ordinary),
         "word_starts": int(vocabulary.word_boundaries().starts.sum()),
         "mean_length": round(sum(lengths) / max(len(lengths), 1), 2),
-        "longest": sorted(printable, key=lambda piece: (-len(piece), piece))[:5],
+        "longest": sorted(printable, key=lambda text: (-len(text), text))[:5],
         "first": printable[:20],
         "cleaning": asdict(vocabulary.cleaning) if vocabulary.cleaning else None,
     }
@@ -270,7 +292,7 @@ def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
 
 def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
     """Return a finished directory's report; raise `BusyError` if another request built it."""
-    (out / _REQUEST_FILE).unlink(missing_ok=True)  # it exists if the process was killed after its last write
+    (out / _REQUEST_FILE).unlink(missing_ok=True)  # it exists if the process was killed just before removing it
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT_FILE, VocabularyReport)
     requested = asdict(request.settings)
@@ -286,11 +308,11 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
 
 
 def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
-    """Identify a work unit by its hash if there is one, else by the names of its files, which may have moved."""
+    """Return what must be equal for two work units to be the same text.
+
+    A hash identifies the text even if its files have moved, so their names are removed. Without a hash, names count.
+    """
     if record.get("sha256") is None:
         return record
-    return {**record, "parts": [_without_name(part) for part in record["parts"]]}
-
-
-def _without_name(part: SourcePartRecord) -> SourcePartRecord:
-    return {**part, "source": ""}
+    nameless_parts: list[SourcePartRecord] = [{**part, "source": ""} for part in record["parts"]]
+    return {**record, "parts": nameless_parts}

@@ -1,9 +1,18 @@
 """Change SentencePiece's compiled normalization rules, so that a character is preserved.
 
-The rules (`precompiled_charsmap`) are the byte length of a trie as uint32, the trie, and the results, each ended by a
-NUL. The trie is a double array of Darts-clone: a unit of 32 bits is either a leaf (bit 31, then the result's offset) or
-a node with a label (bits 0 to 7), a flag that a leaf is attached (bit 8), and the XOR distance to its children (bits 10
-to 30, times 256 if bit 9 is set). The attached leaf is the child with label 0.
+SentencePiece has no option for this, but `--keep-zwnj` needs it. The rules (`precompiled_charsmap` of a model) map byte
+sequences to their replacements. They consist of
+
+1. the byte length of a trie, as a little-endian uint32;
+2. the trie, a double array of Darts-clone (https://github.com/s-yata/darts-clone): units of 32 bits;
+3. the replacements, each ended by a NUL.
+
+A unit of the trie is either a leaf (bit 31 is set, the other bits are the offset of the replacement) or a node:
+
+- bits 0 to 7: its label, which is the byte that leads to it;
+- bit 8: a leaf is attached, which is the child with label 0;
+- bits 10 to 30: the distance, times 256 if bit 9 is set. The index of a child is the node's index XOR the distance XOR
+  the child's label.
 """
 
 from __future__ import annotations
@@ -11,37 +20,42 @@ from __future__ import annotations
 import struct
 
 _IS_LEAF = 1 << 31
-_LABEL = _IS_LEAF | 0xFF
+_LABEL_MASK = _IS_LEAF | 0xFF  # with bit 31, so that a leaf equals no label
 _HAS_LEAF = 1 << 8
+_DISTANCE_TIMES_256 = 1 << 9
+_DISTANCE_SHIFT = 10
 _BLOCK_UNITS = 256  # SentencePiece requires whole blocks
 
 
 def keep_character(charsmap: bytes, character: str) -> bytes:
-    """Return rules that leave a character unchanged, whatever they made of it before."""
+    """Return the bytes of rules that leave a character unchanged.
+
+    Rules for longer sequences that begin with the character are lost; the zero-width non-joiner has none.
+    """
     (trie_bytes,) = struct.unpack_from("<I", charsmap)
     units = list(struct.unpack_from(f"<{trie_bytes // 4}I", charsmap, 4))
-    results = charsmap[4 + trie_bytes :]
+    replacements = charsmap[4 + trie_bytes :]
     node = _find_node(units, character.encode())
     if node is None or not units[node] & _HAS_LEAF:
-        return charsmap  # there is no rule for it
-    # A new leaf at the end, because nodes with equal results share theirs.
+        return charsmap  # no rule changes the character
+    # The old leaf stays: nodes with equal replacements share one. A new block at the end contains only the new leaf,
+    # which maps the character to itself, and the node's distance leads to this leaf.
     leaf = len(units)
-    units += [_IS_LEAF | len(results), *[0] * (_BLOCK_UNITS - 1)]
-    units[node] = (units[node] & _LABEL) | _HAS_LEAF | (node ^ leaf) << 10
-    results += character.encode() + b"\0"
-    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + results
+    units += [_IS_LEAF | len(replacements), *[0] * (_BLOCK_UNITS - 1)]
+    units[node] = (units[node] & _LABEL_MASK) | _HAS_LEAF | (node ^ leaf) << _DISTANCE_SHIFT
+    replacements += character.encode() + b"\0"
+    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + replacements
 
 
 def _find_node(units: list[int], key: bytes) -> int | None:
-    """Return the index of the key's last node, or None if the trie does not contain it."""
+    """Return the index of the node that the bytes of `key` lead to, or None if the trie has no such path."""
     node = 0
     for label in key:
-        child = node ^ _child_distance(units[node]) ^ label
-        if child >= len(units) or units[child] & _LABEL != label:
+        distance = units[node] >> _DISTANCE_SHIFT
+        if units[node] & _DISTANCE_TIMES_256:
+            distance *= 256
+        child = node ^ distance ^ label
+        if child >= len(units) or units[child] & _LABEL_MASK != label:
             return None
         node = child
     return node
-
-
-def _child_distance(unit: int) -> int:
-    return unit >> 10 << ((unit & 1 << 9) >> 6)

@@ -1,7 +1,8 @@
-"""Normalize text as ALBERT does before SentencePiece, with an option for every step.
+"""Clean text as ALBERT does before SentencePiece encodes it, with an option for every step.
 
-The official order (collapse white space, NFKD, drop combining characters, lower-case) suits English. It damages other
-languages (Devanagari vowel signs, Japanese dakuten, Turkish dotted i), so each vocabulary has its own options.
+The reference code collapses white space, applies NFKD, drops combining characters, and lower-cases. This suits English,
+but it damages other languages (Devanagari vowel signs, Japanese dakuten, Turkish dotted i). So each vocabulary has its
+own options, which are stored with it.
 """
 
 from __future__ import annotations
@@ -21,30 +22,38 @@ _UnicodeForm = Literal["NFKD", "NFKC", "NFC", "NFD"]
 
 @dataclass(frozen=True)
 class Cleaning:
-    """The options of `clean`; the defaults are the paper's code."""
+    """The options of `clean`; the defaults are those of the paper's code.
+
+    strip_accents: drop all combining characters; normal_form: Unicode form, "none" for no normalization.
+    """
 
     lowercase: bool = True
     strip_accents: bool = True
     normal_form: NormalForm = "NFKD"
 
     @property
-    def steps(self) -> tuple[_UnicodeForm, _UnicodeForm | None]:
-        """The Unicode forms before and after accents are dropped (None: no second form).
+    def unicode_forms(self) -> tuple[_UnicodeForm, _UnicodeForm | None]:
+        """The Unicode forms that `clean` applies before it drops accents and after it lower-cases (None: no form).
 
-        Accents can only be dropped from decomposed text, so a composed form is decomposed first and composed again
-        afterwards. If accents stay, text is composed, by NFKC for NFKD and by NFC for "none": SentencePiece composes
-        in any case, but only marks that directly follow their letter, and it keeps the order of several.
+        Accents can be dropped from decomposed text only. So a composed form is decomposed first and composed again at
+        the end. If accents stay, every form is a composed one: NFKC replaces NFKD, and NFC replaces "none". The reason
+        is that SentencePiece composes text in any case. It would compose only marks that directly follow their letter,
+        and would not bring several marks into the standard order first.
         """
         is_compatibility = self.normal_form.startswith("NFK")
         composed: _UnicodeForm = "NFKC" if is_compatibility else "NFC"
         if not self.strip_accents:
-            # Before and after lower-casing: some small letters compose though their capitals do not.
+            # Composed a second time after lower-casing, because some small letters compose and their capitals do not.
             return composed, composed
         decomposed: _UnicodeForm = "NFKD" if is_compatibility else "NFD"
-        return decomposed, None if self.normal_form == "NFKD" else composed
+        if self.normal_form == "NFKD":
+            return decomposed, None
+        return decomposed, composed
 
 
 class _SavedCleaning(TypedDict):
+    """The fields of `Cleaning` as the JSON object that `tokenizer_config.json` contains."""
+
     lowercase: bool
     strip_accents: bool
     normal_form: NormalForm
@@ -52,7 +61,11 @@ class _SavedCleaning(TypedDict):
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The cleaning in a `tokenizer_config.json`: in our key or, from other programs, in Hugging Face's two options."""
+    """The keys of a `tokenizer_config.json` that describe the cleaning.
+
+    albert_cleaning: written by this program; do_lower_case and keep_accents: the options of Hugging Face's ALBERT
+    tokenizer, which count if `albert_cleaning` is missing.
+    """
 
     albert_cleaning: _SavedCleaning | None = None
     do_lower_case: bool | None = True
@@ -60,24 +73,27 @@ class TokenizerConfig:
 
     @property
     def cleaning(self) -> Cleaning:
-        """The cleaning before a text is encoded."""
+        """The cleaning that the keys describe."""
         if self.albert_cleaning is not None:
             return Cleaning(**self.albert_cleaning)
         return Cleaning(bool(self.do_lower_case), not self.keep_accents)
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
-    """Normalize `text`, with single spaces and none at the ends; cleaning the result again changes nothing."""
+    """Return the cleaned text, with single spaces and none at its ends; cleaning the result again changes nothing."""
     text = " ".join(text.split())
-    if text.isascii():  # normal forms and accents do not concern ASCII
+    if text.isascii():  # ASCII has no accents and is equal in every normal form
         return text.lower() if cleaning.lowercase else text
-    text = normalize_characters(text, cleaning)
+    text = _clean_characters(text, cleaning)
     # Compatibility forms may contain spaces, for example the forms of ´ and ﷺ.
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 
-def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
-    """Apply `clean` to sentences that have only single spaces; of ASCII it can change nothing but the case."""
+def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
+    """Apply `clean` to sentences that have only single spaces, and none at their ends.
+
+    This precondition saves time: an ASCII sentence needs lower-casing at most.
+    """
     cleaned = []
     for sentence in sentences:
         if not sentence.isascii():
@@ -89,26 +105,27 @@ def clean_normalized(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
     return cleaned
 
 
-def normalize_characters(text: str, cleaning: Cleaning) -> str:
-    """Apply the steps of `clean` other than white space: normal form, accents, case."""
+def _clean_characters(text: str, cleaning: Cleaning) -> str:
+    """Apply the steps of `clean` that do not concern white space: normal form, accents, case."""
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can produce, becomes U+FFFD
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    first_form, last_form = cleaning.steps
+    first_form, last_form = cleaning.unicode_forms
     text = normalize(first_form, text)
     if cleaning.strip_accents:
-        text = _possible_marks().sub(lambda match: "" if combining(match[0]) else match[0], text)
+        text = _mark_pattern().sub(lambda match: "" if combining(match[0]) else match[0], text)
     if cleaning.lowercase:
         text = text.lower()
     return normalize(last_form, text) if last_form else text
 
 
 @cache
-def _possible_marks() -> re.Pattern[str]:
-    """Match the combining characters of the Basic Multilingual Plane, and all characters beyond it.
+def _mark_pattern() -> re.Pattern[str]:
+    """Return a pattern that matches every combining character, and also all characters beyond U+FFFF.
 
-    A class within this plane is matched by one look-up, which is why the other planes are left to `combining`.
+    The caller tests every match with `combining`. Python finds a character up to U+FFFF in a class by one look-up, but
+    compares a character beyond it with one range of the class after the other. So there is one range for all of them.
     """
-    marks = "".join(c for c in map(chr, range(0x300, 0x10000)) if combining(c))
+    marks = "".join(c for c in map(chr, range(0x300, 0x10000)) if combining(c))  # U+0300 is the first one
     return re.compile(f"[{marks}\U00010000-\U0010ffff]")

@@ -1,4 +1,8 @@
-"""Stream documents from any sources; memory holds only one line and one document of a few megabytes."""
+"""Stream the documents of any sources: files in every format, stdin, data sets on the Hub, installed documentation.
+
+Memory holds only one line and one document of a few megabytes. Parts of sources can be read separately, so that several
+processes can share the work.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,23 @@ from albert_cli.text.sentences import split_long_text
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import SourceKind, resolve_sources
 
-# The first line of a JSON array of objects. Other lines that begin with a bracket are text.
+# Matches the first line of a JSON array of objects. Other lines that begin with a bracket, such as "[Music]", are text.
 _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document: `text` has one paragraph or one sentence per line; `name` is empty for most sources."""
+    """A document: `text` has one paragraph or one sentence per line; `name` is a module's or, for other sources, ""."""
 
     text: str
     name: str = ""
 
 
 def read_documents(sources: Sequence[str], settings: ReadSettings | None = None) -> Iterator[Document]:
-    """Yield every document that is not blank, in a fixed order, repeated by its source's weight.
+    """Yield every document that is not blank, in a fixed order, repeated according to its source's weight.
 
-    Invalid UTF-8, lone surrogates and NUL raise `InputError` with their position or, with "replace", become U+FFFD
-    (NUL is dropped). Raises `InputError` for missing or unreadable sources and for lines that are too long.
+    Raises `InputError` for missing or unreadable sources, for lines that are too long, and for invalid UTF-8, lone
+    surrogates and NUL. With `on_bad_bytes="replace"`, NUL is dropped, and the other two become U+FFFD.
     """
     settings = settings or ReadSettings()
     for source in resolve_sources(sources, settings.format):
@@ -50,15 +54,15 @@ def document_repetitions(document: Document, weight: float) -> int:
 
 
 def check_readable(source: str) -> None:
-    """Read the first document of a source; raise `InputError` if there is none."""
+    """Raise `InputError` if a source cannot be read or contains no document; only its first document is read."""
     if next(read_documents([source]), None) is None:
         raise InputError(f"{source}: contains no text")
 
 
 def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:
-    """Yield the documents of a part, each once; `counter` counts and hashes the bytes on disk.
+    """Yield the documents of a part, each once regardless of the weight; `counter` counts and hashes the bytes on disk.
 
-    Raises the errors of `read_documents`, and `InputError` for a file that changes while it is read.
+    Raises `InputError` as `read_documents` does, and for a file that changes while it is read.
     """
     kind = part.source.kind
     if kind == "docs":
@@ -82,18 +86,17 @@ def _read_installed_docs(part: SourcePart, counter: ReadCounter) -> Iterator[Doc
 
 def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the documents of stdin: JSON lines if the first line that is not blank begins an object, else text."""
-    start, lines = peek_first_text_line(text_lines(part, settings, counter))
-    if _ARRAY_OF_OBJECTS.match(start):
+    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    if _ARRAY_OF_OBJECTS.match(first_line):
         hint = f"use --format json, or convert it before the pipe: {CONVERT_ARRAY}"
         raise InputError("-: is a JSON array, not JSON lines", hint)
-    if start.startswith("{"):
+    if first_line.startswith("{"):
         yield from text_readers.iter_json_texts(lines, part, settings, counter)
     else:
         yield from iter_text_documents(lines, settings)
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the documents of a text file."""
     return iter_text_documents(text_lines(part, settings, counter), settings)
 
 
@@ -116,21 +119,22 @@ _READERS: dict[SourceKind, _TextReader] = {
 
 
 def hash_part(part: SourcePart, counter: ReadCounter) -> None:
-    """Count and hash a part as `read_part` does, without decoding its text; not for data sets on the Hub."""
+    """Count and hash a part's bytes as `read_part` does, without decoding its text; not for data sets on the Hub."""
     if part.source.kind == "docs":
         for _ in read_part(part, ReadSettings(), counter):
             pass
         return
+    # The bytes on disk are hashed, so they need no decompression.
     raw_part = replace(part, source=replace(part.source, compression=""))
     with open_part(raw_part, counter):
-        pass  # closing it reads the rest
+        pass  # `open_part` reads the rest when the block ends
 
 
 def document_hash(text: str) -> int:
-    """Return 64 bits of BLAKE2b over the text with single spaces, so neither the file nor line breaks change them."""
-    return hash_normalized_text(" ".join(text.split()))
+    """Return 64 bits of BLAKE2b over the text with single spaces, so that line breaks do not change the hash."""
+    return hash_single_spaced(" ".join(text.split()))
 
 
-def hash_normalized_text(text: str) -> int:
+def hash_single_spaced(text: str) -> int:
     """Return the `document_hash` of a text whose words are already separated by single spaces."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")

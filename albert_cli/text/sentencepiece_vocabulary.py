@@ -14,7 +14,7 @@ import numpy as np
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.backend_sample import sample_texts
-from albert_cli.text.clean import Cleaning, clean, clean_normalized
+from albert_cli.text.clean import Cleaning, clean, clean_single_spaced
 from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json
 from albert_cli.text.unigram import SPECIAL_TOKENS, describe_unsupported_model, penalize_digit_comma, read_model
 from albert_cli.text.vocabulary import (
@@ -116,7 +116,7 @@ class SentencePieceVocabulary(Vocabulary):
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
         """Encode sentences that have only single spaces, and none at their ends."""
-        return self.encode_cleaned(clean_normalized(sentences, self.cleaning))
+        return self.encode_cleaned(clean_single_spaced(sentences, self.cleaning))
 
     def encode_cleaned(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts that are clean already, on the calling thread."""

@@ -114,7 +114,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     """Return `clean`, then SentencePiece's normalizer, as a sequence of `tokenizers` steps."""
     from tokenizers import Regex, normalizers
 
-    first_form, last_form = cleaning.steps
+    first_form, last_form = cleaning.unicode_forms
     # Without rules SentencePiece leaves every character as it is.
     sentencepiece_normalizer = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     # The classes are computed in Python: the regex engine's \s and \p{M} differ in some characters.

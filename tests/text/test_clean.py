@@ -70,7 +70,7 @@ def test_clean_of_ascii_collapses_spaces_and_lowers(text: str, cleaning: Cleanin
 
 def by_the_letter(text: str, cleaning: Cleaning) -> str:
     """Apply the rule of `clean` to one character at a time, without shortcuts."""
-    before, after = cleaning.steps
+    before, after = cleaning.unicode_forms
     text = " ".join(text.split())
     text = normalize(before, text)
     if cleaning.strip_accents:

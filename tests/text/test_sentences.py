@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from albert_cli.text.corpus import document_hash, hash_normalized_text
+from albert_cli.text.corpus import document_hash, hash_single_spaced
 from albert_cli.text.sentences import split_at_stops, split_paragraphs, split_sentences
 
 AWKWARD = st.sampled_from([*".!?。…\"'“”()[]», \n\t\r", "\u00a0", "\u2028", "\u202f", "\x85", "\u3000", "\u0301"])
@@ -67,7 +67,7 @@ def test_split_long_paragraph_takes_linear_time() -> None:
 def test_split_paragraphs_keeps_the_document_hash(text: str) -> None:
     lines = (" ".join(line.split()) for line in text.split("\n"))
     assert split_paragraphs(text) == list(filter(None, lines))
-    assert hash_normalized_text(" ".join(split_paragraphs(text))) == document_hash(text)
+    assert hash_single_spaced(" ".join(split_paragraphs(text))) == document_hash(text)
 
 
 SENTENCES = {
