@@ -1,4 +1,8 @@
-"""Read the texts of JSON documents, of Arrow files, and of WikiExtractor's output."""
+"""Read the texts of JSON documents, of WikiExtractor's output, and of Arrow files.
+
+Each reader yields the texts of one part of a source, as `corpus` expects it. Readers of the other formats are in
+`text_readers`, `task_passages` and `plain_text`.
+"""
 
 from __future__ import annotations
 
@@ -21,47 +25,51 @@ _DOC_END = "</doc>"
 def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
-    An array, or an object on several lines, is in memory as a whole.
+    JSON lines are read one by one. An array, or an object on several lines, is read into memory as a whole.
     """
-    start, lines = peek_first_text_line(text_lines(part, settings, counter))
-    if start.startswith("{") and start.rstrip().endswith("}"):
+    name = part.source.name
+    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    if first_line.startswith("{") and first_line.rstrip().endswith("}"):
         yield from iter_json_texts(lines, part, settings, counter)
         return
-    document = "\n".join(line for _, line in lines)
-    if not document.strip():
+    content = "\n".join(line for _, line in lines)
+    if not content.strip():
         return
-    value = parse_json(document, part.source.name, _JSON_HINT)
-    for number, record in enumerate(value if isinstance(value, list) else [value], 1):
+    value = parse_json(content, name, _JSON_HINT)
+    records = value if isinstance(value, list) else [value]
+    for number, record in enumerate(records, 1):
         if isinstance(record, str) or record is None:
             text = record
         elif isinstance(record, dict):
-            location = f"{part.source.name}: record {number}"
-            text = find_text(record, settings, lambda: location)  # noqa: B023  (called at once)
+            text = find_text(record, settings, f"{name}: record {number}")
         else:
-            raise InputError(f"{part.source.name}: record {number} is neither an object nor a text", _JSON_HINT)
+            raise InputError(f"{name}: record {number} is neither an object nor a text", _JSON_HINT)
         yield from iter_short_text(text, part, number, settings, counter)
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
-    """Return the first line that is not blank, without leading white space, and an iterator over all lines."""
-    first_lines: list[tuple[int, str]] = []
-    start = ""
+    """Return the first line that is not blank, without leading white space, and an iterator over all lines.
+
+    The first line is "" if all lines are blank.
+    """
+    lines_read: list[tuple[int, str]] = []
+    first_line = ""
     for number, line in lines:
-        first_lines.append((number, line))
-        start = line.lstrip()
-        if start:
+        lines_read.append((number, line))
+        first_line = line.lstrip()
+        if first_line:
             break
-    return start, chain(first_lines, lines)
+    return first_line, chain(lines_read, lines)
 
 
 def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the articles of WikiExtractor's output: JSON lines, or `<doc …>` to `</doc>`."""
-    start, lines = peek_first_text_line(text_lines(part, settings, counter))
-    if start.startswith("{"):
+    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    if first_line.startswith("{"):
         yield from iter_json_texts(lines, part, settings, counter)
         return
-    article: list[str] | None = None
-    article_line = 0
+    article: list[str] | None = None  # the lines of the current article, None between two articles
+    article_line = 0  # the number of its first line
     for number, line in lines:
         if _DOC_START.match(line):
             if article is not None:
@@ -89,7 +97,7 @@ def _unclosed_article(part: SourcePart, line: int) -> InputError:
 def read_arrow_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of an Arrow file, the format of the `datasets` library."""
     for number, row in iter_arrow_rows(part, settings.text_field):
-        text = find_text(row, settings, lambda: part.source.name)
+        text = find_text(row, settings, part.source.name)
         yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # for the hash alone: the file is mapped into memory
+    with open_part(part, counter):  # reads the bytes for the hash: the rows came from a memory map of the file
         pass

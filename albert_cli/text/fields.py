@@ -1,4 +1,4 @@
-"""Find the text of a record: a field, a key of a nested record, or a list of sentences."""
+"""Find the text of a record in a field, which may be nested and may contain a list of sentences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 
 def find_field(record: Mapping[str, object], field: str) -> object:
-    """Return a record's field, or the value at a path of keys such as `content.text`.
+    """Return the value of a record's field, or of a path of keys through nested records, such as `content.text`.
 
-    A path that ends at a null has the value None. Raises `KeyError` if there is neither.
+    A path through a null gives None. Raises `KeyError` if the record has neither the field nor the path.
     """
     if field in record:
         return record[field]
@@ -24,7 +24,7 @@ def find_field(record: Mapping[str, object], field: str) -> object:
 
 
 def to_text(value: object) -> str | None:
-    """Return a field's text, with a line for each of a list of sentences; None for null and NaN.
+    """Return the text of a field's value: a string, or a list of sentences as one line each; None for null and NaN.
 
     Raises `TypeError` for any other value.
     """

@@ -1,4 +1,4 @@
-"""Open data sets on the Hugging Face Hub as streams of rows, whole or some of their files."""
+"""Open data sets on the Hugging Face Hub as streams of rows: all files of a data set, or some of them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ Rows: TypeAlias = Iterable[Mapping[str, object]]
 
 @contextmanager
 def translate_hub_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error of the library, which has many types for a wrong name or a missing network."""
+    """Raise `InputError` for every error of `datasets`, which has many types for a wrong name or a missing network."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        hint = "check the name, the configuration and the network; local files need none of them"
+        hint = "check the name, the configuration and the network, or use local files"
         raise InputError(f"{name}: cannot be read from the Hub ({reason})", hint) from error
 
 
 def count_files(name: str) -> int:
-    """Return the number of files of a data set, which work units divide among them; reads no text."""
+    """Return the number of files of a data set, without reading any text."""
     with translate_hub_errors(name):
         return max(1, int(_load(HubDataset.parse(name)).num_shards))
 
 
 def open_rows(part: SourcePart) -> Rows:
-    """Return the rows of a data set, or of its files `part.start` to `part.end`."""
+    """Return the rows of a whole data set or, if the part has an end, of its files `part.start` to `part.end` - 1."""
     name = part.source.name
     rows = _load(HubDataset.parse(name))
     if part.end is None:
         return cast(Rows, rows)
-    if part.end > rows.num_shards:
-        raise InputError(f"{name}: has {rows.num_shards} files, fewer than when the work was planned", "start again")
-    return chain.from_iterable(rows.shard(rows.num_shards, index) for index in range(part.start, part.end))
+    n_files = rows.num_shards
+    if part.end > n_files:
+        message = f"{name}: has {n_files} files, fewer than when the work was planned"
+        raise InputError(message, "run the command again with another --out")
+    return chain.from_iterable(rows.shard(n_files, index) for index in range(part.start, part.end))
 
 
 def _load(dataset: HubDataset) -> IterableDataset:

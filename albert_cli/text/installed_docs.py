@@ -1,8 +1,8 @@
-"""Read the documentation installed on this machine as a corpus: docstrings, parsed with `ast`, never imported.
+"""Read the documentation installed on this machine as a corpus (`docs:`): the docstrings of Python modules.
 
-This English technical prose needs no download and raises no question of license: about 2 MB in Python's standard
-library, and 10 MB in the packages that this program installs. The list of packages is fixed, so machines with equal
-versions have equal text.
+This English technical prose needs no download and raises no question of license. Python's standard library has about
+2 MB of it, and the packages that this program installs have 10 MB. The list of packages is fixed, so machines with
+equal versions have equal text. The modules are parsed with `ast` and never imported.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SKIPPED_NAMES = """
     dist-packages _vendor _vendored vendored_packages _distutils extern externals
 """
 _SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
-# With these calls torch and numpy set the docstrings of C code.
+# With these functions torch and numpy set the docstrings of C code.
 _DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
-_CHUNK_FILES = 32
+_CHUNK_FILES = 32  # files that a worker process reads at a time
 
-# A cache by `stdlib_only`, about 15 MB, because a command reads a corpus more than once.
-_documents: dict[bool, list[InstalledDoc]] = {}
+# The documents read so far, by `stdlib_only`: about 15 MB. A command may read a corpus more than once.
+_cached_documents: dict[bool, list[InstalledDoc]] = {}
 
 
 class InstalledDoc(NamedTuple):
@@ -49,15 +49,18 @@ class InstalledDoc(NamedTuple):
 
 
 def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
-    """Yield every documented module in a fixed order; no paragraph occurs twice."""
-    if stdlib_only in _documents:
-        yield from _documents[stdlib_only]
+    """Yield every documented module in a fixed order; a paragraph occurs only in the first module that has it."""
+    if stdlib_only in _cached_documents:
+        yield from _cached_documents[stdlib_only]
         return
-    modules = list(_iter_modules(() if stdlib_only else PACKAGES))
+    packages: tuple[str, ...] = PACKAGES
+    workers = machine.available_cores()  # parsing all packages takes half a minute on one core
+    if stdlib_only:
+        packages = ()
+        workers = 0  # this process reads the standard library in a few seconds
+    modules = list(_iter_modules(packages))
     seen: set[str] = set()
     documents: list[InstalledDoc] = []
-    # Parsing all packages takes half a minute on one core; the standard library alone needs no further processes.
-    workers = 0 if stdlib_only else machine.available_cores()
     with closing(_iter_paragraphs([path for path, _ in modules], workers)) as paragraphs_by_file:
         for (_, module), paragraphs in zip(modules, paragraphs_by_file, strict=True):
             unseen = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
@@ -65,26 +68,26 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
                 seen.update(unseen)
                 documents.append(InstalledDoc(module, "\n".join(unseen)))
                 yield documents[-1]
-    _documents[stdlib_only] = documents
+    _cached_documents[stdlib_only] = documents
 
 
 def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
-    """Yield each file's paragraphs in order, read in this process or by several."""
-    finished: dict[int, list[list[str]]] = {}  # by the number of the chunk's first file
+    """Yield each file's paragraphs in the order of `paths`; workers: processes that read, 0 for this one alone."""
+    finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
     remedy = "use docs:stdlib, which is smaller"
     next_start = 0
     with closing(executor.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
-        for (start, _), paragraphs in results:
-            finished[start] = paragraphs
+        for (start, _), paragraphs_by_file in results:
+            finished[start] = paragraphs_by_file
             while next_start in finished:
                 yield from finished.pop(next_start)
                 next_start += _CHUNK_FILES
 
 
 def _read_chunk(start: int, paths: Sequence[Path]) -> list[list[str]]:
-    """Return the paragraphs of each file; `start` identifies the chunk."""
-    gc.disable()  # the cyclic collector finds nothing in the new trees and takes a quarter of the time
+    """Return the paragraphs of each file; `start` only tells the caller which chunk the result belongs to."""
+    gc.disable()  # the garbage collector would take a quarter of the time, and syntax trees have no cycles
     try:
         return [_read_file(path) for path in paths]
     finally:
@@ -96,7 +99,7 @@ def _read_file(path: Path) -> list[str]:
 
 
 def _iter_modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield (file, dotted name) of every module in the standard library and in the installed `packages`."""
+    """Yield (file, dotted name) of every module in the standard library and in those `packages` that are installed."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     yield from _iter_modules_below(stdlib, ())
     for package in packages:
@@ -107,34 +110,39 @@ def _iter_modules(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _iter_modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    """Yield the modules of a folder and its subfolders; parents: the packages that contain the folder."""
     for path in sorted(folder.iterdir()):
         stem = path.stem
         if path.is_dir():
             if path.name not in _SKIPPED_FOLDERS and path.name.isidentifier():
                 yield from _iter_modules_below(path, (*parents, path.name))
         elif path.suffix == ".py" and not stem.startswith("test_") and not stem.endswith("_test"):
-            yield path, ".".join(parents if stem == "__init__" else (*parents, stem))
+            names = parents if stem == "__init__" else (*parents, stem)
+            yield path, ".".join(names)
 
 
 def _parse_docstrings(path: Path) -> list[str]:
-    """Return a file's docstrings; none for a file that is not valid Python."""
+    """Return a file's docstrings; an empty list for a file that is not valid Python."""
     source = path.read_bytes()
-    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")  # its texts are in single quotes
+    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")  # has its texts in a dictionary, in single quotes
     # Parsing takes most of the time, so skip files without docstrings.
     if b'"""' not in source and b"'''" not in source and not is_topics:
         return []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # strings of other projects contain invalid escapes
-            docstrings = list(_iter_docstrings(ast.parse(source).body, is_topics))
+            docstrings = list(_iter_docstrings(ast.parse(source).body, is_topics=is_topics))
     except (SyntaxError, ValueError, RecursionError):
         return []
     # The escape \0 in a docstring is a NUL, which no text file may contain.
     return [docstring for docstring in docstrings if "\0" not in docstring]
 
 
-def _iter_docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Iterator[str]:
-    """Yield the docstrings of a module's or class's body, and of its attributes, functions and classes."""
+def _iter_docstrings(body: Iterable[ast.stmt], *, is_topics: bool = False) -> Iterator[str]:
+    """Yield all docstrings in the body of a module or class, including those of attributes, functions and classes.
+
+    is_topics: the module is `pydoc_data.topics`, whose dictionaries contain chapters of the language reference.
+    """
     for node in body:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
@@ -148,7 +156,7 @@ def _iter_docstrings(body: Iterable[ast.stmt], is_topics: bool = False) -> Itera
             case ast.Expr(value=ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function))):
                 if function in _DOCSTRING_SETTERS:
                     yield from _iter_long_strings(node)
-            case ast.Assign() if is_topics:  # pydoc's help topics, a dictionary of the language reference
+            case ast.Assign() if is_topics:
                 yield from _iter_long_strings(node)
 
 

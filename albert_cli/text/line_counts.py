@@ -1,4 +1,4 @@
-"""Count the lines of a text that are changed or left out."""
+"""Counts of the lines of a text that are changed or left out, and their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from albert_cli.formatting import count_of
 
 @dataclass(frozen=True)
 class LineCounts:
-    """Lines, records or cells that are too long, that had bad bytes or characters replaced, and without text."""
+    """Numbers of lines, records or cells.
+
+    too_long: left out because of their length; replaced: with invalid bytes or characters that were replaced;
+    without_text: left out because they are null or blank.
+    """
 
     too_long: int = 0
     replaced: int = 0
@@ -21,7 +25,7 @@ class LineCounts:
         )
 
     def format(self) -> list[str]:
-        """Return a line for each count that is not zero."""
+        """Return a message for each count that is not zero."""
         lines = []
         if self.too_long:
             lines.append(f"{count_of(self.too_long, 'long line')} left out")

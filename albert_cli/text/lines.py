@@ -1,4 +1,7 @@
-"""Decode the lines of a source: UTF-8 text with line numbers, in bounded memory."""
+"""Decode the lines of a source: UTF-8 text with line numbers, in bounded memory.
+
+All line-based formats are read through `text_lines`, so they reject, replace or leave out bad lines by the same rules.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from albert_cli.text.sources import STDIN
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
 _ENCODING_SAMPLE_BYTES = 4096
-_WIDE_HIGH_ZEROS = 0.9  # least fraction of zeros in the high bytes of UTF-32
-_WIDE_ASCII_ZEROS = 0.1  # least fraction of zeros in the high bytes of UTF-16; ASCII characters have them
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MIN_UTF32_ZEROS = 0.9  # fraction of zeros in each high byte: two of the four bytes are zero in nearly all characters
+_MIN_UTF16_ZEROS = 0.1  # sum of the fractions at two offsets: in UTF-16, ASCII characters have a zero in the high byte
+_UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
     b"\xfd7": "xz (.xz)",
@@ -29,20 +32,20 @@ _COMPRESSION_MAGIC = {
 def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLines:
     """Yield (line number from 1 in the part, text without the line end); only a line feed ends a line.
 
-    A line longer than `max_line` is never held in memory. Raises `InputError` for such a line and for invalid UTF-8,
-    unless the settings say otherwise.
+    No more than `max_line` bytes of a line are in memory. Raises `InputError` for a longer line, unless `on_long_line`
+    is "skip", and for invalid UTF-8 or NUL, unless `on_bad_bytes` is "replace".
     """
     max_bytes = settings.max_line
     with open_part(part, counter) as stream:
         number = 0
-        offset, _ = record_range(part)
-        while line := stream.readline(max_bytes + 2):
+        offset, _ = record_range(part)  # of the current line in the decompressed file
+        while line := stream.readline(max_bytes + 2):  # 2: the longest line end, \r\n
             number += 1
             if number == 1 and not part.start:
                 _reject_binary_start(part, line)
-                if line.startswith(_BYTE_ORDER_MARK):
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                    offset = len(_BYTE_ORDER_MARK)
+                if line.startswith(_UTF8_BYTE_ORDER_MARK):
+                    line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
+                    offset = len(_UTF8_BYTE_ORDER_MARK)
             content = line.rstrip(b"\r\n")
             if len(content) <= max_bytes:
                 yield number, _decode_line(content, part, number, offset, settings.on_bad_bytes, counter)
@@ -56,7 +59,10 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
 def reject_or_count_long_line(
     location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> None:
-    """Raise `InputError` for a line, record or cell that is too long, or count it if the settings leave it out."""
+    """Raise `InputError` for a line, record or cell that is too long, or count it if the settings leave it out.
+
+    location: returns `file:line` for a line number, here for `number`.
+    """
     if settings.on_long_line == "refuse":
         raise InputError(
             f"{location(number)}: longer than {settings.max_line / 2**20:g} MiB",
@@ -74,10 +80,11 @@ def reject_utf16(name: str | Path, start: bytes) -> None:
 
 
 def _detect_wide_encoding(start: bytes) -> str:
-    """Return UTF-16, UTF-32, or one of these with its byte order if the text has no byte order mark; else "".
+    """Return the encoding of a text that begins with these bytes if it is UTF-16 or UTF-32, else "".
 
-    Without a mark, the positions of zero bytes show the encoding: one of the two bytes of an ASCII character such as a
-    space, and two of the four bytes of every character.
+    With a byte order mark the name is UTF-16 or UTF-32; without one it ends in the byte order, LE or BE. Without a
+    mark, the positions of zero bytes show the encoding. UTF-16 has zeros in one byte of each ASCII character, such as a
+    space. UTF-32 has zeros in two of the four bytes of every character.
     """
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
@@ -86,16 +93,16 @@ def _detect_wide_encoding(start: bytes) -> str:
     sample = start[:_ENCODING_SAMPLE_BYTES]
     if len(sample) < 8 or sample.count(0) < 2:
         return ""
-    zeros = [sample[i::4].count(0) / len(sample[i::4]) for i in range(4)]  # fraction at each position of four bytes
-    if min(zeros[2], zeros[3]) > _WIDE_HIGH_ZEROS > zeros[0]:
+    zeros = [sample[i::4].count(0) / len(sample[i::4]) for i in range(4)]  # fraction of zeros at offset i modulo 4
+    if min(zeros[2], zeros[3]) > _MIN_UTF32_ZEROS > zeros[0]:
         return "UTF-32LE"
-    if min(zeros[0], zeros[1]) > _WIDE_HIGH_ZEROS > zeros[3]:
+    if min(zeros[0], zeros[1]) > _MIN_UTF32_ZEROS > zeros[3]:
         return "UTF-32BE"
-    even = zeros[0] + zeros[2]
-    odd = zeros[1] + zeros[3]
-    if odd > _WIDE_ASCII_ZEROS and even == 0:
+    zeros_at_even_offsets = zeros[0] + zeros[2]
+    zeros_at_odd_offsets = zeros[1] + zeros[3]
+    if zeros_at_odd_offsets > _MIN_UTF16_ZEROS and zeros_at_even_offsets == 0:
         return "UTF-16LE"
-    if even > _WIDE_ASCII_ZEROS and odd == 0:
+    if zeros_at_even_offsets > _MIN_UTF16_ZEROS and zeros_at_odd_offsets == 0:
         return "UTF-16BE"
     return ""
 
@@ -103,18 +110,20 @@ def _detect_wide_encoding(start: bytes) -> str:
 def _reject_binary_start(part: SourcePart, line: bytes) -> None:
     """Raise `InputError` if the first line shows that the source is UTF-16 or compressed."""
     reject_utf16(part.source.name, line)
-    for magic, name in _COMPRESSION_MAGIC.items():
-        # Two letters such as "PK" may begin a text; a NUL soon after them does not occur in one.
-        if line.startswith(magic) and (b"\0" in line[:16] or len(magic) > 3):
+    for magic, compression in _COMPRESSION_MAGIC.items():
+        # A text may begin with two letters such as "PK", but it has no NUL soon after them.
+        is_certain = len(magic) > 3 or b"\0" in line[:16]
+        if line.startswith(magic) and is_certain:
             hint = "decompress it, or for vocab and data add the ending that names the compression, such as .gz"
             if part.source.name == STDIN:
                 hint = "decompress it before the pipe"
-            raise InputError(f"{part.source.name}: is a {name} file by its first bytes", hint)
+            raise InputError(f"{part.source.name}: is a {compression} file by its first bytes", hint)
 
 
 def _decode_line(
     line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
 ) -> str:
+    """Decode a line; offset: of the line in the file, for the error."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -125,7 +134,9 @@ def _decode_line(
             f"{part.location(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
             "convert the file, for example with iconv, or use --on-bad-bytes replace",
         ) from None
-    return check_characters(text, part.location, number, on_bad_bytes, counter) if "\0" in text else text
+    if "\0" in text:
+        return check_characters(text, part.location, number, on_bad_bytes, counter)
+    return text
 
 
 def check_characters(
@@ -135,9 +146,10 @@ def check_characters(
     on_bad_bytes: OnBadBytes,
     counter: ReadCounter | None = None,
 ) -> str:
-    """Reject or replace what valid UTF-8 text lacks: NUL, and lone surrogates from JSON escapes.
+    """Return the text; raise `InputError` if it has a NUL, or a lone surrogate, which a JSON escape can produce.
 
-    With "replace", NUL is dropped and a lone surrogate becomes U+FFFD.
+    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. location: returns `file:line` for
+    `number`; counter: counts the text if characters are replaced.
     """
     problem = ""
     try:

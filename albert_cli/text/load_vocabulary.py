@@ -1,8 +1,8 @@
-"""Find and read the vocabulary of a directory with the fastest backend that gives its ids.
+"""Load the vocabulary of a directory, and choose the backend that encodes with it.
 
-`spiece.model` is read by SentencePiece, `tokenizer.json` and `vocab.txt` by `tokenizers`. A Unigram `tokenizer.json`
-becomes a SentencePiece model in memory if both give the same ids on a sample, because SentencePiece is eight times as
-fast. transformers 5 saves our vocabularies in this form.
+SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. A Unigram
+`tokenizer.json` is converted to a SentencePiece model in memory if both give equal ids on sample texts, because
+SentencePiece is eight times as fast. transformers 5 saves our vocabularies without `spiece.model`, so this is common.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocab
 from albert_cli.text.unigram import SPECIAL_TOKENS
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
-# Files from which transformers builds a tokenizer.json.
+# This program does not read these files, but transformers builds a tokenizer.json from them.
 _OTHER_TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
-    """Read a vocabulary, data or model directory; raise `CheckpointError` if it contains no vocabulary."""
+    """Load the vocabulary of a vocabulary, data or model directory; raise `CheckpointError` if it contains none.
+
+    A data directory has its vocabulary in the folder `vocabulary`.
+    """
     if not _has_vocabulary(directory) and _has_vocabulary(directory / "vocabulary"):
         directory = directory / "vocabulary"
     if not _has_vocabulary(directory):
@@ -41,7 +44,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:
-    """Return the error for a directory without a vocabulary; it names the files of tokenizers that are not read."""
+    """Return the error for a directory without a vocabulary; it lists the files of other tokenizers in it."""
     hint = "name a directory of `albert vocab`, or a model's with its tokenizer"
     if not directory.is_dir():
         return CheckpointError(f"{directory}: no such directory", hint)
@@ -59,6 +62,7 @@ def _has_vocabulary(directory: Path) -> bool:
 
 
 def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
+    """Return the directory's `tokenizer_config.json`, or the defaults if it has none."""
     path = directory / CONFIG_FILE
     return store.read_record(path, TokenizerConfig) if store.is_listed(path) else TokenizerConfig()
 
@@ -67,29 +71,37 @@ def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
 
 
 def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) -> SentencePieceVocabulary | None:
-    """Return a SentencePiece vocabulary with the ids of a Unigram `tokenizer.json`; None if there is none."""
+    """Return a SentencePiece vocabulary that gives the same ids as the directory's `tokenizer.json`.
+
+    Returns None if that is impossible: the directory has no `tokenizer.json`, or its model is not a Unigram model with
+    ALBERT's special tokens, or its normalizer does what no `Cleaning` does.
+    """
     path = directory / TOKENIZER_FILE
     if not path.is_file():
         return None
     content = json.loads(store.read_bytes(path))
     model = content["model"]
-    has_roles = all(vocabulary.pieces.count(token) == 1 for token in SPECIAL_TOKENS.values())
-    if model.get("type") != "Unigram" or model.get("byte_fallback") or not has_roles:
+    if model.get("type") != "Unigram" or model.get("byte_fallback"):
         return None
-    if vocabulary.size != len(model["vocab"]):  # tokens were added
+    has_special_tokens = all(vocabulary.pieces.count(token) == 1 for token in SPECIAL_TOKENS.values())
+    has_added_tokens = vocabulary.size != len(model["vocab"])
+    if not has_special_tokens or has_added_tokens:
         return None
-    sample = sample_texts(vocabulary.text_pieces)
-    expected = vocabulary.encode_batch(sample)
-    proto = _build_model(model, _find_charsmap(content.get("normalizer")), vocabulary)
+    texts = sample_texts(vocabulary.text_pieces)
+    expected_ids = vocabulary.encode_batch(texts)
+    model_bytes = _build_model(model, _find_charsmap(content.get("normalizer")), vocabulary)
     for cleaning in _candidate_cleanings(directory):
-        converted = SentencePieceVocabulary(proto, cleaning, directory)
-        if converted.encode_batch(sample) == expected:
+        converted = SentencePieceVocabulary(model_bytes, cleaning, directory)
+        if converted.encode_batch(texts) == expected_ids:
             return converted
     return None
 
 
 def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
-    """Yield the saved cleaning first, then all others: other programs may not preserve our key."""
+    """Yield the saved cleaning first, then all other cleanings.
+
+    Programs that save the tokenizer again may drop our key from its configuration, but keep the normalizer.
+    """
     saved = _read_tokenizer_config(directory).cleaning
     yield saved
     for lowercase, strip_accents, form in itertools.product((True, False), (True, False), get_args(NormalForm)):
@@ -99,7 +111,11 @@ def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
 
 
 def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVocabulary) -> bytes:
-    """Return the bytes of a SentencePiece model with these pieces and scores."""
+    """Return the bytes of a SentencePiece model (`spiece.model`) with the pieces and scores of a `tokenizer.json`.
+
+    model: the Unigram model of the `tokenizer.json`; charsmap: SentencePiece's compiled normalization rules;
+    vocabulary: the same tokenizer, whose special tokens are identified.
+    """
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()
@@ -125,10 +141,12 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
 
 
 def _find_charsmap(normalizer: TokenizerJson | None) -> bytes:
-    """Return SentencePiece's compiled normalization rules from a normalizer; empty if it has none."""
+    """Return SentencePiece's compiled normalization rules from a normalizer or its steps; b"" if it has none."""
     if normalizer is None:
         return b""
     if normalizer.get("type") == "Precompiled":
         return b64decode(normalizer.get("precompiled_charsmap") or "")
-    charsmaps = (_find_charsmap(part) for part in normalizer.get("normalizers", []))
-    return next((charsmap for charsmap in charsmaps if charsmap), b"")
+    for step in normalizer.get("normalizers", []):
+        if charsmap := _find_charsmap(step):
+            return charsmap
+    return b""

@@ -1,4 +1,8 @@
-"""Measure how much of a language the cleaning removes, and warn if it is too much."""
+"""Measure how much of a language normalization removes, and warn if it is too much.
+
+The published options suit English. They make different words of other languages equal, or split words, so the options
+that prevent this are printed before a vocabulary is trained.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.unigram import ZWNJ
 
 _MEASURED_SENTENCES = 50_000
-_MEASURED_FOR_DOTLESS_I = 1000
-_MIN_CHANGED_FRACTION = 0.01  # of the words: accent stripping changes 0.3 % in English Wikipedia, 7 % in German
-_MIN_DOTLESS_FRACTION = 0.001  # of the letters: 4 % in Turkish, none in English
+_SENTENCES_FOR_DOTLESS_I = 1000  # enough, because ı is frequent in the languages that have it
+# A warning needs at least this fraction of the words. Stripping accents changes 0.3 % of them in the English Wikipedia,
+# and 7 % in the German one.
+_MIN_AFFECTED_WORDS = 0.01
+_MIN_DOTLESS_I = 0.001  # fraction of the characters; ı has 4 % in Turkish, and does not occur in English
 
 
 @dataclass(frozen=True)
@@ -31,43 +37,46 @@ class AccentReport:
 
 
 def measure_accent_stripping(sentences: Sequence[str], cleaning: Cleaning) -> AccentReport | None:
-    """Measure the effect on raw sentences; None if the cleaning keeps accents.
+    """Measure the effect of accent stripping on sentences that are not cleaned yet; None if the cleaning keeps accents.
 
     Words are compared after NFKC, which SentencePiece applies in any case.
     """
     if not cleaning.strip_accents:
         return None
-    keeping_accents = replace(cleaning, strip_accents=False)
-    words = Counter[str]()
+    cleaning_with_accents = replace(cleaning, strip_accents=False)
+    word_counts = Counter[str]()
     for sentence in _take_evenly(sentences, _MEASURED_SENTENCES):
-        words.update(normalize("NFKC", clean(sentence, keeping_accents)).split())
-    changed = 0
-    merged = Counter[tuple[str, str, str]]()
+        word_counts.update(normalize("NFKC", clean(sentence, cleaning_with_accents)).split())
+    changed_count = 0
+    merged_counts = Counter[tuple[str, str, str]]()
     most_frequent: dict[str, str] = {}  # stripped form -> the most frequent word with this form
-    for word, count in words.most_common():
+    for word, count in word_counts.most_common():
         stripped = normalize("NFKC", clean(word, cleaning))
         if stripped != word:
-            changed += count
+            changed_count += count
         more_frequent = most_frequent.setdefault(stripped, word)
         if more_frequent != word:
-            merged[word, more_frequent, stripped] = count
-    total = max(words.total(), 1)
-    examples = [example for example, _ in merged.most_common(3)]
-    return AccentReport(changed / total, merged.total() / total, examples)
+            merged_counts[word, more_frequent, stripped] = count
+    total = max(word_counts.total(), 1)
+    examples = [example for example, _ in merged_counts.most_common(3)]
+    return AccentReport(changed_count / total, merged_counts.total() / total, examples)
 
 
 def warn_about_normalization(
     accents: AccentReport | None, sentences: Sequence[str], cleaning: Cleaning, keep_zwnj: bool = False
 ) -> None:
-    """Warn once about what normalization removes from raw sentences, with the options that retain it."""
+    """Print one warning about all losses by normalization, with the options that prevent them.
+
+    accents: measured on `sentences`, which are not cleaned yet.
+    """
     warnings = []
-    if accents and accents.changed >= _MIN_CHANGED_FRACTION:
+    if accents and accents.changed >= _MIN_AFFECTED_WORDS:
         warnings.append(_describe_accents(accents))
     if cleaning.lowercase and _has_dotless_i(sentences):
         warnings.append("lower-casing turns I into i, but this text has ı; use --no-lowercase to keep it")
     if not keep_zwnj:
         split_fraction = _measure_zwnj(sentences)
-        if split_fraction >= _MIN_CHANGED_FRACTION:
+        if split_fraction >= _MIN_AFFECTED_WORDS:
             warnings.append(
                 f"{split_fraction:.1%} of the words contain a zero-width non-joiner (U+200C), which becomes a space;"
                 " use --keep-zwnj to keep it"
@@ -85,8 +94,8 @@ def _describe_accents(accents: AccentReport) -> str:
 
 
 def _has_dotless_i(sentences: Sequence[str]) -> bool:
-    text = "".join(_take_evenly(sentences, _MEASURED_FOR_DOTLESS_I))
-    return text.count("ı") > _MIN_DOTLESS_FRACTION * len(text)
+    text = "".join(_take_evenly(sentences, _SENTENCES_FOR_DOTLESS_I))
+    return text.count("ı") > _MIN_DOTLESS_I * len(text)
 
 
 def _measure_zwnj(sentences: Sequence[str]) -> float:
@@ -96,5 +105,5 @@ def _measure_zwnj(sentences: Sequence[str]) -> float:
 
 
 def _take_evenly(sentences: Sequence[str], count: int) -> Sequence[str]:
-    """Return at least `count` sentences at equal distances, or all if there are fewer."""
+    """Return `count` to twice as many sentences at equal distances, or all if there are fewer."""
     return sentences[:: max(1, len(sentences) // count)]

@@ -1,4 +1,7 @@
-"""Read work units in parallel, to sample sentences or to hash files; results do not depend on the number of workers."""
+"""Read work units in parallel, to sample sentences or to hash files.
+
+Results do not depend on the number of workers, nor on the order in which units finish.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def sample_work_units(
 ) -> tuple[SentenceSample, list[str | None]]:
     """Return a uniform sample of the units' sentences, in the order of the text, and each unit's SHA-256.
 
-    workers: processes; 0 means one per core.
+    size: most sentences of the sample; language: ISO 639 code for splitting into sentences; workers: processes, 0 means
+    one per core. The hash of a data set on the Hub is None.
     """
     sample = SentenceSample(size, seed)
     hashes: dict[int, str | None] = {}
@@ -28,7 +32,7 @@ def sample_work_units(
     total_bytes = sum(unit.size for unit in units)
 
     def make_arguments(unit: WorkUnit) -> tuple[object, ...]:
-        # Called when a unit is submitted: by then `key_limit` may be lower than at the start, which spares work.
+        # Called when a unit is submitted. By then `key_limit` may be lower than at the start, so fewer sentences stay.
         return unit, read, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
@@ -45,7 +49,10 @@ def sample_work_units(
 
 
 def hash_work_units(units: Sequence[WorkUnit], workers: int) -> list[str | None]:
-    """Return the SHA-256 of each unit's bytes on disk, None for a data set on the Hub."""
+    """Return the SHA-256 of each unit's bytes on disk, None for a data set on the Hub.
+
+    workers: processes; 0 means one per core.
+    """
     results = _map_work_units(WorkUnit.sha256, units, workers, lambda unit: (unit,))
     hashes = {unit.number: digest for unit, digest in results}
     return [hashes[unit.number] for unit in units]
@@ -57,15 +64,17 @@ def _map_work_units(
     workers: int,
     make_arguments: Callable[[WorkUnit], tuple[object, ...]],
 ) -> Iterator[tuple[WorkUnit, T]]:
-    """Yield (unit, result) as they finish.
+    """Yield (unit, result of `call`) as they finish; make_arguments: returns the arguments, of which the unit is first.
 
-    This process reads stdin, which only it can, and the installed documentation, which it may have in memory; a pool
-    reads everything else. The first of the arguments is the unit.
+    Only this process can read stdin, and it may have the installed documentation in memory. So it reads these two
+    first. Other processes, or a cluster, read everything else.
     """
-    local = [unit for unit in units if unit.is_stream or any(part.source.kind == "docs" for part in unit.parts)]
-    pooled = [unit for unit in units if unit not in local]
-    for group, processes in ((local, 1), (pooled, min(workers or machine.available_cores(), len(pooled)))):
-        calls = (make_arguments(unit) for unit in group)
-        with closing(executor.map_unordered(call, calls, processes, _REMEDY)) as results:
-            for (unit, *_), result in results:
-                yield unit, result
+    local_units = [unit for unit in units if unit.is_stream or unit.is_installed_docs]
+    for unit in local_units:
+        yield unit, call(*make_arguments(unit))
+    pooled_units = [unit for unit in units if unit not in local_units]
+    processes = min(workers or machine.available_cores(), len(pooled_units))
+    arguments = (make_arguments(unit) for unit in pooled_units)
+    with closing(executor.map_unordered(call, arguments, processes, _REMEDY)) as results:
+        for (unit, *_), result in results:
+            yield unit, result

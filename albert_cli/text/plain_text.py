@@ -1,4 +1,4 @@
-"""Join the lines of plain text to documents, as `--document` and `--join-lines` require."""
+"""Join the lines of plain text to documents, by the rules of `--document` and `--join-lines`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import chain
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.read_settings import ReadSettings
 
-MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several
+MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several, which bounds the memory
 
 
 def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -> Iterator[str]:
-    """Yield documents with a line for each paragraph or sentence; `settings.document` decides where a document ends.
+    """Yield documents with one line for each line of the text that is not blank.
 
-    With `settings.join_lines`, the lines up to a blank one are one paragraph, and under the rule "blank-line" each
-    paragraph is a document.
+    `settings.document` decides where a document ends. With `settings.join_lines`, the lines up to a blank one are first
+    joined to one paragraph, so under the rule "blank-line" each paragraph is a document.
     """
     # A carriage return alone ends a line too, in files of old Macintoshes.
     lines: Iterable[str] = chain.from_iterable(text.split("\r") for _, text in numbered_lines)
@@ -38,12 +38,12 @@ def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -
 
 
 def join_wrapped_lines(text: str) -> str:
-    """Join the lines of each paragraph of a text; a blank line ends a paragraph."""
-    return "\n".join(filter(None, _join_paragraphs(text.splitlines())))
+    """Return a text with one line for each paragraph; in the input, a blank line ends a paragraph."""
+    return "\n".join(paragraph for paragraph in _join_paragraphs(text.splitlines()) if paragraph)
 
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield paragraphs as single lines with a blank line between them; an overlong one is cut into several."""
+    """Yield each paragraph as one line, with a blank line between two; a paragraph that is too long becomes several."""
     paragraph: list[str] = []
     characters = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""The options of reading text, and sizes such as `64MiB` on a command line."""
+"""The options of reading text, and the parser of sizes such as `64MiB` on a command line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ OnLongLine = Literal["refuse", "skip"]
 DocumentRule = Literal["blank-line", "line", "file"]
 FileFormat = Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"]
 _UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
+# A number, with at most 17 digits before the point, and a unit that may end in B.
 _SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmg]i?)?)b?\s*", re.IGNORECASE)
 
 
@@ -20,9 +21,11 @@ _SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmg]i?)?)b?\s
 class ReadSettings:
     """The options of reading text.
 
-    max_line: the limit of a line, record or cell in bytes; format: "auto" chooses it by the name of the file;
-    document: what ends a document in plain text; join_lines: the text wraps its paragraphs over several lines, which
-    are joined up to each blank line.
+    on_bad_bytes: reject or replace invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
+    contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or cell in bytes;
+    on_long_line: reject or leave out longer ones; format: "auto" chooses it by the name of each file; document: where a
+    document of plain text ends; join_lines: join the lines up to each blank line, because the text wraps its
+    paragraphs. Raises `ConfigError` for impossible values.
     """
 
     on_bad_bytes: OnBadBytes = "refuse"
@@ -41,7 +44,7 @@ class ReadSettings:
 
 
 def parse_size(text: str) -> int:
-    """Parse `64MiB`, `500kB`, `1G` or a plain number of bytes; raise `ConfigError` for anything else."""
+    """Return the bytes of a size such as `64MiB`, `500kB`, `1G` or `1024`; raise `ConfigError` for anything else."""
     match = _SIZE.fullmatch(text)
     if match:
         size = float(match[1]) * _UNITS[match[2].lower()]

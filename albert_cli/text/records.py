@@ -1,4 +1,7 @@
-"""Iterate over the rows of JSON lines, CSV and Parquet files, with the file and line in every error."""
+"""Iterate over the rows of JSON lines, CSV, Parquet and Arrow files, with the file and line in every error.
+
+Rows come with their numbers and all their values; which value is the text is decided in `text_readers`.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,26 @@ from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
 JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
+Location: TypeAlias = str | Callable[[], str]  # `file:line` for errors, or a function if it takes long to compute
 
-_MAX_CELL_CHARACTERS = 2**31 - 1
-_PARQUET_BATCH_ROWS = 64  # rows decoded at a time
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
-_DELIMITERS = ";\t|,"
-_SHOWN_FIELDS = 8
+_MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
+_BATCH_ROWS = 64  # rows of Parquet and Arrow files that are decoded at a time
+_OTHER_DELIMITERS = ";\t|,"  # one of these in a table's only column name shows that the table has another delimiter
+_LISTED_FIELDS = 8
 
 
-def parse_json(text: str, location: str | Callable[[], str], hint: str) -> Any:
-    """Parse JSON; raise `InputError` with the location, which is computed only then, and the hint."""
+def describe_location(location: Location) -> str:
+    """Return the text of a location."""
+    return location if isinstance(location, str) else location()
+
+
+def parse_json(text: str, location: Location, hint: str) -> Any:
+    """Return the value of a JSON text; raise `InputError` with the location and the hint if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        file = location if isinstance(location, str) else location()
+        file = describe_location(location)
         if isinstance(error, RecursionError):
             raise InputError(f"{file}: not valid JSON (nested too deeply)", hint) from None
         if isinstance(error, json.JSONDecodeError) and "\n" in text:
@@ -36,13 +45,13 @@ def parse_json(text: str, location: str | Callable[[], str], hint: str) -> Any:
         raise InputError(f"{file}: not valid JSON ({error})", hint) from None
 
 
-def parse_json_object(text: str, location: str | Callable[[], str], hint: str) -> JsonObject:
-    """Parse a JSON object; raise `InputError` for any other value."""
+def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
+    """Return the object of a JSON text; raise `InputError` if it is not valid or another value."""
     value = parse_json(text, location, hint)
     if isinstance(value, list):
         hint = f"convert the array: {CONVERT_ARRAY}"
     if not isinstance(value, dict):
-        raise InputError(f"{location if isinstance(location, str) else location()}: not a JSON object", hint)
+        raise InputError(f"{describe_location(location)}: not a JSON object", hint)
     return value
 
 
@@ -62,37 +71,42 @@ def iter_csv_rows(
     delimiter: str = ",",
     max_cell: int = _MAX_CELL_CHARACTERS,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line's number, cells) for every row that is not blank, quoted as in RFC 4180.
+    """Yield (number of the row's first line, cells) for every row that is not blank, with quotes as in RFC 4180.
 
     A quoted cell may contain line ends. Only a line feed ends a row; a carriage return within a cell must be quoted.
-    max_cell: characters of the longest cell.
+    location: returns `file:line` for a line number; max_cell: the most characters that a cell may have. Raises
+    `InputError` for a longer cell and for wrong quotes.
     """
-    row_lines: list[int] = []
+    row_line_numbers: list[int] = []  # of the current row: `csv.reader` does not report where a row begins
 
-    def record_line_numbers() -> Iterator[str]:
+    def iter_recorded_lines() -> Iterator[str]:
         for number, line in lines:
-            row_lines.append(number)
+            row_line_numbers.append(number)
             yield line + "\n"
 
     csv.field_size_limit(max_cell)  # a setting of the process; its default is 128 KiB
     try:
-        for cells in csv.reader(record_line_numbers(), delimiter=delimiter, strict=True):
+        for cells in csv.reader(iter_recorded_lines(), delimiter=delimiter, strict=True):
             if cells:
-                yield row_lines[0], cells
-            row_lines.clear()
+                yield row_line_numbers[0], cells
+            row_line_numbers.clear()
     except csv.Error as error:
-        row = location(row_lines[0])
+        row = location(row_line_numbers[0])
         if "new-line character" in str(error):
             hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
             raise InputError(f"{row}: a carriage return outside quotes", hint) from None
         hint = "close or double the quote"
-        if max_cell < _MAX_CELL_CHARACTERS:
+        if max_cell < _MAX_CELL_CHARACTERS:  # the caller has the option --max-line
             hint += ", or raise --max-line"
         raise InputError(f"{row}: {error}", hint) from None
 
 
-def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
-    """Yield (row number from 1, row) of a Parquet file, all columns or some, a few rows at a time."""
+def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
+    """Yield (row number from 1, row) of a Parquet file, a few rows at a time.
+
+    fields: the columns to read, by name or by a path of keys such as `content.text`; None for all. Raises `InputError`
+    if one is missing or the file is damaged.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -102,36 +116,39 @@ def iter_parquet_rows(part: SourcePart, columns: Sequence[str] | None = None) ->
             # A buffered stream holds one page of a column instead of the whole row group.
             location = open_remote(name) if part.source.is_remote else name
             with pq.ParquetFile(location, buffer_size=1 << 20, pre_buffer=False) as file:
-                existing = file.schema_arrow.names
-                selected = None
-                if columns:
-                    selected = [_find_column(column, existing, name) for column in columns]
+                columns = None
+                if fields:
+                    columns = [_find_column(field, file.schema_arrow.names, name) for field in fields]
                 number = 0
-                for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=selected, use_threads=False):
+                for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                     for row in batch.to_pylist():
                         number += 1
                         yield number, row
         # ValueError and OverflowError come from the conversion to Python values.
         except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise
+                raise  # an error of the system, which `translate_read_errors` describes; pyarrow's have no number
             reason = str(error).partition("\n")[0]
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
 
 
 def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObject]]:
-    """Yield (row number from 1, row) of one column of an Arrow file, in the stream or the file format."""
+    """Yield (row number from 1, row with one column) of an Arrow file, in the stream or the file format.
+
+    field: the column's name, or a path of keys such as `content.text`. Raises `InputError` if it is missing or the file
+    is damaged.
+    """
     import pyarrow as pa
 
     name = part.source.name
     with ensure_unmodified(part), translate_read_errors(name):
         try:
-            with pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name) as source:
+            with pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name) as file:
                 number = 0
-                for batch in _iter_arrow_batches(source):
-                    column = _find_column(field, batch.schema.names, name)
-                    for start in range(0, batch.num_rows, _PARQUET_BATCH_ROWS):
-                        for row in batch.select([column]).slice(start, _PARQUET_BATCH_ROWS).to_pylist():
+                for batch in _iter_arrow_batches(file):
+                    column = batch.select([_find_column(field, batch.schema.names, name)])
+                    for start in range(0, column.num_rows, _BATCH_ROWS):
+                        for row in column.slice(start, _BATCH_ROWS).to_pylist():
                             number += 1
                             yield number, row
         except (pa.ArrowException, ValueError) as error:
@@ -139,33 +156,34 @@ def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObj
             raise InputError(f"{name}: not a readable Arrow file ({reason})", "copy it again") from None
 
 
-def _iter_arrow_batches(source: Any) -> Iterator[Any]:
+def _iter_arrow_batches(file: Any) -> Iterator[Any]:
+    """Yield the record batches of a file in the file format or, if it is not, in the stream format."""
     import pyarrow as pa
 
     try:
-        reader = pa.ipc.open_file(source)
+        reader = pa.ipc.open_file(file)
     except pa.ArrowInvalid:
-        source.seek(0)
-        yield from pa.ipc.open_stream(source)
+        file.seek(0)
+        yield from pa.ipc.open_stream(file)
         return
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
 
 
-def _find_column(field: str, existing: Sequence[str], name: str) -> str:
-    """Return the column of a field; for a nested key such as `content.text` that is `content`."""
-    column = field if field in existing else field.partition(".")[0]
-    if column not in existing:
-        raise missing_field_error(name, field, existing)
+def _find_column(field: str, columns: Sequence[str], file_name: str) -> str:
+    """Return the column that contains a field; for a path of keys such as `content.text` that is `content`."""
+    column = field if field in columns else field.partition(".")[0]
+    if column not in columns:
+        raise missing_field_error(file_name, field, columns)
     return column
 
 
-def missing_field_error(location: str, field: str, existing: Sequence[str]) -> InputError:
-    """Return the error for a row that has no text in a field."""
-    fields = ", ".join(map(str, existing[:_SHOWN_FIELDS]))
+def missing_field_error(location: str, field: str, existing_fields: Sequence[str]) -> InputError:
+    """Return the error for a row or file that has no text in a field; it lists the first fields that exist."""
+    fields = ", ".join(map(str, existing_fields[:_LISTED_FIELDS]))
     return InputError(f"{location}: no text in field {field!r} (fields: {fields})", "choose another with --text-field")
 
 
 def has_wrong_delimiter(header: Sequence[str]) -> bool:
-    """Return True if a table's single column looks like several columns with another delimiter."""
-    return len(header) == 1 and any(delimiter in header[0] for delimiter in _DELIMITERS)
+    """Return True if a table's only column name looks like several names with another delimiter between them."""
+    return len(header) == 1 and any(delimiter in header[0] for delimiter in _OTHER_DELIMITERS)

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
-_IDENTITY_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
-_BLOCK_BYTES: Final = 8 << 20  # bytes of one request
+_VERSION_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
+_BLOCK_BYTES: Final = 8 << 20  # bytes that one request reads
 _TIMEOUT_SECONDS: Final = 30
 
 
 def is_url(name: str) -> bool:
-    """Return whether a source is a URL rather than a path."""
+    """Return True if a source is a URL, False if it is a path."""
     return _URL.match(name) is not None
 
 
 @contextmanager
 def translate_remote_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error of a remote file system; their libraries raise many types."""
+    """Raise `InputError` for every error of a remote file system; their libraries have many types of errors."""
     try:
         yield
     except InputError:
@@ -41,18 +41,17 @@ def translate_remote_errors(name: str) -> Iterator[None]:
         raise InputError(f"{name}: {error}", "install that package next to albert") from error
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise InputError(
-            f"{name}: cannot be read ({reason})", "check the URL, the network and the credentials"
-        ) from error
+        hint = "check the URL, the network and the credentials"
+        raise InputError(f"{name}: cannot be read ({reason})", hint) from error
 
 
 def list_files(name: str) -> list[str]:
-    """Return the URLs that match a glob, the files below a folder, or the file itself, sorted."""
+    """Return the URLs of the files that match a glob or are in a folder, sorted, or the URL of the file itself."""
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
         if any(character in path for character in "*?["):
             paths = [match for match in system.glob(path) if not system.isdir(match)]
-        elif not name.startswith("http") and system.isdir(path):
+        elif not name.startswith("http") and system.isdir(path):  # web servers have no folders
             paths = system.find(path)
         else:
             system.info(path)  # raises an error if there is no such file
@@ -61,17 +60,20 @@ def list_files(name: str) -> list[str]:
 
 
 def read_signature(name: str) -> tuple[int, int, int]:
-    """Return the size, a number that changes with the ETag or else the modification time, and 0."""
+    """Return a `source_parts.FileSignature`: the size, a hash of what identifies the version, and 0 as the inode.
+
+    The version is the ETag or, if the system has none, the modification time.
+    """
     with translate_remote_errors(name):
         info = _read_info(name)
-        identity = next((info[key] for key in _IDENTITY_KEYS if info.get(key)), "")
-        digest = hashlib.sha256(str(identity).encode()).digest()
+        version = next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
+        digest = hashlib.sha256(str(version).encode()).digest()
         return int(info.get("size") or 0), int.from_bytes(digest[:7], "big"), 0
 
 
 @lru_cache(maxsize=1024)
 def supports_ranges(name: str) -> bool:
-    """Return True if a part of the file can be read alone; some web servers send whole files only."""
+    """Return True if a part of the file can be read without the rest; some web servers send whole files only."""
     if not name.startswith(("http://", "https://")):
         return True
     with translate_remote_errors(name):
@@ -81,7 +83,7 @@ def supports_ranges(name: str) -> bool:
 
 
 def open_remote(name: str) -> io.BufferedReader:
-    """Open the file for reading; seeking needs `supports_ranges`."""
+    """Open the file for reading; `seek` works only if `supports_ranges` is true for it."""
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
         # A block size of 0 streams the whole file in one request.
@@ -91,12 +93,14 @@ def open_remote(name: str) -> io.BufferedReader:
 
 
 def _read_info(name: str) -> Mapping[str, Any]:
+    """Return what the file system knows about the file; the keys differ from system to system."""
     system, path = _open_file_system(name)
     system.invalidate_cache()  # the file may have changed since it was listed
     return cast(Mapping[str, Any], system.info(path))
 
 
 def _open_file_system(name: str) -> tuple[AbstractFileSystem, str]:
+    """Return the file system of a URL, and the file's path in it."""
     import fsspec
 
     system, path = fsspec.core.url_to_fs(name)

@@ -17,8 +17,8 @@ from albert_cli.text.sentences import split_sentences
 from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.work_units import WorkUnit
 
-_INDEX_BITS = 40  # a sentence's position is its work unit's number, followed by its index in the unit
-_BATCH_SENTENCES = 1 << 12
+_INDEX_BITS = 40  # a sentence's position is its work unit's number, shifted by 40 bits, plus its index in the unit
+_BATCH_SENTENCES = 1 << 12  # sentences that are added at a time, because hashing an array is faster
 _LARGEST_KEY = 2**64 - 1
 
 
@@ -26,9 +26,14 @@ _LARGEST_KEY = 2**64 - 1
 class SentenceSample:
     """A uniform sample of at most `size` sentences, and the totals of the text read.
 
-    Bottom-k sampling (Cohen and Kaplan, PODC 2007): a sentence's key is a hash of the seed and of its position, and
-    the `size` smallest keys stay. Samples of parts of a text therefore merge into the sample of the whole, in any
-    order. key_limit: sentences with a larger key are dropped at once, which bounds the memory.
+    Bottom-k sampling (Cohen and Kaplan, PODC 2007): a sentence's key is a hash of the seed and of its position in the
+    text, and the sample consists of the sentences with the `size` smallest keys. So the samples of parts of a text
+    merge into the sample of the whole, in any order.
+
+    key_limit: sentences with a larger key cannot be in the sample and are dropped at once, which bounds the memory;
+    positions: of the sampled sentences, int64; sentences_read and characters: totals of all sentences read, not only
+    of the sampled ones; lines: counts of changed and left out lines. Only after `finish` does the sample have its size
+    and the order of the text.
     """
 
     size: int
@@ -42,15 +47,16 @@ class SentenceSample:
     lines: LineCounts = field(default_factory=LineCounts)
 
     def add(self, positions: Integers, sentences: Sequence[str]) -> None:
-        """Add sentences with their positions, in the order of the text."""
-        is_chosen = hash_keys(self.seed, Stream.SENTENCE, positions) <= np.uint64(self.key_limit)
-        self.sentences += compress(sentences, is_chosen.tolist())
-        self.positions = np.concatenate([self.positions, positions[is_chosen]])
+        """Add sentences, and their positions in the text: int64 [len(sentences)]."""
+        is_candidate = hash_keys(self.seed, Stream.SENTENCE, positions) <= np.uint64(self.key_limit)
+        self.sentences += compress(sentences, is_candidate.tolist())
+        self.positions = np.concatenate([self.positions, positions[is_candidate]])
+        # A reserve of a quarter, because every reduction takes time.
         if len(self.sentences) > self.size + self.size // 4:
             self._drop_largest_keys()
 
     def merge(self, other: SentenceSample) -> None:
-        """Add the sample of another work unit."""
+        """Add the sample and the totals of another work unit."""
         self.documents += other.documents
         self.sentences_read += other.sentences_read
         self.characters += other.characters
@@ -58,20 +64,21 @@ class SentenceSample:
         self.add(other.positions, other.sentences)
 
     def finish(self) -> None:
-        """Reduce the sample to its size and restore the order of the text."""
+        """Reduce the sample to its size, and sort it in the order of the text."""
         self._drop_largest_keys()
         order = np.argsort(self.positions)
         self.positions = self.positions[order]
         self.sentences = [self.sentences[i] for i in order.tolist()]
 
     def _drop_largest_keys(self) -> None:
+        """Retain the `size` smallest keys, and lower the limit to the largest of them."""
         keys = hash_keys(self.seed, Stream.SENTENCE, self.positions)
         if keys.size <= self.size:
             return
         self.key_limit = int(np.partition(keys, self.size - 1)[self.size - 1])
-        is_chosen = keys <= np.uint64(self.key_limit)
-        self.positions = self.positions[is_chosen]
-        self.sentences = list(compress(self.sentences, is_chosen.tolist()))
+        is_retained = keys <= np.uint64(self.key_limit)
+        self.positions = self.positions[is_retained]
+        self.sentences = list(compress(self.sentences, is_retained.tolist()))
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,11 @@ class SampledWorkUnit:
 def sample_work_unit(
     unit: WorkUnit, read: ReadSettings, language: str, size: int, seed: int, key_limit: int
 ) -> SampledWorkUnit:
-    """Read a work unit and sample its sentences."""
+    """Read a work unit and sample its sentences.
+
+    A document counts as often as its weight repeats it. size, seed, key_limit: of the `SentenceSample`; language: ISO
+    639 code for splitting into sentences.
+    """
     sample = SentenceSample(size, seed, key_limit)
     counter = ReadCounter()
     batch: list[str] = []
@@ -101,20 +112,22 @@ def sample_work_unit(
     _add_batch(sample, unit, batch)
     sample.finish()
     sample.lines = counter.counts
-    return SampledWorkUnit(sample, None if unit.is_hub_dataset else counter.sha256.hexdigest())
+    sha256 = None if unit.is_hub_dataset else counter.sha256.hexdigest()
+    return SampledWorkUnit(sample, sha256)
 
 
 def _add_batch(sample: SentenceSample, unit: WorkUnit, batch: Sequence[str]) -> None:
-    first = (unit.number << _INDEX_BITS) + sample.sentences_read
-    sample.add(np.arange(first, first + len(batch)), batch)
+    """Add the next sentences of a work unit at their positions in the text."""
+    first_position = (unit.number << _INDEX_BITS) + sample.sentences_read
+    sample.add(np.arange(first_position, first_position + len(batch)), batch)
     sample.sentences_read += len(batch)
 
 
 def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
-    """Clean the sentences and remove empty results, without a second list in memory."""
-    length = 0
+    """Replace the sentences by their cleaned text and remove empty ones, without a second list in memory."""
+    n_cleaned = 0
     for sentence in sentences:
         if cleaned := clean(sentence, cleaning):
-            sentences[length] = cleaned
-            length += 1
-    del sentences[length:]
+            sentences[n_cleaned] = cleaned  # never ahead of the sentence that is read
+            n_cleaned += 1
+    del sentences[n_cleaned:]

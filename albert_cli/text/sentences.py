@@ -1,10 +1,10 @@
-"""Split text into sentences with `sentencex`, guarded: no input makes it fail, and no character is lost.
+"""Split text into sentences with `sentencex`; no input makes the split fail, and no character is lost.
 
-`sentencex` knows no stops of Khmer and Tibetan, and Thai and Lao have none. So its sentences are split further:
+`sentencex` does not know the stops of Khmer and Tibetan, and Thai and Lao have none. So its results are split further:
 
 1. after the stops of Khmer and Tibetan;
-2. where a sentence is longer than anybody writes one, after commas and other clause marks, else at spaces, else
-   between characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
+2. if a sentence is longer than people write, after commas and other clause marks, else at spaces, else between
+   characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
 """
 
 from __future__ import annotations
@@ -15,16 +15,31 @@ from functools import cache
 from typing import NamedTuple
 from unicodedata import category, combining
 
+# A stop, closing quotes or brackets, and white space, which may be missing after a full-width stop.
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
-_STOPS = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")
+_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")
+# The position after the last of several stops, with the white space that follows, but not at the end of the text.
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
-_CLAUSE_ENDS = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")
-_SCRIPTS_WITHOUT_STOPS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
+_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # also after every word
+_SPACE_MARKED_SCRIPTS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
 _CHINESE_AND_JAPANESE = re.compile("[\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _MAX_PARAGRAPH_CHARACTERS = 1 << 14
-_SPACE_SEARCH_CHARACTERS = 1 << 16  # how far before the limit a space is searched for
+_SPACE_SEARCH_CHARACTERS = 1 << 16  # distance from the end of a part within which a space is searched for
+
+
+class _LengthLimits(NamedTuple):
+    """Lengths in characters; longest: a longer sentence is split; part: its parts have at least this length."""
+
+    longest: int
+    part: int
+
+
+_USUAL_LIMITS = _LengthLimits(longest=1000, part=200)
+_CHINESE_AND_JAPANESE_LIMITS = _LengthLimits(longest=300, part=60)  # a word has one to three characters
+_SPACE_MARKED_LIMITS = _LengthLimits(longest=200, part=60)  # without stops, a sentence is a paragraph until it is split
+_SHORTEST_LIMIT = _SPACE_MARKED_LIMITS.longest  # no sentence up to this length is split, in any script
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -40,7 +55,7 @@ def split_paragraphs(text: str) -> list[str]:
     """Return the lines of `text` that are not blank, each with single spaces and none at its ends."""
     paragraphs = []
     for line in text.split("\n"):
-        # In every script, the plain space is the only printable white space: most lines need no work.
+        # The plain space is the only white space that Python counts as printable. So this test is enough, and fast.
         if not line.isprintable() or "  " in f" {line} ":
             line = " ".join(line.split())
         if line:
@@ -49,14 +64,14 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[str]:
-    """Split paragraphs with single spaces, as `split_paragraphs` returns them, into sentences."""
+    """Split paragraphs into sentences; the paragraphs have single spaces, as `split_paragraphs` returns them."""
     segment = _load_segmenter()
     sentences: list[str] = []
     for paragraph in paragraphs:
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
-            has_stops = not part.isascii() and _STOPS.search(part) is not None
-            limit = _USUAL_LENGTHS.longest if part.isascii() else _SHORTEST_LIMIT
+            has_stops = not part.isascii() and _STOP.search(part) is not None
+            limit = _USUAL_LIMITS.longest if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
                 if has_stops or len(sentence) > limit:
                     sentences += _split_further(sentence)
@@ -65,54 +80,50 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
     return sentences
 
 
-class _Lengths(NamedTuple):
-    """The longest sentence in characters, and the least length of the parts of a longer one."""
-
-    longest: int
-    part: int
-
-
-_SHORTEST_LIMIT = 200
-_USUAL_LENGTHS = _Lengths(1000, 200)
-
-
 def _split_further(sentence: str) -> Iterator[str]:
-    """Yield a sentence of `sentencex`, or its parts, without white space at their ends; nothing for blank ones."""
-    for part in _AFTER_STOPS.split(sentence) if _STOPS.search(sentence) else [sentence]:
+    """Split a sentence of `sentencex` after Khmer and Tibetan stops, and long parts after clauses.
+
+    The parts have no white space at their ends, and none is empty.
+    """
+    for part in _AFTER_STOPS.split(sentence):
         stripped = part.strip()
         if len(stripped) > _SHORTEST_LIMIT:
-            yield from _split_clauses(stripped, _choose_lengths(stripped))
+            yield from _split_clauses(stripped, _choose_limits(stripped))
         elif stripped:
             yield stripped
 
 
-def _choose_lengths(sentence: str) -> _Lengths:
+def _choose_limits(sentence: str) -> _LengthLimits:
+    """Return the limits of the script that more than half of the characters belong to."""
     if sentence.isascii():
-        return _USUAL_LENGTHS
-    if len(_SCRIPTS_WITHOUT_STOPS.findall(sentence)) > len(sentence) // 2:
-        return _Lengths(_SHORTEST_LIMIT, 60)
+        return _USUAL_LIMITS
+    if len(_SPACE_MARKED_SCRIPTS.findall(sentence)) > len(sentence) // 2:
+        return _SPACE_MARKED_LIMITS
     if len(_CHINESE_AND_JAPANESE.findall(sentence)) > len(sentence) // 2:
-        return _Lengths(300, 60)
-    return _USUAL_LENGTHS
+        return _CHINESE_AND_JAPANESE_LIMITS
+    return _USUAL_LIMITS
 
 
-def _split_clauses(sentence: str, lengths: _Lengths) -> Iterator[str]:
-    """Yield the clauses of a sentence that is too long, joined to parts of a readable length."""
-    if len(sentence) <= lengths.longest:
+def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
+    """Split a sentence that is too long after clause marks, else at spaces, else between characters.
+
+    A part ends at the first clause mark after its least length.
+    """
+    if len(sentence) <= limits.longest:
         yield sentence
         return
-    is_space_a_mark = lengths.longest == _SHORTEST_LIMIT
     part = ""
-    for clause in _CLAUSE_ENDS.split(sentence):
-        if part and len(part) + len(clause) > lengths.longest:
+    for clause in _CLAUSE_END.split(sentence):
+        if part and len(part) + len(clause) > limits.longest:
             yield part.strip()
             part = ""
         part += clause
-        while len(part) > lengths.longest:
-            end = _character_boundary(part, lengths.longest)
+        while len(part) > limits.longest:
+            end = _character_boundary(part, limits.longest)
             yield part[:end].strip()
             part = part[end:]
-        if len(part) >= lengths.part and (is_space_a_mark or part.rstrip()[-1:] in _CLAUSE_MARKS):
+        ends_at_mark = limits is _SPACE_MARKED_LIMITS or part.rstrip()[-1:] in _CLAUSE_MARKS
+        if len(part) >= limits.part and ends_at_mark:
             yield part.strip()
             part = ""
     if part.strip():
@@ -129,7 +140,7 @@ def _character_boundary(text: str, limit: int) -> int:
 
 @cache
 def _load_segmenter() -> Callable[[str, str], list[str]]:
-    """Return sentencex's function; where it panics, in a no-break space for example, stops end the sentences."""
+    """Return sentencex's function, replaced by `split_at_stops` where it panics, such as at some no-break spaces."""
     from sentencex import segment
 
     def segment_safely(language: str, paragraph: str) -> list[str]:
@@ -144,13 +155,18 @@ def _load_segmenter() -> Callable[[str, str], list[str]]:
 
 
 def split_long_text(text: str, max_characters: int) -> Iterator[str]:
-    """Yield the text in parts of at most `max_characters`, split at line ends, or else at spaces near their ends."""
+    """Yield the text in parts of at most `max_characters`.
+
+    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. Without
+    both it ends within a word.
+    """
     start = 0
     while len(text) - start > max_characters:
         limit = start + max_characters
         line_end = text.rfind("\n", start, limit)
         space = text.rfind(" ", max(start, limit - _SPACE_SEARCH_CHARACTERS), limit)
-        end = max(line_end, space) + 1 or limit
+        last_white_space = max(line_end, space)
+        end = limit if last_white_space == -1 else last_white_space + 1
         yield text[start:end]
         start = end
     if start < len(text):
@@ -158,7 +174,7 @@ def split_long_text(text: str, max_characters: int) -> Iterator[str]:
 
 
 def split_at_stops(paragraph: str) -> list[str]:
-    """Split after every sentence-ending mark before white space, where sentencex fails."""
+    """Split a paragraph after every stop before white space, and after every full-width stop."""
     ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     bounds = zip([0, *ends], [*ends, len(paragraph)], strict=True)
     return [paragraph[start:end] for start, end in bounds if start < end]

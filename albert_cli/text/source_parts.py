@@ -1,4 +1,8 @@
-"""Read the bytes of a source or of a part of it: decompressed, hashed, and checked for changes during reading."""
+"""Read the bytes of a source, or of a part of it: decompressed, hashed, and checked for changes during reading.
+
+A part is a range of bytes. Its records are those that begin in the range, so it is read from its first record start to
+the first record start after its end. Neighboring parts therefore contain each record exactly once.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,17 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BLOCK_BYTES = 1 << 20
-_BLANK_LINE_SEARCH_BYTES = 16 << 20  # how far the next blank line of a text file is searched for
+_BLANK_LINE_SEARCH_BYTES = 16 << 20  # distance within which the next blank line of a text file is searched for
 
-FileSignature = tuple[int, int, int]  # size, modification time in ns, inode
+FileSignature = tuple[int, int, int]  # size, modification time in ns, inode (of a remote file: see `read_signature`)
 
 
 @dataclass
 class ReadCounter:
-    """Totals of what has been read: bytes on disk, their SHA-256, and the lines that are changed or left out."""
+    """Totals of the bytes and lines that have been read.
+
+    size and sha256: of the bytes on disk; counts: of the lines that are changed or left out.
+    """
 
     size: int = 0
     counts: LineCounts = field(default_factory=LineCounts)
@@ -48,11 +55,10 @@ class ReadCounter:
 
 @dataclass(frozen=True)
 class SourcePart:
-    """The bytes `start` to `end` (None: to the end) of a source; only a source that `can_be_split` has several parts.
+    """A source, or the range from byte `start` to byte `end` (None: the end of the file) of a source that can be split.
 
-    Of a data set on the Hub, `start` and `end` count its files.
-
-    signature: the signature of the file when the work was planned, to notice a later change.
+    For a data set on the Hub, `start` and `end` are numbers of its files. signature: of the file when the work was
+    planned, to notice a later change; None if there is no file.
     """
 
     source: TextSource
@@ -69,15 +75,17 @@ class SourcePart:
         return end - self.start
 
     def location(self, line: int) -> str:
-        """Return `file:line` for a line counted from this part's start, for errors: reads the file up to the part."""
-        lines_before = 0
+        """Return `file:line` for errors; line: a line or row number from 1 in this part.
+
+        To count the lines before the part, the file is read up to the part, which may take a while.
+        """
         if self.source.kind == "hub":
             file = f" file {self.start}" if self.end is not None else ""
             return f"{self.source.name}:{file} row {line}"
+        lines_before = 0
         if self.start:
+            bytes_left, _ = record_range(self)
             with open_source(self.source, buffering=-1) as stream:
-                first_record, _ = record_range(self)
-                bytes_left = first_record
                 while bytes_left > 0 and (block := stream.read(min(BLOCK_BYTES, bytes_left))):
                     lines_before += block.count(b"\n")
                     bytes_left -= len(block)
@@ -88,14 +96,14 @@ class SourcePart:
 
 
 def source_signature(source: TextSource) -> FileSignature | None:
-    """Return the signature of a source's file; None for a stream."""
+    """Return the signature of a source's local or remote file; None if the source is no file."""
     if source.is_remote:
         return read_signature(source.name)
     return None if source.path is None else file_signature(source.path)
 
 
 def file_signature(path: Path) -> FileSignature:
-    """Return size, modification time (ns) and inode: if they are equal, the file is taken to be unchanged."""
+    """Return the signature of a local file; equal signatures mean that the file is unchanged."""
     with translate_read_errors(path):
         status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
@@ -103,9 +111,10 @@ def file_signature(path: Path) -> FileSignature:
 
 @contextmanager
 def ensure_unmodified(part: SourcePart) -> Iterator[None]:
-    """Raise `InputError` if the file is no longer the planned one, or changes during the block."""
+    """Raise `InputError` if the part's file has changed since the work was planned, or changes during the block."""
     source = part.source
-    if not source.is_remote and (source.path is None or not source.path.is_file()):  # a pipe has a name too
+    is_local_file = source.path is not None and source.path.is_file()  # a named pipe has a path, but is no file
+    if not source.is_remote and not is_local_file:
         yield
         return
     current = source_signature(source)
@@ -127,10 +136,10 @@ def _modified_error(name: str, change: str) -> InputError:
 
 
 class _CountingStream(io.RawIOBase):
-    """At most `limit` bytes of a binary stream, counted and hashed."""
+    """The next bytes of a binary stream, at most `limit` (None: all), counted and hashed while they are read."""
 
     def __init__(self, stream: IO[bytes], limit: int | None, counter: ReadCounter) -> None:
-        # `read1` returns what a pipe has delivered so far; `read` waits for the whole block.
+        # `read1` returns the bytes that a pipe has delivered; `read` would wait for the whole block.
         self._read = getattr(stream, "read1", stream.read)
         self._bytes_left = limit
         self._counter = counter
@@ -139,9 +148,9 @@ class _CountingStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer)[: self._bytes_left]
-        data = self._read(len(view))
-        view[: len(data)] = data
+        allowed = memoryview(buffer)[: self._bytes_left]
+        data = self._read(len(allowed))
+        allowed[: len(data)] = data
         self._counter.add(data)
         if self._bytes_left is not None:
             self._bytes_left -= len(data)
@@ -150,21 +159,21 @@ class _CountingStream(io.RawIOBase):
 
 @contextmanager
 def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedReader]:
-    """Open the part's bytes, decompressed; at the end, read the rest so that the hash covers the whole part."""
+    """Open the part's bytes, decompressed; when the block ends, read the rest, so that the hash covers all bytes."""
     source = part.source
     with ensure_unmodified(part), translate_read_errors(source.name), open_source(source) as stream:
         start, end = record_range(part)
         if start:
             stream.seek(start)
         limit = None if end is None else end - start
-        raw: io.BufferedReader = io.BufferedReader(_CountingStream(stream, limit, counter), BLOCK_BYTES)
-        yield _decompress(raw, source.compression)
-        while raw.read(BLOCK_BYTES):
+        bytes_on_disk: io.BufferedReader = io.BufferedReader(_CountingStream(stream, limit, counter), BLOCK_BYTES)
+        yield _decompress(bytes_on_disk, source.compression)
+        while bytes_on_disk.read(BLOCK_BYTES):
             pass
 
 
 def open_source(source: TextSource, *, buffering: int = 0) -> IO[bytes] | nullcontext[IO[bytes]]:
-    """Open a local file, a file behind a URL, or stdin."""
+    """Open a local file, a file behind a URL, or stdin, which the block does not close."""
     if source.is_remote:
         return open_remote(source.name)
     if source.path is None:
@@ -173,7 +182,7 @@ def open_source(source: TextSource, *, buffering: int = 0) -> IO[bytes] | nullco
 
 
 def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
-    """Return the stream decompressed by the method of a file ending; "" leaves it unchanged."""
+    """Return the decompressed stream; compression: the ending of the file's name, "" for an uncompressed file."""
     decompressor = _DECOMPRESSORS.get(compression)
     if decompressor is None:
         return raw
@@ -201,17 +210,17 @@ _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Any]] = {
 # ---------------------------------------------------------------- where records begin
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # `text_lines` and `open_part` both need the range of the current part
 def record_range(part: SourcePart) -> tuple[int, int | None]:
     """Return the offsets at which the part's first record begins and its last one ends (None: at the file's end).
 
-    If no record begins in the part, both are its start: the part lies within one line, whose end may be many parts away
-    and is not searched for.
+    If no line begins in the part, it has no records, and both offsets are its start. The end of the line around it may
+    be many parts away and is not searched for.
     """
     if part.start and part.end is not None:
         bytes_left = part.end - part.start
         with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
-            stream.seek(part.start - 1)
+            stream.seek(part.start - 1)  # a line begins at `start` if the byte before it is a line feed
             while bytes_left > 0 and b"\n" not in stream.read(min(BLOCK_BYTES, bytes_left)):
                 bytes_left -= BLOCK_BYTES
         if bytes_left <= 0:
@@ -221,15 +230,16 @@ def record_range(part: SourcePart) -> tuple[int, int | None]:
 
 
 def next_record_start(part: SourcePart, offset: int) -> int:
-    """Return where the first record at or after a byte offset begins, a function of the file and the offset alone.
+    """Return the offset of the first record that begins at or after a byte offset of the part's file.
 
-    In JSON lines that is the next line. In a text file it is the line after the next blank line, or the next line if
-    the following 16 MiB have no blank line.
+    The result depends on nothing but the file and the offset, so a part ends where the next one begins. In JSON lines a
+    record begins at every line. In a text file it begins after a blank line, or at the next line if the following 16
+    MiB have no blank line.
     """
     if offset == 0:
         return 0
     with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
-        stream.seek(offset - 1)
+        stream.seek(offset - 1)  # a line begins at `offset` if the byte before it is a line feed
         next_line = offset - 1 + skip_line(stream)
         if part.source.kind == "jsonl":
             return next_line
@@ -237,7 +247,7 @@ def next_record_start(part: SourcePart, offset: int) -> int:
         while position - next_line < _BLANK_LINE_SEARCH_BYTES:
             line = stream.readline(BLOCK_BYTES)
             position += len(line)
-            if not line.strip():  # a blank line, or the end
+            if not line.strip():  # a blank line, or the end of the file
                 return position
         return next_line
 

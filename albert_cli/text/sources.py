@@ -1,4 +1,8 @@
-"""Resolve the sources of text on a command line to single files and streams."""
+"""Resolve the sources of text on a command line to single files and streams.
+
+A source is a file, a folder, a glob, a URL, `-` (stdin), `hf:NAME` (a data set on the Hub), `docs:` (the installed
+documentation), or `squad:`, `squad-answers:` or `race:` with a path. `@WEIGHT` may follow.
+"""
 
 from __future__ import annotations
 
@@ -42,24 +46,24 @@ KIND_BY_ENDING: dict[str, SourceKind] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the sources KIND:FILES
+TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the files in a source of the form KIND:FILES
     "squad": ".json",
     "squad-answers": ".json",
     "race": ".txt",
 }
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_UNCOMPRESSED = (".parquet", ".arrow")  # these compress their columns themselves
+_BINARY_ENDINGS = (".parquet", ".arrow")  # these formats compress their columns themselves
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
 _COMPRESSED_ENDINGS = tuple(
-    ending + compression for ending in KIND_BY_ENDING if ending not in _UNCOMPRESSED for compression in COMPRESSIONS
+    ending + compression for ending in KIND_BY_ENDING if ending not in _BINARY_ENDINGS for compression in COMPRESSIONS
 )
 _ALL_ENDINGS = (*KIND_BY_ENDING, *_COMPRESSED_ENDINGS)
 _ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
 STDIN = "-"
 _MAX_WEIGHT = 100
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
-_SOURCE_FORMS = (
+_SOURCE_HINT = (
     "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
 )
 _LISTED_FILES = 3
@@ -69,8 +73,8 @@ _LISTED_FILES = 3
 class TextSource:
     """One file or stream.
 
-    name: a path, `hf:…`, `docs:…` or `-`; compression: the last ending of a compressed file, else ""; weight: how often
-    a pass over all sources uses the text (see `randomness.repetitions`).
+    name: a path, a URL, `hf:…`, `docs:…` or `-`; kind: decides which reader reads it; compression: the last ending of a
+    compressed file, else ""; weight: how often a pass over all sources uses the text (see `randomness.repetitions`).
     """
 
     name: str
@@ -91,17 +95,17 @@ class TextSource:
 
     @property
     def can_be_split(self) -> bool:
-        """True if a part of the file can be read alone, because its records begin and end at line ends."""
+        """True if parts of the file can be read separately, because its records begin and end at line ends."""
         has_lines = self.kind in ("text", "jsonl") and not self.compression and self.name != STDIN
         return has_lines and (not self.is_remote or supports_ranges(self.name))
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A data set on the Hub, `hf:NAME[:CONFIG[:SPLIT]]`, and the rows that make a document.
+    """A data set on the Hub, `hf:NAME[:CONFIG[:SPLIT]]`, and the rule by which its rows are joined to documents.
 
-    A document is one row, `rows` rows (`?rows=N`), or all adjacent rows with an equal value in the column `document`
-    (`?document=COLUMN`).
+    A document consists of `rows` rows (`?rows=N`, else one row) or, if `document` is not empty, of all adjacent rows
+    with an equal value in this column (`?document=COLUMN`).
     """
 
     name: str
@@ -112,14 +116,16 @@ class HubDataset:
 
     @classmethod
     def parse(cls, source: str) -> HubDataset:
-        """Parse a source's name; raise `InputError` if it is not of that form."""
+        """Parse a source's name; raise `InputError` if it is not of the form above."""
         location, _, query = source.removeprefix("hf:").partition("?")
         parts = location.split(":")
         options = dict(parse_qsl(query, keep_blank_values=True))
         rows = options.pop("rows", "1")
         document = options.pop("document", "")
-        has_valid_rows = rows.isdecimal() and int(rows) >= 1 and not (document and rows != "1")
-        if not parts[0] or len(parts) > 3 or options or not has_valid_rows:
+        is_valid_name = parts[0] != "" and len(parts) <= 3
+        is_valid_count = rows.isdecimal() and int(rows) >= 1
+        has_two_rules = document != "" and rows != "1"
+        if not is_valid_name or not is_valid_count or has_two_rules or options:
             hint = "?rows=2000 joins 2,000 rows to a document, ?document=COLUMN joins rows with equal values"
             raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
         name, config, split = [*parts, "", ""][:3]
@@ -127,19 +133,22 @@ class HubDataset:
 
 
 def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") -> list[TextSource]:
-    """Return the files and streams of the sources, in order, each once; raise `InputError` for what does not exist.
+    """Return the files and streams of the sources, in order, each once.
 
-    file_format: of files and stdin; "auto" reads it from their names.
+    file_format: of files and stdin; "auto" decides by their names. Raises `InputError` for a source that does not exist
+    or cannot be read, `ConfigError` for a file that is named twice with different weights.
     """
     if not sources:
-        raise InputError("no source of text", _SOURCE_FORMS)
+        raise InputError("no source of text", _SOURCE_HINT)
     resolved: dict[tuple[SourceKind, str], TextSource] = {}
     for argument in sources:
         name, weight = _split_weight(argument)
         for source in _resolve_one(name, weight, file_format):
-            # Links stay as named, so the path is made absolute without resolving them.
-            path = os.path.abspath(source.name) if source.path else source.name  # noqa: PTH100
-            earlier = resolved.setdefault((source.kind, path), source)
+            identity = source.name
+            if source.path:
+                # `Path.resolve` would follow links, but two links to one file are two sources.
+                identity = os.path.abspath(source.name)  # noqa: PTH100
+            earlier = resolved.setdefault((source.kind, identity), source)
             if earlier.weight != source.weight:
                 message = f"{source.name}: named twice, with weights {earlier.weight:g} and {source.weight:g}"
                 raise ConfigError(message, "name it once")
@@ -147,9 +156,9 @@ def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") ->
 
 
 def _split_weight(argument: str) -> tuple[str, float]:
-    """Split `SOURCE@WEIGHT`; a file whose name has this form has no weight."""
+    """Split `SOURCE@WEIGHT` into its two values; without `@WEIGHT` the weight is 1."""
     match = _WEIGHT.fullmatch(argument)
-    if match is None or Path(argument).exists():
+    if match is None or Path(argument).exists():  # the name of a file may contain an @ and a number
         return argument, 1.0
     weight = float(match[2])
     if not 0 < weight <= _MAX_WEIGHT:
@@ -158,12 +167,13 @@ def _split_weight(argument: str) -> tuple[str, float]:
 
 
 def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
+    """Return the files or the stream of one source."""
     if name == STDIN:
         return [TextSource(name, "stdin" if file_format == "auto" else file_format, weight=weight)]
     if is_url(name):
         return _describe_urls(name, weight, file_format)
     if name.startswith("hf:"):
-        HubDataset.parse(name)
+        HubDataset.parse(name)  # raises an error now, not when the data set is read
         return [TextSource(name, "hub", weight=weight)]
     if name.startswith("docs:"):
         if name not in ("docs:", "docs:stdlib"):
@@ -174,17 +184,17 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
         if name.startswith(prefix):
             is_task_file = partial(_has_ending, (ending,))
             files = _find_files(name.removeprefix(prefix), is_task_file, f"use a file that ends in {ending}")
-            return [TextSource(str(path), kind, "", weight) for path in files]
-    is_readable = _is_known if file_format == "auto" else _is_any
+            return [TextSource(str(path), kind, weight=weight) for path in files]
+    is_readable = _has_known_name if file_format == "auto" else _is_any
     return [_describe_file(path, weight, file_format) for path in _find_files(name, is_readable, _ENDINGS_HINT)]
 
 
 def _describe_urls(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
-    """Describe the files behind a URL, which may be a glob or a folder."""
+    """Return the files behind a URL, which may be a glob or a folder."""
     sources = []
     for url in list_files(name):
-        path = Path(url.partition("?")[0])
-        if file_format != "auto" or _is_known(path):
+        path = Path(url.partition("?")[0])  # without the query, which is not a part of the file's name
+        if file_format != "auto" or _has_known_name(path):
             sources.append(replace(_describe_file(path, weight, file_format), name=url))
     if not sources:
         raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
@@ -195,19 +205,22 @@ def _has_ending(endings: tuple[str, ...], path: Path) -> bool:
     return path.name.lower().endswith(endings)
 
 
-def _is_known(path: Path) -> bool:
-    """Return True if a file's name tells its kind."""
+def _has_known_name(path: Path) -> bool:
+    """Return True if a file's kind can be read from its name."""
     return _has_ending(_ALL_ENDINGS, path) or bool(_WIKIEXTRACTOR.fullmatch(path.name))
 
 
 def _is_any(path: Path) -> bool:
+    """Return True for every file: with an explicit format, the name does not matter."""
     return True
 
 
 def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSource:
-    """Read a file's compression and, unless a format is chosen, its kind from its name."""
+    """Return a file as a source; its compression and, with the format "auto", its kind are read from its name."""
     suffixes = Path(path.name.lower()).suffixes
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    compression = ""
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        compression = suffixes.pop()
     kind: SourceKind
     if file_format != "auto":
         kind = file_format
@@ -219,7 +232,11 @@ def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSo
 
 
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
-    """Return the files of a path, folder or glob, sorted; of a folder only files whose names have a known ending."""
+    """Return the file of a path, or the files of a folder or glob, sorted.
+
+    is_readable: decides by a file's name. Of a folder, only the readable files are returned; every other file raises
+    `InputError` if it is not readable. endings_hint: the hint of this error.
+    """
     path = Path(name)
     if path.is_dir():
         return _find_files_in_folder(path, is_readable, endings_hint)
@@ -231,7 +248,7 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
             raise InputError(f"{name}: no file matches", "check the pattern")
     for file in files:
         if not file.exists():
-            raise InputError(f"{file}: no such file or folder", _SOURCE_FORMS)
+            raise InputError(f"{file}: no such file or folder", _SOURCE_HINT)
         if not file.is_file():
             raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
         if not is_readable(file):
@@ -240,19 +257,24 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 
 
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
-    """Return a folder's readable files, without hidden ones; print the names of some of the others.
+    """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Raises `InputError` if there are none, and for a link that leaves the folder: whoever made the folder could
-    otherwise choose any file of this machine.
+    Raises `InputError` if there are none, and for a link that leads out of the folder. Otherwise the author of a
+    downloaded folder could choose any file of this machine.
     """
-    visible = list(_iter_visible_files(folder))
-    files = [path for path in visible if is_readable(path) and path.name not in _DATASETS_METADATA]
+    files: list[Path] = []
+    skipped_names: list[str] = []
+    for path in _iter_visible_files(folder):
+        if is_readable(path) and path.name not in _DATASETS_METADATA:
+            files.append(path)
+        else:
+            skipped_names.append(path.name)
     if not files:
         raise InputError(f"{folder}: no file with a known ending in this folder", endings_hint)
-    skipped = [path.name for path in visible if path not in set(files)]
-    if skipped:
-        ellipsis = ", …" if len(skipped) > _LISTED_FILES else ""
-        console.info(f"{folder}: skipped files of other kinds: {', '.join(skipped[:_LISTED_FILES])}{ellipsis}")
+    if skipped_names:
+        listed = ", ".join(skipped_names[:_LISTED_FILES])
+        ellipsis = ", …" if len(skipped_names) > _LISTED_FILES else ""
+        console.info(f"{folder}: skipped files of other kinds: {listed}{ellipsis}")
     resolved_folder = folder.resolve()
     for path in files:
         if not path.resolve().is_relative_to(resolved_folder):

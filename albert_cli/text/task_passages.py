@@ -1,4 +1,4 @@
-"""Read the passages of SQuAD's and RACE's files as a corpus."""
+"""Read the passages of SQuAD's and RACE's files as a corpus (`squad:`, `squad-answers:` and `race:` sources)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ _JSON_LINES_HINT = "JSON lines need the ending .jsonl"
 
 
 def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the texts of a SQuAD (1.1 and 2.0) or RACE file.
+    """Yield the texts of a SQuAD (1.1 or 2.0) or RACE file; the kind of the source decides what a text is.
 
-    `squad`: the contexts of an article, one per line, are one text, for the paper's intrinsic dev set (Section 4.1).
-    `race`: the `article` of a file is one text. `squad-answers`: each question and, on the next line, the sentence of
-    its context with the answer is one text, so that pretraining sees question and answer together.
+    - `squad`: all contexts of an article, one per line. The paper's intrinsic dev set has this form (Section 4.1).
+    - `race`: the `article` of a file.
+    - `squad-answers`: a question and, on the next line, the sentence of the context that contains the answer. So
+      pretraining sees question and answer together.
+
+    Raises `InputError` if the file has another format.
     """
-    data = "\n".join(line for _, line in text_lines(part, settings, counter))
-    if not data.strip():
+    content = "\n".join(line for _, line in text_lines(part, settings, counter))
+    if not content.strip():
         return
     name = part.source.name
     kind = part.source.kind
     task = "RACE" if kind == "race" else "SQuAD"
-    value = parse_json(data, name, f"it is read in {task}'s format; {_JSON_LINES_HINT}")
+    value = parse_json(content, name, f"it is read in {task}'s format; {_JSON_LINES_HINT}")
     try:
         texts = _extract_texts(value, kind)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("its text is no string")
+            raise TypeError("its text is no string")  # reported below, as an error of the format
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no key {error}" if isinstance(error, KeyError) else error
         raise InputError(f"{name}: not in {task}'s format ({reason})", _JSON_LINES_HINT) from None
@@ -47,6 +50,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 
 
 def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
+    """Return the texts of a file's JSON value; raise any error of a wrong type or missing key if it is malformed."""
     if kind == "race":
         return [value["article"]]
     if kind == "squad":
@@ -58,7 +62,8 @@ def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
 def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
     """Yield each answered question of a paragraph and, on the next line, the sentences that contain its first answer.
 
-    Splitting into sentences changes white space, so positions are counted in characters other than white space.
+    Splitting into sentences changes white space, so positions are numbers of preceding characters other than white
+    space.
     """
     context = paragraph["context"]
     sentences = split_sentences(context)
@@ -69,12 +74,14 @@ def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
             start = answer["answer_start"]
             if not answer_text.strip() or context[start : start + len(answer_text)] != answer_text:
                 continue  # the answer's position is unknown
-            first_character = _count_non_space(context[:start])
-            last_character = first_character + _count_non_space(answer_text)
-            first = bisect_right(sentence_ends, first_character)
-            last = bisect_left(sentence_ends, last_character)
-            yield " ".join(question["question"].split()) + "\n" + " ".join(sentences[first : last + 1])
+            solid_start = _count_non_space(context[:start])
+            solid_end = solid_start + _count_non_space(answer_text)
+            first_sentence = bisect_right(sentence_ends, solid_start)  # the first one that ends after the start
+            last_sentence = bisect_left(sentence_ends, solid_end)  # the first one that ends at or after the end
+            answer_sentences = " ".join(sentences[first_sentence : last_sentence + 1])
+            yield " ".join(question["question"].split()) + "\n" + answer_sentences
 
 
 def _count_non_space(text: str) -> int:
+    """Return the number of characters other than white space."""
     return sum(map(len, text.split()))

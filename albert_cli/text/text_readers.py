@@ -1,8 +1,12 @@
-"""Read the texts of a corpus from records: JSON lines, tables, Parquet files and data sets on the Hub."""
+"""Read the texts of a corpus from records: JSON lines, tables, Parquet files and data sets on the Hub.
+
+A record without a text (null or blank) is left out and counted, in every format. Every text passes the checks of
+`_iter_valid_text`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -15,6 +19,8 @@ from albert_cli.text.lines import NumberedLines, check_characters, reject_or_cou
 from albert_cli.text.plain_text import join_wrapped_lines
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import (
+    Location,
+    describe_location,
     has_wrong_delimiter,
     iter_csv_rows,
     iter_json_objects,
@@ -26,55 +32,62 @@ from albert_cli.text.sources import HubDataset
 
 
 def read_json_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text field of each JSON object."""
+    """Yield the text field of each line's JSON object."""
     return iter_json_texts(text_lines(part, settings, counter), part, settings, counter)
 
 
 def iter_json_texts(
     lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield the text field of each line's JSON object."""
+    """Yield the text field of each line's JSON object, for lines that are open already."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
         yield from _iter_valid_text(text, part, number, settings, counter)
 
 
-def find_text(record: Mapping[str, object], settings: ReadSettings, location: Callable[[], str]) -> str | None:
+def find_text(record: Mapping[str, object], settings: ReadSettings, location: Location) -> str | None:
     """Return a record's text, None if it is null; raise `InputError` if the field is missing or is no text."""
     try:
         return to_text(find_field(record, settings.text_field))
     except (KeyError, TypeError):
-        raise missing_field_error(location(), settings.text_field, list(record)) from None
+        raise missing_field_error(describe_location(location), settings.text_field, list(record)) from None
 
 
 def _iter_valid_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text with valid characters; count one that is null or blank."""
+    """Yield the text with valid characters and, if the settings say so, joined lines; count a null or blank text.
+
+    number: the line or row of the text in the part. Raises `InputError` for invalid characters.
+    """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
-    else:
-        text = check_characters(text, part.location, number, settings.on_bad_bytes, counter)
-        yield join_wrapped_lines(text) if settings.join_lines else text
+        return
+    text = check_characters(text, part.location, number, settings.on_bad_bytes, counter)
+    yield join_wrapped_lines(text) if settings.join_lines else text
 
 
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text column of a table with a header; in `.tsv` every line is a row and quotes have no meaning."""
+    """Yield the text column of a table with a header.
+
+    In a `.csv`, quoted cells may contain line ends. In a `.tsv`, every line is a row and quotes have no meaning.
+    """
     lines = text_lines(part, settings, counter)
     rows: Iterator[tuple[int, list[str]]]
     if part.source.kind == "csv":
         rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
     else:
         rows = ((number, line.split("\t")) for number, line in lines if line.strip())
-    first = next(rows, None)
-    if first is None:
+    first_row = next(rows, None)
+    if first_row is None:
         return
-    line, header = first
+    header_line, header = first_row
     if settings.text_field not in header:
+        location = part.location(header_line)
         if has_wrong_delimiter(header):
             hint = "separate the columns of a .csv by commas, and of a .tsv by tabs"
-            raise InputError(f"{part.location(line)}: a single column, {header[0]!r}", hint)
-        raise missing_field_error(part.location(line), settings.text_field, header)
+            raise InputError(f"{location}: a single column, {header[0]!r}", hint)
+        raise missing_field_error(location, settings.text_field, header)
     column = header.index(settings.text_field)
     for number, cells in rows:
         if len(cells) != len(header):
@@ -86,16 +99,19 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
 def read_parquet_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a Parquet file."""
     for number, row in iter_parquet_rows(part, [settings.text_field]):
-        text = find_text(row, settings, lambda: part.source.name)
+        text = find_text(row, settings, part.source.name)
         yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # for the hash alone: the Parquet reader does not read in order
+    with open_part(part, counter):  # reads the bytes for the hash: the Parquet reader does not read them in order
         pass
 
 
 def iter_short_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text that was not read by lines, unless it is too long or blank; number: its row."""
+    """Yield a text that was not read by lines, unless it is too long, null or blank; number: its row.
+
+    `text_lines` limits the length of a line, so the texts of lines need no such check.
+    """
     if text is not None and len(text) > settings.max_line:
         reject_or_count_long_line(part.location, number, settings, counter)
     else:
@@ -103,7 +119,7 @@ def iter_short_text(
 
 
 class _HubRow(NamedTuple):
-    """A row's text with its number from 1, and a key that is equal for the rows of one document."""
+    """A row of a data set: its number from 1, its text, and a key that all rows of a document share."""
 
     document_key: object
     number: int
@@ -111,29 +127,31 @@ class _HubRow(NamedTuple):
 
 
 def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the documents of a data set on the Hugging Face Hub, streamed; joined rows become one line each."""
-    name = part.source.name
-    dataset = HubDataset.parse(name)
-    with translate_hub_errors(name):
-        rows = _iter_hub_rows(open_rows(part), dataset, name, settings, counter)
+    """Yield the documents of a data set on the Hugging Face Hub, whose rows are streamed.
+
+    The text of each row begins a new line of its document.
+    """
+    with translate_hub_errors(part.source.name):
+        rows = _iter_hub_rows(part, settings, counter)
         for _, group in groupby(rows, lambda row: row.document_key):
-            document = list(group)
-            text = "\n".join(row.text for row in document)
-            yield from iter_short_text(text, part, document[0].number, settings, counter)
+            document_rows = list(group)
+            text = "\n".join(row.text for row in document_rows)
+            yield from iter_short_text(text, part, document_rows[0].number, settings, counter)
 
 
-def _iter_hub_rows(
-    rows: Iterable[Mapping[str, object]], dataset: HubDataset, name: str, settings: ReadSettings, counter: ReadCounter
-) -> Iterator[_HubRow]:
+def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:
     """Yield the rows that have a text; raise `InputError` if a column is missing or holds no text."""
-    for number, row in enumerate(rows, 1):
-        text = find_text(row, settings, lambda: f"{name}: row {number}")  # noqa: B023  (called at once)
+    dataset = HubDataset.parse(part.source.name)
+    for number, row in enumerate(open_rows(part), 1):
+        text = find_text(row, settings, partial(part.location, number))
         if dataset.document and dataset.document not in row:
-            message = f"{name}: row {number}: no field {dataset.document!r} (fields: {', '.join(row)})"
+            message = f"{part.location(number)}: no field {dataset.document!r} (fields: {', '.join(row)})"
             raise InputError(message, "choose another with ?document=COLUMN")
         if text is None or not text.strip():
             counter.counts += LineCounts(without_text=1)
-        else:
-            counter.add(text.encode("utf-8", "replace"))
-            document_key = row[dataset.document] if dataset.document else (number - 1) // dataset.rows
-            yield _HubRow(document_key, number, text)
+            continue
+        counter.add(text.encode("utf-8", "replace"))
+        document_key: object = (number - 1) // dataset.rows
+        if dataset.document:
+            document_key = row[dataset.document]
+        yield _HubRow(document_key, number, text)

@@ -1,4 +1,7 @@
-"""Measure how well a vocabulary covers and splits a text, and how well it would with fewer tokens."""
+"""Measure how well a vocabulary covers and splits a text, and how well it would do so with fewer tokens.
+
+The statistics are a part of `vocabulary.json`. The names of their fields call a token a piece, as SentencePiece does.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 
 _MEASURED_SENTENCES = 20_000  # enough for tokens per word with an error of about 0.2 %
-_PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary size; 1 is the whole one, for comparison
-_MAX_LISTED = 10
+_PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary's size; 1 is for comparison
+_MAX_LISTED = 10  # tokens or characters in each list of examples
 
 
 @dataclass(frozen=True)
 class TokenRates:
-    """Token counts relative to words, characters and bytes, and the fraction of tokens that are unknown.
+    """Tokens relative to the words, characters and UTF-8 bytes of a text, and the fraction of unknown tokens.
 
-    Words are separated by white space, so the first rate means little for scripts without it.
+    Words are separated by white space, so `pieces_per_word` means little for scripts without it.
     """
 
     pieces_per_word: float
@@ -39,7 +42,9 @@ class PrunedRates(TokenRates):
 class TokenStatistics(TokenRates):
     """Measurements of a vocabulary on `measured_on` sentences.
 
-    character_coverage: the fraction of the running text's characters that have a token.
+    character_coverage: fraction of the running text's characters, without spaces, that have a token;
+    distinct_characters: number of different characters in the text; characters_without_piece: number of those that have
+    no token; pruned: the rates of smaller vocabularies.
     """
 
     measured_on: int
@@ -57,20 +62,20 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
     measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
-    characters = Counter("".join(normalized).replace(" ", ""))
-    uncovered = Counter({character: count for character, count in characters.items() if character not in pieces})
+    character_counts = Counter("".join(normalized).replace(" ", ""))
+    uncovered_counts = Counter({char: count for char, count in character_counts.items() if char not in pieces})
     token_ids = vocabulary.encode_batch(measured)
-    piece_counts = Counter(index for row in token_ids for index in row)
+    id_counts = Counter(index for row in token_ids for index in row)
     ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
     return TokenStatistics(
         **vars(_measure_rates(normalized, token_ids, vocabulary.unk_id)),
         measured_on=len(measured),
-        character_coverage=1 - uncovered.total() / max(characters.total(), 1),
-        distinct_characters=len(characters),
-        characters_without_piece=len(uncovered),
-        most_frequent_without_piece=[character for character, _ in uncovered.most_common(_MAX_LISTED)],
+        character_coverage=1 - uncovered_counts.total() / max(character_counts.total(), 1),
+        distinct_characters=len(character_counts),
+        characters_without_piece=len(uncovered_counts),
+        most_frequent_without_piece=[character for character, _ in uncovered_counts.most_common(_MAX_LISTED)],
         longest_pieces=sorted(ordinary, key=lambda piece: (-len(piece), piece))[:_MAX_LISTED],
-        most_frequent_pieces=[vocabulary.pieces[index] for index, _ in piece_counts.most_common(_MAX_LISTED)],
+        most_frequent_pieces=[vocabulary.pieces[index] for index, _ in id_counts.most_common(_MAX_LISTED)],
         pruned=_measure_pruned(vocabulary, measured, normalized),
     )
 
@@ -78,7 +83,8 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
 def _measure_pruned(
     vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
-    # By size, because required pieces may give two fractions the same size.
+    """Measure the vocabulary pruned to each fraction of its size; normalized: the sentences as they are encoded."""
+    # A dictionary by size, because two fractions give the same vocabulary if most of its pieces are required ones.
     pruned_by_size: dict[int, SentencePieceVocabulary] = {}
     for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
@@ -106,10 +112,8 @@ def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
     """Return the statistics as lines of text; text_name: the text that was measured, such as "held-out"."""
     coverage = f"{statistics.character_coverage:.4%} of the characters covered"
     if statistics.most_frequent_without_piece:
-        characters = replace_unprintable(
-            " ".join(f"'{character}'" for character in statistics.most_frequent_without_piece)
-        )
-        coverage += f" (without a token: {characters})"
+        quoted = " ".join(f"'{character}'" for character in statistics.most_frequent_without_piece)
+        coverage += f" (without a token: {replace_unprintable(quoted)})"
     rows = [
         [f"{rates.size:,}", f"{rates.pieces_per_word:.3f}", f"{rates.bytes_per_piece:.3f}"]
         for rates in statistics.pruned
@@ -127,5 +131,5 @@ def format_statistics(statistics: TokenStatistics, text_name: str) -> list[str]:
 
 
 def replace_unprintable(text: str) -> str:
-    """Replace every character that could control a terminal by U+FFFD."""
+    """Replace every character that is not printable, and could control a terminal, by U+FFFD."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,8 +1,8 @@
 """Find the tokens that begin a word, for whole-word and n-gram masking, in every script.
 
-Most scripts separate words by spaces: there the word mark ▁ of SentencePiece alone begins a word, and punctuation
+Most scripts separate words by spaces. In these, a word begins only at SentencePiece's word mark ▁, and punctuation
 belongs to the word that it touches. Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some related scripts do
-not separate words: there every token is a word, because a token is the longest unit that the text itself suggests.
+not separate words. In these, every token is a word, because nothing in the text shows longer units.
 """
 
 from __future__ import annotations
@@ -45,17 +45,21 @@ _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
 
 
 def is_unspaced(character: str) -> bool:
-    """Return whether the character belongs to a script that does not separate words by spaces."""
+    """Return True if the character belongs to a script that does not separate words by spaces."""
     code = ord(character)
-    number = bisect_right(_UNSPACED_STARTS, code) - 1
-    return number >= 0 and code <= _UNSPACED_RANGES[number][1]
+    index = bisect_right(_UNSPACED_STARTS, code) - 1  # of the last range that begins at or before the character
+    if index < 0:
+        return False
+    _, last = _UNSPACED_RANGES[index]
+    return code <= last
 
 
 @dataclass(frozen=True)
 class WordBoundaries:
-    """Facts about each token of a vocabulary that decide where words begin, bool [V] each.
+    """Three flags for each token of a vocabulary, which decide where words begin: bool [V] each.
 
-    starts: begins a word; separates: the next token begins a word; continues: never begins a word.
+    starts: the token begins a word; separates: the token after it begins a word, unless that one continues the word;
+    continues: the token does not begin a word after a separating token.
     """
 
     starts: Flags
@@ -63,21 +67,22 @@ class WordBoundaries:
     continues: Flags
 
     def find_starts(self, ids: NDArray[np.integer]) -> Flags:
-        """Flag the tokens of a text that begin a word: [T] to bool [T]."""
+        """Return a flag for each token of a text that begins a word: ids [T] to bool [T]."""
         is_start: Flags = self.starts[ids]
         is_start[1:] |= self.separates[ids[:-1]] & ~self.continues[ids[1:]]
         return is_start
 
 
 def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundaries:
-    """Return the word boundaries of a vocabulary from its pieces as text; "" for tokens that are not text.
+    """Return the word boundaries of a vocabulary.
 
-    rule: "script" uses spaces or, in scripts without them, tokens; "reference" is the rule of the released generator.
+    pieces: the pieces by id, with the word mark; "" for tokens that are not text. rule: "script" is the rule of this
+    module's docstring; "reference" is the rule of the reference code, for comparison.
     """
     if rule == "reference":
         starts = [piece == "" or _starts_word_in_reference(piece) for piece in pieces]
-        nothing = np.zeros(len(pieces), np.bool_)
-        return WordBoundaries(np.array(starts, np.bool_), nothing, nothing)
+        no_token = np.zeros(len(pieces), np.bool_)
+        return WordBoundaries(starts=np.array(starts, np.bool_), separates=no_token, continues=no_token)
     return WordBoundaries(
         starts=np.array([_starts_word(piece) for piece in pieces], np.bool_),
         separates=np.array([piece != "" and is_unspaced(piece[-1]) for piece in pieces], np.bool_),
@@ -86,23 +91,23 @@ def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundarie
 
 
 def _starts_word(piece: str) -> bool:
-    """Return whether a token begins a word in any context; "" is a special token and does not."""
+    """Return True if a token begins a word after any other token; False for "", which is no text."""
     if piece == "" or _is_attached(piece[0]):
         return False
     return piece[0] == WORD_MARK or is_unspaced(piece[0])
 
 
 def _is_attached(character: str) -> bool:
-    """Return True for combining marks, joiners and format characters, which belong to the character before them."""
+    """Return True for marks (categories Mn, Mc, Me) and format characters (Cf), which belong to the one before them."""
     return unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
 
 
 def _starts_word_in_reference(piece: str) -> bool:
-    """Apply the released generator's rule.
+    """Return True if a piece begins a word by `_is_start_piece_sp` of the reference's `create_pretraining_data.py`.
 
-    A word begins at a piece with the word mark or of the form "<…>", at a single ASCII punctuation character, and at a
-    piece with any character other than ASCII letters and punctuation. So digits and all letters of other scripts are
-    words by themselves.
+    A word begins at a piece that begins with the word mark or "<", at a single ASCII punctuation character, and at a
+    piece with any character other than ASCII letters and punctuation. So a piece with a digit or a letter of another
+    script always begins a word.
     """
     if piece.startswith((WORD_MARK, "<")):
         return True

@@ -1,4 +1,8 @@
-"""Split text sources into work units: parts of large files and groups of small ones, the same on every machine."""
+"""Split text sources into work units, which can be read in parallel.
+
+A work unit is a part of a large file, or a group of small files. Equal sources give equal units on every machine, and a
+sentence's position in the text is defined by its unit's number.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,16 @@ from albert_cli.text.source_parts import FileSignature, ReadCounter, SourcePart,
 from albert_cli.text.sources import STDIN, TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
-_MAX_WORK_UNITS = 8192  # each has six shard files, and a Linux process can map 65,530 files
+_MAX_WORK_UNITS = 8192  # `albert data` maps six shard files for each, and a Linux process can map 65,530 files
 _COMPRESSION_RATIO = 4  # bytes of text for each byte of a compressed file, roughly
 
 
 class SourcePartRecord(TypedDict):
-    """One part of a source in a report: the file's name and, where they apply, its size and the part's byte range."""
+    """One part of a source in a report.
+
+    source: the source's name; kind: where the name does not decide which text is read; start and end: the part's byte
+    range if the file is split, or the numbers of a data set's files; bytes: of the whole file.
+    """
 
     source: str
     kind: NotRequired[str]
@@ -48,23 +56,28 @@ class WorkUnit:
 
     @property
     def weight(self) -> float:
-        """Number of times a pass uses the text."""
+        """The number of times that a pass uses the text, on average; all parts have the same weight."""
         return self.parts[0].source.weight
 
     @property
     def size(self) -> int:
-        """Bytes on disk; 0 if unknown."""
+        """The number of bytes on disk; 0 if unknown."""
         return sum(part.size for part in self.parts)
 
     @property
     def text_size(self) -> int:
-        """Estimated bytes of decompressed text."""
-        return self.size * (_COMPRESSION_RATIO if self.parts[0].source.compression else 1)
+        """The number of bytes of decompressed text: an estimate for compressed files."""
+        return sum(_estimate_text_bytes(part.source, part.size) for part in self.parts)
 
     @property
     def is_stream(self) -> bool:
-        """True for stdin, which only this process can read, and only once."""
+        """True for stdin, which only the command's process can read, and only once."""
         return any(part.source.name == STDIN for part in self.parts)
+
+    @property
+    def is_installed_docs(self) -> bool:
+        """True for the documentation installed on this machine."""
+        return any(part.source.kind == "docs" for part in self.parts)
 
     @property
     def is_hub_dataset(self) -> bool:
@@ -77,7 +90,7 @@ class WorkUnit:
         return {"parts": [_describe_part(part) for part in self.parts], "weight": self.weight}
 
     def documents(self, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:
-        """Yield the documents, each once."""
+        """Yield the documents, each once regardless of the weight; `counter` counts and hashes the bytes on disk."""
         return chain.from_iterable(read_part(part, settings, counter) for part in self.parts)
 
     def sha256(self) -> str | None:
@@ -90,9 +103,14 @@ class WorkUnit:
         return str(counter.sha256.hexdigest())
 
 
+def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
+    return bytes_on_disk * _COMPRESSION_RATIO if source.compression else bytes_on_disk
+
+
 def _describe_part(part: SourcePart) -> SourcePartRecord:
+    """Return a part as it is recorded in reports."""
     record: SourcePartRecord = {"source": part.source.name}
-    if part.source.kind in ("squad-answers", "race"):  # the kind decides which text is read from the file
+    if part.source.kind in ("squad-answers", "race"):  # other kinds read another text from a file with this name
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature[0]
@@ -111,27 +129,29 @@ def split_sources(
 ) -> list[WorkUnit]:
     """Return the work units of the sources, in order, without opening a local file.
 
-    A large plain `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its files.
-    Every other large file is one unit. Consecutive small files share a unit. For a very large corpus `unit_bytes` is
-    doubled until the units are few enough.
+    A large uncompressed `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its
+    files. Every other large file is one unit. Consecutive small files with equal weights share a unit. For a very large
+    corpus `unit_bytes` is doubled until there are at most 8,192 units.
     """
     read = read or ReadSettings()
     files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
-    total = sum(signature[0] for _, signature in files if signature)
-    while total > _MAX_WORK_UNITS * unit_bytes:
+    total_bytes = sum(signature[0] for _, signature in files if signature)
+    while total_bytes > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
-    groups: list[list[SourcePart]] = []
-    free_bytes = -1  # of the last group: small files are added to it while they fit
+    groups: list[list[SourcePart]] = []  # the parts of each unit
+    free_bytes = -1  # of the last group, to which small files are added while they fit; -1: it takes no more files
     for source, signature in files:
-        file_bytes = signature[0] if signature else unit_bytes  # a stream is a separate unit
-        text_bytes = file_bytes * (_COMPRESSION_RATIO if source.compression else 1)
+        file_bytes = signature[0] if signature else unit_bytes  # a stream has no size and is a unit by itself
+        text_bytes = _estimate_text_bytes(source, file_bytes)
         if source.kind == "hub":
             groups += [[part] for part in _split_hub_dataset(source)]
             free_bytes = -1
         elif text_bytes >= unit_bytes:
             is_one_document = source.kind == "text" and read.document == "file"
-            can_be_split = source.can_be_split and not is_one_document
-            groups += [[part] for part in _split_file(source, signature, unit_bytes if can_be_split else None)]
+            if signature and source.can_be_split and not is_one_document:
+                groups += [[part] for part in _split_file(source, signature, unit_bytes)]
+            else:
+                groups.append([SourcePart(source, signature=signature)])
             free_bytes = -1
         elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:
             groups.append([SourcePart(source, signature=signature)])
@@ -143,7 +163,10 @@ def split_sources(
 
 
 def _split_hub_dataset(source: TextSource) -> list[SourcePart]:
-    """Split a data set into its files, so that several workers can read it; a document never spans two of them."""
+    """Split a data set into its files, or into equal groups of files if there are more than 8,192.
+
+    Rows in different parts are never joined to one document.
+    """
     n_files = count_files(source.name)
     if n_files == 1:
         return [SourcePart(source)]
@@ -151,10 +174,9 @@ def _split_hub_dataset(source: TextSource) -> list[SourcePart]:
     return [SourcePart(source, start, end) for start, end in pairwise(bounds)]
 
 
-def _split_file(source: TextSource, signature: FileSignature | None, unit_bytes: int | None) -> list[SourcePart]:
-    """Return the parts of a file; unit_bytes: their size, None for one part."""
-    if signature is None or unit_bytes is None:
-        return [SourcePart(source, signature=signature)]
-    starts = range(0, signature[0], unit_bytes)
+def _split_file(source: TextSource, signature: FileSignature, part_bytes: int) -> list[SourcePart]:
+    """Return the parts of a file, of `part_bytes` each; the last one extends to the end of the file."""
+    file_bytes = signature[0]
+    starts = range(0, file_bytes, part_bytes)
     ends = [*starts[1:], None]
     return [SourcePart(source, start, end, signature) for start, end in zip(starts, ends, strict=True)]

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import gzip
+import io
+import sys
+from collections.abc import Generator, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from albert_cli import executor
 from albert_cli.text.build_vocabulary import VocabularySettings, build
-from albert_cli.text.work_units import split_sources
+from albert_cli.text.parallel_reading import sample_work_units
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.work_units import WorkUnit, split_sources
 
 
 @pytest.fixture
@@ -33,3 +39,18 @@ def test_vocabulary_is_equal_for_any_number_of_workers(tmp_path: Path, in_parts:
     assert len(built.report.request.sources) > 15
     build(in_parts, tmp_path / "two", settings, workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_stdin_is_never_sent_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read stdin in this process: with `--cluster`, `map_unordered` sends all work to other machines."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"One.\n"))))
+
+    def send_to_cluster(
+        call: object, items: Iterable[tuple[WorkUnit, object]], workers: int, remedy: str
+    ) -> Generator[None, None, None]:
+        assert not list(items)
+        yield from ()
+
+    monkeypatch.setattr(executor, "map_unordered", send_to_cluster)
+    sample, _ = sample_work_units(split_sources(["-"]), ReadSettings(), "en", 10, 0, 1)
+    assert sample.sentences == ["One."]
