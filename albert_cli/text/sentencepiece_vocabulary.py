@@ -1,4 +1,8 @@
-"""The SentencePiece backend: a unigram model with its cleaning."""
+"""The SentencePiece backend of vocabularies: it encodes with a unigram model, after its cleaning.
+
+`tokenizers` does what SentencePiece cannot: it reports the characters that each token comes from. A vocabulary is
+therefore saved only if both give equal ids.
+"""
 
 from __future__ import annotations
 
@@ -26,37 +30,42 @@ from albert_cli.text.vocabulary import (
     Vocabulary,
     trim_offsets,
 )
+from albert_cli.text.words import WORD_MARK
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _UNSUPPORTED_HINT = "convert it to a tokenizer.json with `transformers`, and remove spiece.model"
-_TIE = 1e-3  # nats; SentencePiece adds scores in single precision, `tokenizers` in double
-_OFFSET_BATCH = 256  # texts; an encoding takes about 100 bytes per token
+_MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, `tokenizers` in double
+_BATCH_TEXTS = 256  # texts encoded with offsets at a time; an encoding takes about 100 bytes per token
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SentencePieceVocabulary(Vocabulary):
-    """A SentencePiece unigram model with its cleaning: encodes text and describes its tokens."""
+    """A SentencePiece unigram model with its cleaning.
 
-    def __init__(self, model: bytes, cleaning: Cleaning, source: Path | None = None) -> None:
+    model: the parsed `ModelProto`, with the scores of digit-comma pieces lowered; first_ordinary_id: the lowest id of a
+    piece that is text.
+    """
+
+    def __init__(self, model_bytes: bytes, cleaning: Cleaning, directory: Path | None = None) -> None:
         """Parse the bytes of an ALBERT `spiece.model`; raise `CheckpointError` if they are something else.
 
-        source: the directory that errors name.
+        directory: of the file, for errors.
         """
         from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceProcessor
 
-        self._path = source / MODEL_FILE if source else Path(MODEL_FILE)
+        self._path = directory / MODEL_FILE if directory else Path(MODEL_FILE)
         try:
-            self.model = read_model(model)
+            self.model = read_model(model_bytes)
             penalize_digit_comma(self.model)
             self._processor = SentencePieceProcessor(model_proto=self.model.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{self._path}: not a SentencePiece model") from error
         if problem := describe_unsupported_model(self.model):
             raise CheckpointError(f"{self._path}: {problem}", _UNSUPPORTED_HINT)
-        self._bytes = model
+        self._bytes = model_bytes
         self._cleaning = cleaning
         pieces = [p.piece for p in self.model.pieces]
         ids = {piece: index for index, piece in enumerate(pieces)}
@@ -68,41 +77,43 @@ class SentencePieceVocabulary(Vocabulary):
         self.first_ordinary_id = _first_ordinary_id(self.model, special)
         text_pieces = ["" if index < self.first_ordinary_id else piece for index, piece in enumerate(pieces)]
         self._byte_of_id: dict[int, int] = {}
-        for index, piece in enumerate(self.model.pieces):
-            if piece.type == piece.BYTE:  # like an unknown token, it is part of a character without a token
-                self._byte_of_id[index] = int(piece.piece[1:-1], 16)
+        for index, p in enumerate(self.model.pieces):
+            if p.type == p.BYTE:  # "<0x41>" is no text, but a part of a character without a token
+                self._byte_of_id[index] = int(p.piece[1:-1], 16)
                 text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special)
 
     @property
     def cleaning(self) -> Cleaning:
-        """The cleaning before a text is encoded."""
+        """The cleaning that is applied to a text before it is encoded."""
         return self._cleaning
 
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the pieces, their scores, the normalizer or the cleaning.
 
-        The same vocabulary read from `spiece.model` and from `tokenizer.json` has the same fingerprint.
+        A vocabulary has the same fingerprint if it is read from `spiece.model` and from the `tokenizer.json` of it.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
         digest.update(self.model.normalizer_spec.precompiled_charsmap)
-        for piece, text in zip(self.model.pieces, self.text_pieces, strict=True):
-            digest.update(f"{piece.piece}\0{piece.score if text else 0}\n".encode())
+        for p, text in zip(self.model.pieces, self.text_pieces, strict=True):
+            score = p.score if text else 0  # the two files record other scores for special pieces
+            digest.update(f"{p.piece}\0{score}\n".encode())
         return digest.hexdigest()[:16]
 
     def normalize(self, text: str) -> str:
-        """Return `text` as it is encoded: cleaned, then normalized by SentencePiece."""
+        """Return the text that is split into pieces: cleaned, then normalized by SentencePiece."""
         normalized: str = self._processor.normalize(clean(text, self.cleaning))
         return normalized.replace("▁", " ").strip()
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Encode text that continues right after a special token: no word begins at its first character."""
+        """Return the token ids of a text after a special token: no word begins at its first character."""
         ids: list[int] = self._continuation_processor.encode(clean(text, self.cleaning))
         return ids
 
     @cached_property
     def _continuation_processor(self) -> Any:
+        """A `SentencePieceProcessor` that inserts no word mark before the first character."""
         from sentencepiece import SentencePieceProcessor
 
         proto = type(self.model)()
@@ -111,26 +122,26 @@ class SentencePieceVocabulary(Vocabulary):
         return SentencePieceProcessor(model_proto=proto.SerializeToString())
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts, on the calling thread."""
+        """Return the token ids of each text, without special tokens; runs on the calling thread."""
         return self.encode_cleaned([clean(text, self.cleaning) for text in texts])
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Encode sentences that have only single spaces, and none at their ends."""
+        """Return what `encode_batch` does, faster, for sentences with only single spaces and none at their ends."""
         return self.encode_cleaned(clean_single_spaced(sentences, self.cleaning))
 
     def encode_cleaned(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode texts that are clean already, on the calling thread."""
+        """Return the token ids of texts that are cleaned already; runs on the calling thread."""
         ids: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
         return ids
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
-        """Yield the token ids of each text with the characters that each token comes from.
+        """Yield the token ids of each text with the characters that they come from.
 
-        Uses `tokenizers`, which keeps track of characters through all of `clean`, at 3 MB/s per core.
+        Uses `tokenizers`, which keeps track of the characters through all steps of `clean`, at 3 MB/s per core.
         """
-        is_word_mark = np.array([piece == "▁" for piece in self.pieces], dtype=np.bool_)
-        for start in range(0, len(texts), _OFFSET_BATCH):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _OFFSET_BATCH]]
+        is_word_mark = np.array([piece == WORD_MARK for piece in self.pieces], dtype=np.bool_)
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
             encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
                 ids = np.array(encoding.ids, dtype=np.int32)
@@ -139,63 +150,73 @@ class SentencePieceVocabulary(Vocabulary):
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
+        """A tokenizer of the `tokenizers` library with the same ids."""
         return build_tokenizer(self.model, self.cleaning)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; special tokens appear by name, padding is left out."""
         parts: list[str] = []
-        pending = bytearray()  # the bytes of characters without a token
+        pending_bytes = bytearray()  # the bytes of characters without a token
         for index in ids:
             if index in self._byte_of_id:
-                pending.append(self._byte_of_id[index])
+                pending_bytes.append(self._byte_of_id[index])
                 continue
-            parts.append(pending.decode(errors="replace"))
-            pending.clear()
+            parts.append(pending_bytes.decode(errors="replace"))
+            pending_bytes.clear()
             if index == self.pad_id:
                 continue
-            piece = self.pieces[index]
-            parts.append(f" {piece} " if not self.text_pieces[index] else piece.replace("▁", " "))
-        parts.append(pending.decode(errors="replace"))
+            if self.text_pieces[index]:
+                parts.append(self.text_pieces[index].replace(WORD_MARK, " "))
+            else:
+                parts.append(f" {self.pieces[index]} ")
+        parts.append(pending_bytes.decode(errors="replace"))
         return " ".join("".join(parts).split())
 
     def _check_tokenizer(self) -> None:
-        """Raise `CheckpointError` if `tokenizers` gives other ids on a sample, apart from ties of equal score."""
+        """Raise `CheckpointError` if `tokenizers` gives other ids on sample texts, apart from ties of equal score."""
         for text in sample_texts(self.text_pieces):
             ids = self.encode(text)
-            other_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if ids != other_ids and not self._is_tie(ids, other_ids):
+            tokenizer_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            if ids != tokenizer_ids and not self._is_tie(ids, tokenizer_ids):
                 message = f"{self._path}: a tokenizer.json cannot give its ids, for example of {text!r}"
                 raise CheckpointError(message, _UNSUPPORTED_HINT)
 
     def _is_tie(self, ids: Sequence[int], other_ids: Sequence[int]) -> bool:
         """Return True if two segmentations spell the same text with equal scores."""
-        spellings = ["".join(self.pieces[index] for index in some) for some in (ids, other_ids)]
-        scores = [sum(self.model.pieces[index].score for index in some) for some in (ids, other_ids)]
-        return spellings[0] == spellings[1] and abs(scores[0] - scores[1]) < _TIE
+        if self._spell(ids) != self._spell(other_ids):
+            return False
+        return abs(self._score(ids) - self._score(other_ids)) < _MAX_SCORE_ERROR
+
+    def _spell(self, ids: Sequence[int]) -> str:
+        return "".join(self.pieces[index] for index in ids)
+
+    def _score(self, ids: Sequence[int]) -> float:
+        return float(sum(self.model.pieces[index].score for index in ids))
 
     @cached_property
     def _tokenizer_json(self) -> str:
-        """The content of `tokenizer.json`; it takes a second to build, and every checkpoint has a copy."""
+        """The content of `tokenizer.json`; cached: building it takes a second, and every checkpoint has a copy."""
         try:
             self._check_tokenizer()
             return build_tokenizer_json(self.model, self.cleaning)
-        except CheckpointError:
-            raise
-        except (KeyboardInterrupt, SystemExit):
+        except (CheckpointError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in `tokenizers` is not an `Exception`
             raise CheckpointError(f"{self._path}: its normalizer or its pieces are damaged ({error})") from None
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write the vocabulary's files; model_max_length: where other programs truncate what they encode."""
+        """Write the vocabulary's files; model_max_length: tokens to which other programs truncate a text.
+
+        Raises `CheckpointError` if a `tokenizer.json` cannot give the same ids.
+        """
         store.write_bytes(directory / MODEL_FILE, self._bytes)
         store.write_text(directory / TOKENIZER_FILE, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))
 
 
 def _first_ordinary_id(model: Any, special: SpecialIds) -> int:
-    """Return the first piece of text; lower ids are padding, unknown and control pieces."""
-    for index, piece in enumerate(model.pieces):
-        if piece.type in (piece.NORMAL, piece.USER_DEFINED) and index not in special:
+    """Return the lowest id of a piece that is text; lower ids are padding, unknown and control pieces."""
+    for index, p in enumerate(model.pieces):
+        if p.type in (p.NORMAL, p.USER_DEFINED) and index not in special:
             return index
     return len(model.pieces)

@@ -1,8 +1,8 @@
-"""Write the vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
+"""Convert a SentencePiece vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
 
 With `spiece.model` alone, `AutoTokenizer` turns the user-defined symbols into added tokens and gives other ids on many
-lines. `tokenizer.json` keeps them as ordinary pieces and repeats `clean` and SentencePiece's normalizer, so that the
-ids are equal. Four differences remain:
+lines. Our `tokenizer.json` keeps them as ordinary pieces, and its normalizer does what `clean` and SentencePiece's
+normalizer do. So the ids are equal, with four exceptions:
 
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
 - With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
@@ -26,67 +26,73 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
-# The condition Final_Sigma of the Unicode standard, section 3.13.
+# Character classes in the condition Final_Sigma of the Unicode standard, section 3.13
 _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 _FULL_WIDTH_TILDE = "～"
-_TILDE_PLACEHOLDER = "\ufdd1"  # a code point that is no character
-_BYTE_SCORE_FACTOR = 20  # more than the characters of "<0x00>"
-_HIDDEN = "\ufdd2"  # another code point that is no character
+# U+FDD0 to U+FDEF are no characters, so no text contains these two.
+_TILDE_PLACEHOLDER = "\ufdd1"
+_HIDDEN_PREFIX = "\ufdd2"
+# A byte piece such as "<0x00>" scores worse than its six characters together, so no text matches it.
+_BYTE_SCORE_FACTOR = 20
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
-    """Return a `tokenizers` tokenizer of a parsed model without special tokens: it gives SentencePiece's ids."""
-    pieces = [
-        # SentencePiece never matches special pieces in a text; a code point that is no character hides them here.
-        (piece if p.type in (p.NORMAL, p.USER_DEFINED, p.BYTE) else f"{_HIDDEN}{index}", score)
-        for index, (p, (piece, score)) in enumerate(zip(proto.pieces, _score_pieces(proto), strict=True))
-    ]
-    return _build_tokenizer(pieces, proto, cleaning)
+    """Return a `tokenizers` tokenizer without special tokens that gives the ids of a parsed SentencePiece model."""
+    scored_pieces = _score_pieces(proto)
+    for index, p in enumerate(proto.pieces):
+        if p.type not in (p.NORMAL, p.USER_DEFINED, p.BYTE):
+            # SentencePiece never matches a special piece in a text, so it gets a name that no text contains.
+            _, score = scored_pieces[index]
+            scored_pieces[index] = (f"{_HIDDEN_PREFIX}{index}", score)
+    return _build_from_pieces(scored_pieces, proto, cleaning)
 
 
 def _score_pieces(proto: Any) -> list[tuple[str, float]]:
-    """Return the pieces with the scores that SentencePiece gives them, which the model does not record for all types.
+    """Return (piece, score) for each id; the scores are those that SentencePiece encodes with.
 
-    A symbol has the highest score of a piece times its bytes, less 0.1. A byte is used for
-    characters without a piece only, so a text such as "<0x00>" must not match it.
+    The model records them for normal pieces only. The score of a user-defined symbol is the number of its bytes times
+    the highest score, less 0.1 (SentencePiece's `unigram_model.cc`). A byte piece replaces characters without a piece,
+    and never the text "<0x00>" or similar, so it gets a score with which it is never chosen.
     """
-    scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
-    highest = max(scores, default=0.0)
-    # Symbols of one character can only be one token, unless a longer symbol contains them.
+    normal_scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
+    highest_score = max(normal_scores, default=0.0)
+    byte_score = _BYTE_SCORE_FACTOR * min(normal_scores, default=-1.0)
+    # Symbols of one character are always one token, so their score does not matter without longer symbols.
     has_long_symbols = any(p.type == p.USER_DEFINED and len(p.piece) > 1 for p in proto.pieces)
-    byte_score = _BYTE_SCORE_FACTOR * min(scores, default=-1.0)
-    pieces = []
+    scored_pieces = []
     for p in proto.pieces:
         score = p.score
         if p.type == p.USER_DEFINED and has_long_symbols:
-            score = len(p.piece.encode()) * highest - 0.1
+            score = len(p.piece.encode()) * highest_score - 0.1
         elif p.type == p.BYTE:
             score = byte_score
-        pieces.append((p.piece, score))
-    return pieces
+        scored_pieces.append((p.piece, score))
+    return scored_pieces
 
 
-def _build_tokenizer(pieces: list[tuple[str, float]], proto: Any, cleaning: Cleaning) -> Tokenizer:
+def _build_from_pieces(scored_pieces: list[tuple[str, float]], proto: Any, cleaning: Cleaning) -> Tokenizer:
+    """Return a tokenizer of (piece, score) by id, with the normalizer and byte fallback of the model `proto`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     unk_id = [p.piece for p in proto.pieces].index(SPECIAL_TOKENS["unk"])
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=proto.trainer_spec.byte_fallback))
+    has_byte_fallback = proto.trainer_spec.byte_fallback
+    tokenizer = Tokenizer(models.Unigram(scored_pieces, unk_id=unk_id, byte_fallback=has_byte_fallback))
     tokenizer.normalizer = _build_normalizer(proto.normalizer_spec.precompiled_charsmap, cleaning)
     # "first": a text begins with the word mark, but text after a [MASK] has one only after a space.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     metaspace = decoders.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = metaspace
-    if proto.trainer_spec.byte_fallback:
+    if has_byte_fallback:
         tokenizer.decoder = decoders.Sequence([metaspace, decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 
 def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
-    """Return the content of `tokenizer.json` for a parsed model: the tokenizer with its special tokens."""
+    """Return the content of `tokenizer.json` for a parsed model: a tokenizer with special tokens."""
     from tokenizers import AddedToken, processors
 
-    tokenizer = _build_tokenizer(_score_pieces(proto), proto, cleaning)
+    tokenizer = _build_from_pieces(_score_pieces(proto), proto, cleaning)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -99,7 +105,7 @@ def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
 
 
 def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[str, object]:
-    """Return the content of `tokenizer_config.json`."""
+    """Return the content of `tokenizer_config.json`; model_max_length: tokens to which other programs truncate."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -111,54 +117,59 @@ def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[st
 
 
 def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
-    """Return `clean`, then SentencePiece's normalizer, as a sequence of `tokenizers` steps."""
+    """Return a sequence of `tokenizers` steps that does what `clean` and then SentencePiece's normalizer do.
+
+    charsmap: SentencePiece's compiled normalization rules; without rules it changes no character.
+    """
     from tokenizers import Regex, normalizers
 
+    apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     first_form, last_form = cleaning.unicode_forms
-    # Without rules SentencePiece leaves every character as it is.
-    sentencepiece_normalizer = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
-    # The classes are computed in Python: the regex engine's \s and \p{M} differ in some characters.
+    # The classes are computed in Python, because the regex engine's \s and \p{M} differ in some characters.
     steps: list[Normalizer] = [
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
         getattr(normalizers, first_form)(),
     ]
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
-    latin1 = map(chr, range(0x100))  # has all characters of category Cc that Unicode will ever have
-    dropped = [c for c in latin1 if category(c) == "Cc" and not sentencepiece_normalizer.normalize_str(c)]
-    # The word mark is inserted only if a text begins at its first character: keep a space at that position. No line
-    # feed is left, so ^ matches nowhere else.
-    leading = marks + _format_ranges(dropped)
-    if leading:
-        steps.append(normalizers.Replace(Regex(rf"^[{leading}]+"), " "))
+    latin1 = map(chr, range(0x100))  # contains all characters of category Cc, to which Unicode adds no more
+    dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]
+    # `Metaspace` inserts the word mark only if the normalized text begins with a character that comes from the first
+    # one of the input. So dropped characters at the beginning become a space. No line feeds are left, so ^ matches
+    # nowhere else.
+    dropped_characters = marks + _format_ranges(dropped_controls)
+    if dropped_characters:
+        steps.append(normalizers.Replace(Regex(rf"^[{dropped_characters}]+"), " "))
     if marks:
         steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
     if cleaning.lowercase:
-        # str.lower treats the Greek final sigma specially; `Lowercase` treats each character alone.
+        # `str.lower` turns Σ at the end of a word into ς, but `Lowercase` does not look at neighboring characters.
         steps.append(normalizers.Replace(Regex(f"(?<={_CASED})Σ(?!{_CASE_IGNORABLE}*{_CASED})"), "ς"))
         steps.append(normalizers.Lowercase())
     if last_form:
         steps.append(getattr(normalizers, last_form)())
-    # `Precompiled` looks up short graphemes where SentencePiece takes the longest match: it leaves Hangul decomposed
-    # and loses marks. After NFKC nothing is left to compose.
-    compose: list[Normalizer] = [normalizers.NFKC(), sentencepiece_normalizer] if charsmap else []
-    if charsmap and not cleaning.normal_form.startswith("NFK"):
-        # NFKC would change the full-width tilde, which SentencePiece keeps.
-        hide = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)
-        restore = normalizers.Replace(_TILDE_PLACEHOLDER, _FULL_WIDTH_TILDE)
-        compose = [hide, *compose, restore]
-    steps += [*compose, normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
+    if charsmap:
+        # `Precompiled` looks up short graphemes, where SentencePiece takes the longest match. It would leave Hangul
+        # decomposed and lose marks. After NFKC nothing is left to compose.
+        compose: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
+        if not cleaning.normal_form.startswith("NFK"):
+            # NFKC would change the full-width tilde, which SentencePiece keeps.
+            hide_tilde = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)
+            restore_tilde = normalizers.Replace(_TILDE_PLACEHOLDER, _FULL_WIDTH_TILDE)
+            compose = [hide_tilde, *compose, restore_tilde]
+        steps += compose
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
     return normalizers.Sequence(steps)
 
 
-@functools.cache  # a pass over all of Unicode
+@functools.cache  # it takes a pass over all of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
-    """Return the characters for which `belongs` is true as the inside of a regular expression's class."""
+    """Return a regular expression's class, without the brackets, of the characters for which `belongs` is true."""
     return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
 
 
 def _format_ranges(characters: Iterable[str]) -> str:
-    """Return ascending characters as the inside of a regular expression's class."""
-    ranges: list[tuple[int, int]] = []
+    """Return a regular expression's class, without the brackets, of characters in ascending order."""
+    ranges: list[tuple[int, int]] = []  # the first and last code point of each
     for code in map(ord, characters):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1] = (ranges[-1][0], code)
@@ -174,5 +185,5 @@ def _format_range(first: int, last: int) -> str:
 
 
 def _format_character(code: int) -> str:
-    """Return a character in the form that Oniguruma (`tokenizers`) and JavaScript (transformers.js) both read."""
+    """Return a character in a form that both Oniguruma (`tokenizers`) and JavaScript (transformers.js) read."""
     return f"\\u{code:04X}" if code < 0x10000 else chr(code)

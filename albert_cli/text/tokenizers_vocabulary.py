@@ -1,8 +1,8 @@
-"""The `tokenizers` backend: any `tokenizer.json` (Unigram, WordPiece, BPE, byte level, byte fallback) or `vocab.txt`.
+"""The `tokenizers` backend of vocabularies: any `tokenizer.json` (Unigram, WordPiece, BPE) or `vocab.txt`.
 
-Special tokens are identified by their roles in `tokenizer_config.json` or `special_tokens_map.json`, else by their
-usual names. Text never becomes a special token, even if it contains a special token's name. The unknown token is the
-exception: the model needs it for text without pieces.
+A special token has one of five roles: pad, unk, cls, sep, mask. Its name comes from `tokenizer_config.json` or
+`special_tokens_map.json`; without an entry, the usual names of the role are tried. Text never becomes a special token,
+even if it contains the token's name. Only the unknown token may replace text, which has no other pieces then.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from albert_cli.text.words import WORD_MARK, WordBoundaries, WordRule
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TokenizerJson: TypeAlias = dict[str, Any]  # of the `tokenizers` library, which publishes no schema
+TokenizerJson: TypeAlias = dict[str, Any]  # JSON of Hugging Face's libraries, which publish no schema
 _SPECIAL_TOKENS_FILE: Final = "special_tokens_map.json"
-# The usual names of each role; the first that the tokenizer has is taken if no file names another.
 _USUAL_NAMES: Final = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -45,11 +44,11 @@ _USUAL_NAMES: Final = {
     "mask": ("[MASK]", "<mask>"),
 }
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
-_RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
+_RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")  # no text by itself
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_HIDDEN: Final = "\uffff"  # a code point that is no character: no text contains a name that begins with it
-_BATCH: Final = 1024  # texts; an encoding takes some 100 bytes per token
+_HIDDEN_PREFIX: Final = "\uffff"  # no character, so no text contains a name that begins with it
+_BATCH_TEXTS: Final = 1024  # texts encoded at a time; an encoding takes about 100 bytes per token
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.
@@ -60,58 +59,54 @@ class TokenizersVocabulary(Vocabulary):
     """A tokenizer of the `tokenizers` library, which normalizes text itself."""
 
     def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
-        """Take over the tokenizer; raise `CheckpointError` if it lacks a special token that models need.
+        """Use and change the tokenizer; raise `CheckpointError` if it lacks a special token that models need.
 
-        config: the content of `tokenizer_config.json`, with at least the roles of special tokens. source: the file that
-        errors name.
+        config: the content of `tokenizer_config.json`, with the names of special tokens where they are not the usual
+        ones; source: the file that errors name.
         """
-        self._roles, special = _find_special_tokens(tokenizer, config, source)
+        self._names_by_role, special = _find_special_tokens(tokenizer, config, source)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if not _adds_special_tokens(tokenizer, special):
-            tokenizer.post_processor = _build_post_processor(tokenizer, self._roles, special)
+            tokenizer.post_processor = _build_post_processor(tokenizer, self._names_by_role, special)
         self._json = tokenizer.to_str(pretty=False)
         self._config = dict(config)
         tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
         self._tokenizer = tokenizer
         pieces_by_id = {index: piece for piece, index in tokenizer.get_vocab(with_added_tokens=True).items()}
-        size = max(pieces_by_id) + 1
-        pieces = [pieces_by_id.get(index, "") for index in range(size)]
-        added = tokenizer.get_added_tokens_decoder()
-        not_text = {index for index, token in added.items() if token.special} | set(special)
-        # Ids that no text may get: all special ones but the unknown token's. Without an unknown token `special.unk` is
-        # [SEP]'s id, which stays forbidden.
-        self._forbidden = frozenset(
-            index
-            for index in not_text - ({special.unk} if "unk" in self._roles else set())
-            if not _BYTE_TOKEN.fullmatch(pieces[index])
-        )
+        pieces = [pieces_by_id.get(index, "") for index in range(max(pieces_by_id) + 1)]
+        added_tokens = tokenizer.get_added_tokens_decoder()
+        special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
+        byte_ids = {index for index in special_ids if _BYTE_TOKEN.fullmatch(pieces[index])}
+        # No text may get these ids. Without an unknown token, `special.unk` is [SEP]'s id, which stays forbidden.
+        self._forbidden_ids = special_ids - byte_ids
+        if "unk" in self._names_by_role:
+            self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
-        super().__init__(
-            pieces,
-            [
-                "" if index in not_text or _RESERVED_TOKEN.fullmatch(piece) else text
-                for index, (piece, text) in enumerate(zip(pieces, _text_pieces(pieces, content), strict=True))
-            ],
-            special,
-        )
-        self._first_word_is_unmarked = _first_word_is_unmarked(content)
+        text_pieces = _text_pieces(pieces, content)
+        for index, piece in enumerate(pieces):
+            if index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
+                text_pieces[index] = ""
+        super().__init__(pieces, text_pieces, special)
+        # A byte-level tokenizer puts the word mark only where the text has a space, so not before the first word.
+        self._first_word_is_unmarked = _has_pre_tokenizer_step(content, "ByteLevel")
 
     @property
     def cleaning(self) -> None:
-        """None: the tokenizer normalizes text itself."""
+        """None, because the tokenizer normalizes text itself."""
         return
 
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the tokenizer or the roles of its special tokens."""
-        return hashlib.sha256(f"{self._json}\n{sorted(self._roles.items())}".encode()).hexdigest()[:16]
+        content = f"{self._json}\n{sorted(self._names_by_role.items())}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of texts, on the calling thread; no special tokens."""
+        """Return the token ids of each text, without special tokens; runs on the calling thread."""
         ids: list[list[int]] = []
-        for start in range(0, len(texts), _BATCH):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             ids += [
                 self._without_special_tokens(text, encoding).ids
@@ -120,21 +115,22 @@ class TokenizersVocabulary(Vocabulary):
         return ids
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Encode sentences that have only single spaces, and none at their ends."""
+        """Return what `encode_batch` does."""
         return self.encode_batch(sentences)
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Encode text that continues right after a special token, as the tokenizer does after its mask token."""
-        ids = _encode_after(self._roles["mask"], self.mask_id, text, self._tokenizer)
-        if self._forbidden.isdisjoint(ids):
+        """Return the token ids of a text that follows directly after the mask token."""
+        mask_name = self._names_by_role["mask"]
+        ids = _encode_after(mask_name, self.mask_id, text, self._tokenizer)
+        if self._forbidden_ids.isdisjoint(ids):
             return ids
-        return _encode_after(_HIDDEN + self._roles["mask"], self.mask_id, text, self._nameless_tokenizer)
+        return _encode_after(_HIDDEN_PREFIX + mask_name, self.mask_id, text, self._nameless_tokenizer)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
-        """Yield the token ids of each text with the characters that each token comes from."""
+        """Yield the token ids of each text, without special tokens, with the characters that they come from."""
         is_word_mark = np.array([piece == WORD_MARK for piece in self.text_pieces], dtype=np.bool_)
-        for start in range(0, len(texts), _BATCH):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH]]
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
             encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
                 encoding = self._without_special_tokens(text, encoding)
@@ -143,29 +139,29 @@ class TokenizersVocabulary(Vocabulary):
                 yield trim_offsets(text, ids, offsets, is_word_mark[ids])
 
     def _without_special_tokens(self, text: str, encoding: Any) -> Any:
-        """Return the encoding, or one of ordinary pieces if a special token's name in the text became that token."""
-        if self._forbidden.isdisjoint(encoding.ids):
+        """Return the encoding or, if a special token's name in the text became that token, one of ordinary pieces."""
+        if self._forbidden_ids.isdisjoint(encoding.ids):
             return encoding
         return self._nameless_tokenizer.encode(text, add_special_tokens=False)
 
     @cached_property
     def _nameless_tokenizer(self) -> Tokenizer:
-        """The tokenizer with special tokens renamed to what no text contains.
+        """The tokenizer with special tokens renamed to names that no text contains.
 
-        `encode_special_tokens` is not enough where the model has the names among its own pieces.
+        `encode_special_tokens` is not enough if the pieces of the model include the names.
         """
         from tokenizers import Tokenizer
 
         content = json.loads(self._json)
-        _hide_names(content, {self.pieces[index] for index in self._forbidden})
+        _hide_names(content, {self.pieces[index] for index in self._forbidden_ids})
         tokenizer = Tokenizer.from_str(json.dumps(content))
         tokenizer.encode_special_tokens = True
         return tokenizer
 
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
-        """Return the tokens that begin a word; where the first word has no mark, special tokens separate words."""
+        """Return the flags of the tokens that begin a word (see `words`)."""
         boundaries = super().word_boundaries(rule)
-        if self._first_word_is_unmarked:
+        if self._first_word_is_unmarked:  # it begins after [CLS] or [SEP]
             boundaries.separates[[self.cls_id, self.sep_id]] = True
         return boundaries
 
@@ -175,7 +171,7 @@ class TokenizersVocabulary(Vocabulary):
         return " ".join(str(self._tokenizer.decode(visible, skip_special_tokens=False)).split())
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json`; model_max_length: where other programs truncate."""
+        """Write `tokenizer.json` and `tokenizer_config.json`; model_max_length: tokens to which others truncate."""
         store.write_text(directory / TOKENIZER_FILE, self._json + "\n")
         config = {key: value for key, value in self._config.items() if key in _DEFAULT_WORDPIECE_OPTIONS}
         config |= {
@@ -183,19 +179,19 @@ class TokenizersVocabulary(Vocabulary):
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "model_max_length": model_max_length,
             "clean_up_tokenization_spaces": False,
-            **{f"{role}_token": token for role, token in self._roles.items()},
+            **{f"{role}_token": name for role, name in self._names_by_role.items()},
         }
         store.write_json(directory / CONFIG_FILE, config)
 
 
-def _encode_after(name: str, index: int, text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the token ids of a text after the added token `name`, whose id is `index`."""
-    tokenizer.encode_special_tokens = False
+def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a text that follows a special token, without the special token."""
+    tokenizer.encode_special_tokens = False  # its name before the text must become the token
     try:
-        ids: list[int] = tokenizer.encode(name + text, add_special_tokens=False).ids
+        ids: list[int] = tokenizer.encode(special_name + text, add_special_tokens=False).ids
     finally:
         tokenizer.encode_special_tokens = True
-    return ids[ids.index(index) + 1 :]
+    return ids[ids.index(special_id) + 1 :]
 
 
 # ---------------------------------------------------------------- reading
@@ -212,6 +208,7 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json`; raise `CheckpointError` if it is something else."""
     from tokenizers import Tokenizer
 
     content = store.read_bytes(path)
@@ -222,7 +219,10 @@ def _parse_tokenizer(path: Path) -> Tokenizer:
 
 
 def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
-    """Build BERT's tokenizer from its `vocab.txt`: one piece per line."""
+    """Build BERT's tokenizer from its `vocab.txt`, which has one piece per line.
+
+    config: the content of `tokenizer_config.json`. Raises `CheckpointError` if a special token is missing.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     lines = store.read_bytes(path).decode("utf-8", "replace").split("\n")
@@ -230,15 +230,17 @@ def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
     while pieces and not pieces[-1]:
         pieces.pop()
     ids = {piece: index for index, piece in enumerate(pieces)}
-    names: dict[str, str] = {}
+    names_by_role: dict[str, str] = {}
     for role in _USUAL_NAMES:
-        name = _token_of_role(role, ids, config)
+        name = _find_special_name(role, ids, config)
         if name is not None:
-            names[role] = name
+            names_by_role[role] = name
         elif role != "pad":
             raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
+    cls = names_by_role["cls"]
+    sep = names_by_role["sep"]
     options: TokenizerJson = {key: config.get(key, default) for key, default in _DEFAULT_WORDPIECE_OPTIONS.items()}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names["unk"], max_input_chars_per_word=100))
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names_by_role["unk"], max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=options["do_lower_case"],
         strip_accents=options["strip_accents"],
@@ -246,15 +248,14 @@ def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.BertProcessing(
-        (names["sep"], ids[names["sep"]]), (names["cls"], ids[names["cls"]])
-    )
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names.values()])
+    tokenizer.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
+    special_tokens = [AddedToken(name, special=True, normalized=False) for name in names_by_role.values()]
+    tokenizer.add_special_tokens(special_tokens)
     return tokenizer
 
 
 def _read_config(directory: Path) -> TokenizerJson:
-    """Return `tokenizer_config.json`, with the roles of `special_tokens_map.json` where it names none."""
+    """Return the content of `special_tokens_map.json`, overridden by that of `tokenizer_config.json`."""
     config: TokenizerJson = {}
     for name in (_SPECIAL_TOKENS_FILE, CONFIG_FILE):
         if (directory / name).is_file():
@@ -268,30 +269,43 @@ def _read_config(directory: Path) -> TokenizerJson:
 def _find_special_tokens(
     tokenizer: Tokenizer, config: TokenizerJson, source: Path
 ) -> tuple[dict[str, str], SpecialIds]:
-    """Return the special tokens' names and ids by role."""
+    """Return the names of the special tokens by role, without roles that the tokenizer lacks, and all ids.
+
+    Raises `CheckpointError` if a required token is missing.
+    """
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    names = {role: _token_of_role(role, ids, config) for role in _USUAL_NAMES}
-    for role in _REQUIRED_ROLES:
-        if names[role] is None:
-            raise CheckpointError(
-                f"{source}: has no {role} token", f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
-            )
-    roles = {role: name for role, name in names.items() if name is not None}
-    # A tokenizer without a padding or unknown token never produces one; their ids are set to [SEP]'s.
-    return roles, SpecialIds(**{role: ids[roles.get(role, roles["sep"])] for role in _USUAL_NAMES})
+    names_by_role: dict[str, str] = {}
+    for role in _USUAL_NAMES:
+        name = _find_special_name(role, ids, config)
+        if name is not None:
+            names_by_role[role] = name
+        elif role in _REQUIRED_ROLES:
+            hint = f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
+            raise CheckpointError(f"{source}: has no {role} token", hint)
+    # A tokenizer without a padding or unknown token never produces one, so any id will do: [SEP]'s.
+    sep_name = names_by_role["sep"]
+    return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in _USUAL_NAMES})
 
 
-def _token_of_role(role: str, ids: Mapping[str, int], config: TokenizerJson) -> str | None:
-    """Return the name of a role's token, None if the tokenizer has none."""
-    token = config.get(f"{role}_token")
-    if isinstance(token, dict):
-        token = token.get("content")
-    candidates = (token, *_USUAL_NAMES[role])
-    return next((name for name in candidates if isinstance(name, str) and name in ids), None)
+def _find_special_name(role: str, ids: Mapping[str, int], config: TokenizerJson) -> str | None:
+    """Return the name of the special token with a role: the configured one, else the first usual one that has an id.
+
+    Returns None if the tokenizer has no such token.
+    """
+    configured = config.get(f"{role}_token")
+    if isinstance(configured, dict):
+        configured = configured.get("content")
+    for name in (configured, *_USUAL_NAMES[role]):
+        if isinstance(name, str) and name in ids:
+            return name
+    return None
 
 
 def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:
-    """Return True if the tokenizer makes `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` with segments, as is done here."""
+    """Return True if the tokenizer adds special tokens and segment ids to a text and to a pair as this program does.
+
+    That is `[CLS] A [SEP]` in segment 0, and `[CLS] A [SEP]` in segment 0 with `B [SEP]` in segment 1.
+    """
     ids = tokenizer.encode("a", add_special_tokens=False).ids
     single = tokenizer.encode("a")
     pair = tokenizer.encode("a", "a")
@@ -302,77 +316,79 @@ def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:
     )
 
 
-def _build_post_processor(tokenizer: Tokenizer, roles: Mapping[str, str], special: SpecialIds) -> Any:
-    """Return the step that adds [CLS] and [SEP], with segment ids, for other programs."""
+def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str], special: SpecialIds) -> Any:
+    """Return the step with which a tokenizer in other programs adds [CLS], [SEP] and segment ids."""
     from tokenizers import processors
 
-    cls = roles["cls"]
-    sep = roles["sep"]
+    cls = names_by_role["cls"]
+    sep = names_by_role["sep"]
     template = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
-    if not _has_step(json.loads(tokenizer.to_str()), "ByteLevel"):
+    if not _has_pre_tokenizer_step(json.loads(tokenizer.to_str()), "ByteLevel"):
         return template
-    # With `trim_offsets` a token's offsets exclude the space before the word.
+    # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as those of others do.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
 
 
 def _hide_names(content: TokenizerJson, names: set[str]) -> None:
     """Rename tokens in the content of a `tokenizer.json`, in place, so that no text matches them; ids stay equal."""
     model = content["model"]
-    names = names - {model.get("unk_token")}
+    names = names - {model.get("unk_token")}  # the model refers to this one by its name
+
+    def hide(piece: str) -> str:
+        return _HIDDEN_PREFIX + piece if piece in names else piece
+
     if isinstance(model["vocab"], dict):
-        model["vocab"] = {_HIDDEN + piece if piece in names else piece: i for piece, i in model["vocab"].items()}
-    else:
-        model["vocab"] = [[_HIDDEN + piece if piece in names else piece, score] for piece, score in model["vocab"]]
-    if "merges" in model:
+        model["vocab"] = {hide(piece): index for piece, index in model["vocab"].items()}
+    else:  # Unigram: (piece, score) by id
+        model["vocab"] = [[hide(piece), score] for piece, score in model["vocab"]]
+    if "merges" in model:  # BPE
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-        # Merges that build a name, or build on one, are left out.
+        # Pairs that contain a name, or merge to one, refer to pieces that no longer exist.
         model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
     for token in content["added_tokens"]:
-        if token["content"] in names:
-            token["content"] = _HIDDEN + token["content"]
+        token["content"] = hide(token["content"])
 
 
 # ---------------------------------------------------------------- pieces as text
 
 
 def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
-    """Return the pieces as text with the word mark before each word."""
-    prefix = content["model"].get("continuing_subword_prefix")
-    if content["model"]["type"] == "WordPiece":
+    """Return the pieces as text, with the word mark before each word; content: of the `tokenizer.json`."""
+    model = content["model"]
+    if model["type"] == "WordPiece":
+        prefix = model["continuing_subword_prefix"]  # "##": the piece continues a word
         return [piece.removeprefix(prefix) if piece.startswith(prefix) else WORD_MARK + piece for piece in pieces]
-    if _has_step(content, "ByteLevel"):
-        to_byte = _byte_level_alphabet()
-        return [_decode_byte_level(piece, to_byte) for piece in pieces]
+    if _has_pre_tokenizer_step(content, "ByteLevel"):
+        byte_by_character = _byte_level_alphabet()
+        return [_decode_byte_level(piece, byte_by_character) for piece in pieces]
     return list(pieces)
 
 
-def _decode_byte_level(piece: str, to_byte: Mapping[str, int]) -> str:
-    """Return the text of a byte-level piece; parts of a character become U+FFFD."""
-    if not all(character in to_byte for character in piece):
-        return piece
-    text = bytes(to_byte[character] for character in piece).decode("utf-8", "replace")
+def _decode_byte_level(piece: str, byte_by_character: Mapping[str, int]) -> str:
+    """Return the text of a byte-level piece; incomplete characters become U+FFFD."""
+    if not all(character in byte_by_character for character in piece):
+        return piece  # an added token
+    text = bytes(byte_by_character[character] for character in piece).decode("utf-8", "replace")
     return WORD_MARK + text[1:] if text.startswith(" ") else text
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the byte of each character of GPT-2's alphabet: printable bytes stand for themselves."""
+    """Return the byte of each character of GPT-2's byte-level alphabet (`bytes_to_unicode` of its code).
+
+    A printable byte is the character with its code; the others are the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unprintable = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + number): byte for number, byte in enumerate(unprintable)}
+    return alphabet | {chr(0x100 + number): byte for number, byte in enumerate(unprintable)}
 
 
-def _has_step(content: TokenizerJson, kind: str) -> bool:
-    """Return True if the pre-tokenizer has a step of this kind."""
-    step = content.get("pre_tokenizer") or {}
-    steps = step.get("pretokenizers", [step])
-    return any(part.get("type") == kind for part in steps)
-
-
-def _first_word_is_unmarked(content: TokenizerJson) -> bool:
-    """Return True if the first word of a text has no word mark, as in byte-level vocabularies."""
-    return _has_step(content, "ByteLevel")
+def _has_pre_tokenizer_step(content: TokenizerJson, step_type: str) -> bool:
+    """Return True if the pre-tokenizer of a `tokenizer.json` has, or is, a step of this type."""
+    pre_tokenizer = content.get("pre_tokenizer") or {}
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    return any(step.get("type") == step_type for step in steps)

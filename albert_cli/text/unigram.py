@@ -1,4 +1,8 @@
-"""SentencePiece unigram models (`spiece.model`): read one, train one with the published options, prune one."""
+"""SentencePiece unigram models (`spiece.model`): read one, train one with the published options, prune one.
+
+A model is a protobuf message (`ModelProto`) with pieces, their scores (log probabilities in nats), the normalizer's
+rules and the training options. It is passed on as `proto`, or as its serialized bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +20,30 @@ from albert_cli.text.charsmap import keep_character
 from albert_cli.text.clean import Cleaning, clean
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-_DIGIT_COMMA_PENALTY = 100.0
-# The options of the published vocabularies (README of the reference code), as lists: in one string, SentencePiece reads
-# the quotation mark as CSV quoting and joins the rest into one wrong symbol.
+# The options of the published vocabularies (README of the reference code). They are lists, because SentencePiece reads
+# one string as CSV: the quotation mark would join the symbols after it into one wrong symbol.
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
-_DIGIT_COMMA = re.compile(r"(?<=\d),")
-_BOUNDARY = "\ufdd0"  # a code point that is no character: pieces must not cross it
 ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian and in scripts of India
-_ZWNJ_PLACEHOLDER = "\ufdd3"  # a code point that is no character
-_RESERVED = "\u2585"  # SentencePiece leaves sentences with this character out of the training
-_MAX_SENTENCE_BYTES = 4192  # SentencePiece leaves longer sentences out of the training
-_MAX_SENTENCES = 10_000_000
-_MAX_PARTS = 32  # parts of a sentence, which has at most 16,384 characters
+
+# U+FDD0 to U+FDEF are no characters, so no text contains these two.
+_BOUNDARY = "\ufdd0"  # between two parts of a training line that no piece may join
+_ZWNJ_PLACEHOLDER = "\ufdd3"
+_COMMA_AFTER_DIGIT = re.compile(r"(?<=\d),")
+_DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that replace a digit-comma piece
+
+# Limits of SentencePiece's trainer
+_RESERVED = "\u2585"  # it leaves out sentences with this character
+_MAX_SENTENCE_BYTES = 4192  # it leaves out longer sentences
+_MAX_SENTENCES = 10_000_000  # the published vocabularies used so many
+_MAX_PARTS = 32  # training lines that one sentence may become; it has at most 16,384 characters
+_MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory
 # Measured on 2 to 230 MB of English, and of the same text in Greek and Chinese letters: 19 to 24 bytes of memory and
 # 0.4 to 1.4 microseconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array.
 _MEMORY_PER_BYTE = 23
 _SECONDS_PER_BYTE = 1.2e-6
+
 _SCORE_STEPS_PER_NAT = 1024
-_MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory
 
 
 def read_model(model: bytes) -> Any:
@@ -50,19 +59,19 @@ def read_model(model: bytes) -> Any:
 
 
 def penalize_digit_comma(proto: Any) -> None:
-    """Lower the score of pieces such as "▁2011," so far that they are never chosen.
+    """Lower the scores of pieces such as "▁2011," in place, so far that they are never chosen.
 
-    ALBERT's tokenizer never emits them: the reference encodes the text before the comma again. Lower scores give the
-    same pieces in one pass, in SentencePiece and in Hugging Face alike.
+    ALBERT's tokenizer never emits such a piece: the reference splits off the comma and encodes the rest again. Lower
+    scores give the same result in one pass, both in SentencePiece and in Hugging Face's `tokenizers`.
     """
     for p in proto.pieces:
         is_digit_comma = p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit()
-        if is_digit_comma and p.score > -_DIGIT_COMMA_PENALTY:  # once only
+        if is_digit_comma and p.score > -_DIGIT_COMMA_PENALTY:  # no penalty for a piece that has it already
             p.score -= _DIGIT_COMMA_PENALTY
 
 
 def describe_unsupported_model(proto: Any) -> str:
-    """Return why `tokenizer.json` could not give a model's ids; "" if it can."""
+    """Return the reason why a `tokenizer.json` cannot give the ids of a model; "" if it can."""
     trainer = proto.trainer_spec
     normalizer = proto.normalizer_spec
     if trainer.model_type != trainer.UNIGRAM:
@@ -79,29 +88,29 @@ def describe_unsupported_model(proto: Any) -> str:
 
 
 def log_training_estimate(sentences: int, text_bytes: int, qualifier: str = "") -> None:
-    """Print the memory and time that training takes, and warn if that is more memory than is available.
+    """Print the memory and time that training takes, and warn if more memory is needed than is available.
 
-    qualifier: printed before the number of sentences, such as "about ".
+    text_bytes: of the sentences in UTF-8; qualifier: printed before the number of sentences, such as "about ".
     """
-    required = text_bytes * _MEMORY_PER_BYTE
+    required_bytes = text_bytes * _MEMORY_PER_BYTE
     if text_bytes > _MAX_32BIT_BYTES:
-        required *= 2
+        required_bytes *= 2
     seconds = max(text_bytes * _SECONDS_PER_BYTE, 1)
     console.info(
         f"training on {qualifier}{sentences:,} sentences, {text_bytes / 1e6:.1f} MB: takes about"
-        f" {max(required / 1e9, 0.1):.1f} GB of memory and {console.format_duration(seconds)} on a 2.5 GHz core"
+        f" {max(required_bytes / 1e9, 0.1):.1f} GB of memory and {console.format_duration(seconds)} on a 2.5 GHz core"
     )
-    available = memory_info().get("available", required)
-    if required > available:
-        sample_size = int(0.9 * sentences * available / required)
+    available_bytes = memory_info().get("available", required_bytes)  # unknown on some systems
+    if required_bytes > available_bytes:
+        sample_size = int(0.9 * sentences * available_bytes / required_bytes)  # 0.9: a reserve
         console.warn(
-            f"only {available / 1e9:.1f} GB of memory available, so training may be killed;"
+            f"only {available_bytes / 1e9:.1f} GB of memory available, so training may be killed;"
             f" --sample-size {sample_size} would fit"
         )
 
 
 def utf8_size(sentences: Sequence[str]) -> int:
-    """Return the bytes of the sentences in UTF-8."""
+    """Return the number of bytes of the sentences in UTF-8."""
     return sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in sentences)
 
 
@@ -117,10 +126,10 @@ def train_unigram(
 ) -> bytes:
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
-    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space. symbols: texts that are one token
-    wherever they occur (see `normalize_symbols`). byte_fallback: a character without a token becomes the tokens of its
-    bytes. The same sentences, options and seed give the same bytes. Raises `InputError` if the text does not allow the
-    size.
+    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space; symbols: texts that are one token
+    wherever they occur, as `normalize_symbols` returns them; byte_fallback: encode a character without a token as the
+    tokens of its bytes. Equal sentences, options and seeds give equal bytes. Raises `InputError` if the text does not
+    allow the size.
     """
     import sentencepiece
 
@@ -133,7 +142,8 @@ def train_unigram(
             model_type="unigram",
             vocab_size=size,
             character_coverage=character_coverage,
-            input_sentence_size=max(_MAX_SENTENCES, _MAX_PARTS * len(sentences)),  # all: they are a sample already
+            # More than there are training lines, so that SentencePiece takes no sample of our sample.
+            input_sentence_size=max(_MAX_SENTENCES, _MAX_PARTS * len(sentences)),
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             train_extremely_large_corpus=utf8_size(sentences) > _MAX_32BIT_BYTES,
@@ -159,8 +169,11 @@ def train_unigram(
 
 
 def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, ...]:
-    """Return symbols as they occur in encoded text, each once; raise `ConfigError` for one that cannot be a token."""
-    normalized: dict[str, None] = {}
+    """Return the symbols as they occur in encoded text, each once; raise `ConfigError` for one that cannot be a token.
+
+    Symbols that are tokens in any case (`USER_DEFINED_SYMBOLS`) are left out.
+    """
+    normalized: dict[str, None] = {}  # a set that preserves the order
     for symbol in symbols:
         text = _nmt_nfkc().Normalize(clean(symbol, cleaning)).strip()
         if not text:
@@ -175,23 +188,24 @@ def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, 
 
 
 def _round_scores(proto: Any) -> None:
-    """Round the scores to multiples of 1/1024, whose sums are exact up to 16,384, about 1,500 pieces.
+    """Round the scores in place to multiples of 1/1024, so that sums of scores have no rounding error.
 
-    SentencePiece adds scores in single precision, `tokenizers` in double. If two segmentations have the same pieces in
-    another order ("0 00", "00 0"), rounding would decide between them, differently in each program and after each
-    beginning of a line.
+    Two segmentations may have the same pieces in another order ("0 00", "00 0") and therefore equal sums. SentencePiece
+    adds scores in single precision, `tokenizers` in double. A rounding error would decide between the segmentations,
+    and would depend on the program and on the text before them. In single precision, sums of multiples of 1/1024 are
+    exact up to 16,384 (2^24 / 1024), which about 1,500 pieces reach.
     """
     for piece in proto.pieces:
         piece.score = round(piece.score * _SCORE_STEPS_PER_NAT) / _SCORE_STEPS_PER_NAT
 
 
 def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]:
-    """Yield the sentences with boundaries, in parts that are short enough to be used."""
+    """Yield the sentences with boundaries, split into lines that are short enough for the trainer."""
     for sentence in sentences:
         if keep_zwnj:
             sentence = sentence.replace(ZWNJ, _ZWNJ_PLACEHOLDER)
         prepared = _insert_boundaries(sentence)
-        if len(prepared) <= _MAX_SENTENCE_BYTES // 4:
+        if len(prepared) <= _MAX_SENTENCE_BYTES // 4:  # a character has at most four bytes
             yield prepared
         else:
             yield from _split_by_bytes(prepared, _MAX_SENTENCE_BYTES)
@@ -214,29 +228,34 @@ def _split_by_bytes(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def _last_character_start(data: bytes, start: int, limit: int) -> int:
-    """Return the last position up to `limit` at which a character begins, preferably one that is no combining mark."""
-    position = limit
-    while position > start:
-        is_continuation = data[position] & 0xC0 == 0x80
-        if not is_continuation and not combining(data[position : position + 4].decode(errors="ignore")[0]):
+    """Return the last position after `start`, up to `limit`, at which UTF-8 text can be split.
+
+    A character that is no combining mark begins there. If no such character exists, a mark begins there.
+    """
+    last_mark = -1
+    for position in range(limit, start, -1):
+        is_continuation_byte = data[position] & 0xC0 == 0x80
+        if is_continuation_byte:
+            continue
+        character = data[position : position + 4].decode(errors="ignore")[0]
+        if not combining(character):
             return position
-        position -= 1
-    position = limit
-    while data[position] & 0xC0 == 0x80:
-        position -= 1
-    return position
+        last_mark = max(last_mark, position)
+    return last_mark
 
 
 def prune_vocabulary(proto: Any, size: int) -> bytes:
-    """Return a model of the `size` best pieces of a parsed model.
+    """Return the bytes of a model with the `size` best pieces of a parsed model.
 
-    Special pieces, symbols and single characters always stay, even if these alone are more. The scores stay unchanged:
-    a model trained to that size cuts text into as many pieces within 0.3 % (English, 16,000 to 4,000).
+    Special pieces, symbols and single characters always stay, even if they are more than `size`. The scores stay
+    unchanged. A model that is trained to the size splits text into as many pieces, within 0.3 % (measured in English,
+    from 16,000 to 4,000 pieces).
     """
     required = [p for p in proto.pieces if p.type != p.NORMAL or len(p.piece) == 1]
     optional = [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1]
     optional.sort(key=lambda p: -p.score)
-    chosen = {p.piece for p in [*required, *optional[: max(size - len(required), 0)]]}
+    n_optional = max(size - len(required), 0)
+    chosen = {p.piece for p in [*required, *optional[:n_optional]]}
     pruned = type(proto)()
     pruned.CopyFrom(proto)
     del pruned.pieces[:]
@@ -245,11 +264,15 @@ def prune_vocabulary(proto: Any, size: int) -> bytes:
 
 
 def _insert_boundaries(sentence: str) -> str:
-    """Forbid pieces that reach from a digit to a comma, which ALBERT never emits (see `penalize_digit_comma`)."""
+    """Return the sentence with a boundary between a digit and a comma.
+
+    So the trainer creates no piece with both, which ALBERT never emits (see `penalize_digit_comma`). A boundary also
+    replaces the character that the trainer reserves.
+    """
     if not (sentence.isascii() and sentence.isprintable()):
-        # As SentencePiece will do when it encodes, so that full-width commas are included. Python's NFKC differs.
+        # SentencePiece's normalizer turns other characters into commas and digits too. Python's NFKC differs from it.
         sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
-    return _DIGIT_COMMA.sub(_BOUNDARY + ",", sentence)
+    return _COMMA_AFTER_DIGIT.sub(_BOUNDARY + ",", sentence)
 
 
 @cache
@@ -263,7 +286,7 @@ def _nmt_nfkc() -> Any:
 
 
 def _translate_training_error(error: RuntimeError, size: int) -> InputError:
-    """Return SentencePiece's error in words that include the remedy."""
+    """Return an error with the remedy, in plain words, for an error of SentencePiece's trainer."""
     message = str(error)
     if match := re.search(r"too high.*?<= (\d+)", message):
         largest = int(match[1])

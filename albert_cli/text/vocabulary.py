@@ -1,7 +1,7 @@
 """The interface of a vocabulary: encode text, decode ids, and know which tokens are special or begin a word.
 
-Two backends implement it. SentencePiece is the fast path (25 MB/s per core) and the kind that `albert vocab` builds.
-The `tokenizers` library serves every other `tokenizer.json` or `vocab.txt`.
+Two backends implement it. `SentencePieceVocabulary` is the faster one (25 MB/s per core), and `albert vocab` builds its
+files. `TokenizersVocabulary` reads every other `tokenizer.json` or `vocab.txt`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ WORDPIECE_FILE = "vocab.txt"
 
 
 class TokenOffsets(NamedTuple):
-    """Token ids int32 [n] with the characters of the text that each comes from: `text[start:end]`, int32 [n].
+    """The tokens of a text, with the characters `text[start:end]` that each token comes from: three int32 [n].
 
-    Starts and ends never decrease, and white space around a token is not included.
+    Starts and ends never decrease. White space around a token is not included.
     """
 
     ids: Int32
@@ -38,7 +38,7 @@ class TokenOffsets(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the special tokens by role."""
+    """The ids of the special tokens by role; a tokenizer without a padding or unknown token has [SEP]'s id there."""
 
     pad: int
     unk: int
@@ -50,8 +50,8 @@ class SpecialIds(NamedTuple):
 class Vocabulary(ABC):
     """A tokenizer with its special tokens.
 
-    `pieces` are its tokens by id. `text_pieces` are the same as text, with the word mark where a word begins; "" for
-    tokens that are not text.
+    pieces: its tokens by id, as its files spell them; text_pieces: the tokens by id as text, with the word mark ▁ where
+    a word begins, and "" for tokens that are not text; special: the ids of the special tokens.
     """
 
     def __init__(self, pieces: list[str], text_pieces: list[str], special: SpecialIds) -> None:
@@ -67,36 +67,37 @@ class Vocabulary(ABC):
 
     @staticmethod
     def load(directory: Path | str) -> Vocabulary:
-        """Read a vocabulary, data or model directory of either backend; raise `CheckpointError` if it has none."""
-        from albert_cli.text.load_vocabulary import load_vocabulary  # imports the backends, which import this module
+        """Load the vocabulary of a vocabulary, data or model directory; raise `CheckpointError` if it has none."""
+        # Imported here, because it imports the backends, which import this module.
+        from albert_cli.text.load_vocabulary import load_vocabulary
 
         return load_vocabulary(Path(directory))
 
     @property
     @abstractmethod
     def cleaning(self) -> Cleaning | None:
-        """The cleaning before SentencePiece; None if the tokenizer normalizes text itself."""
+        """The cleaning that is applied to a text before it is encoded; None if the tokenizer normalizes text itself."""
 
     @cached_property
     @abstractmethod
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change with the ids of some text."""
+        """16 hexadecimal digits that change if the token ids of any text change."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of texts, on the calling thread; no special tokens."""
+        """Return the token ids of each text, without special tokens; runs on the calling thread."""
 
     @abstractmethod
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Encode sentences that have only single spaces, and none at their ends."""
+        """Return what `encode_batch` does, faster, for sentences with only single spaces and none at their ends."""
 
     @abstractmethod
     def encode_continuation(self, text: str) -> list[int]:
-        """Encode text that continues right after a special token."""
+        """Return the token ids of a text that follows directly after a special token, such as after [MASK]."""
 
     @abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
-        """Yield the token ids of each text with the characters that each token comes from."""
+        """Yield the token ids of each text, without special tokens, with the characters that they come from."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -104,40 +105,51 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write the vocabulary's files; model_max_length: where other programs truncate what they encode."""
+        """Write the vocabulary's files; model_max_length: tokens to which other programs truncate a text."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`; no special tokens."""
+        """Return the token ids of `text`, without special tokens."""
         return self.encode_batch([text])[0]
 
     @cached_property
     def ordinary_ids(self) -> Int32:
-        """The ids of the tokens of text, ascending int32."""
+        """The ids of the tokens that are text, ascending, int32 [n]."""
         return np.flatnonzero([piece != "" for piece in self.text_pieces]).astype(np.int32)
 
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
-        """Return the tokens that begin a word, for whole-word and n-gram masking."""
+        """Return the flags of the tokens that begin a word, for whole-word and n-gram masking (see `words`)."""
         if rule not in self._word_boundaries:
             self._word_boundaries[rule] = find_word_boundaries(self.text_pieces, rule)
         return self._word_boundaries[rule]
 
 
 def trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[np.bool_]) -> TokenOffsets:
-    """Leave out the white space around each token, and include combining marks that the cleaning has dropped.
+    """Return the tokens with offsets that exclude the white space around them, and include dropped combining marks.
 
-    A token of nothing but the word mark becomes empty, before the character that follows.
+    ids: int32 [n]; offsets: the start and end of each token as `tokenizers` gives them, int32 [n, 2]; is_word_mark: the
+    token is nothing but the word mark, bool [n]. Such a token becomes empty, before the next visible character. A mark
+    that the cleaning has dropped from the text belongs to the token of its letter.
     """
     length = len(text)
     positions = np.arange(length + 1, dtype=np.int32)
     is_visible = np.array([*(not character.isspace() for character in text), True])
-    next_visible = np.minimum.accumulate(np.where(is_visible, positions, length)[::-1])[::-1]
+    # By position: the next visible character, and the end of the last visible character up to the position.
+    next_visible = _next_flagged(is_visible)
     visible_end = np.maximum.accumulate(np.where(is_visible, positions + 1, 0))
     starts = np.minimum(next_visible[offsets[:, 0]], offsets[:, 1])
     ends = np.where(is_word_mark, starts, np.maximum(visible_end[offsets[:, 1] - 1], starts))
     if not text.isascii():
-        is_letter = np.array([*(combining(character) == 0 for character in text), True])
-        next_letter = np.minimum.accumulate(np.where(is_letter, positions, length)[::-1])[::-1]
-        next_start = np.append(starts[1:], length)
-        with_marks = np.minimum(next_letter[ends], np.maximum(next_start, ends))
-        ends = np.where(starts < ends, with_marks, ends)
+        next_letter = _next_flagged(np.array([*(combining(character) == 0 for character in text), True]))
+        next_token_start = np.append(starts[1:], length)
+        end_with_marks = np.minimum(next_letter[ends], np.maximum(next_token_start, ends))
+        is_empty = starts == ends
+        ends = np.where(is_empty, ends, end_with_marks)
     return TokenOffsets(ids, starts.astype(np.int32), ends.astype(np.int32))
+
+
+def _next_flagged(flags: NDArray[np.bool_]) -> Int32:
+    """Return, for each position, the first position from it on whose flag is set; the last flag must be set."""
+    last = len(flags) - 1
+    flagged_positions = np.where(flags, np.arange(len(flags), dtype=np.int32), np.int32(last))
+    next_flagged: Int32 = np.minimum.accumulate(flagged_positions[::-1])[::-1]
+    return next_flagged

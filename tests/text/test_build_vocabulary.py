@@ -72,7 +72,7 @@ def test_build_of_equal_text_gives_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
 
 
-ODD = {
+ODD_TEXTS = {
     "one sentence": "This is one sentence.",
     "one sentence again and again": "The same sentence again.\n" * 5000,
     "digits": "\n".join(str(i**5) for i in range(3000)),
@@ -85,21 +85,22 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
 def test_build_of_odd_text_names_a_size_that_works(tmp_path: Path, text: str) -> None:
     source = tmp_path / "a.txt"
     out = tmp_path / "out"
     source.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"at most .* tokens, not 30,000") as refused:
+    with pytest.raises(InputError, match=r"at most .* tokens, not 30,000") as raised:
         build([str(source)], out)
     assert not out.exists()
-    size = re.search(r"--size (\d+)", refused.value.hint or "")
-    assert size
-    assert build([str(source)], out, VocabularySettings(int(size[1]))).report.request.settings.size == int(size[1])
-    assert Vocabulary.load(out).size == int(size[1])
+    match = re.search(r"--size (\d+)", raised.value.hint or "")
+    assert match
+    size = int(match[1])
+    assert build([str(source)], out, VocabularySettings(size)).report.request.settings.size == size
+    assert Vocabulary.load(out).size == size
 
 
-IMPOSSIBLE: dict[str, tuple[str, int, type[Exception], str]] = {
+IMPOSSIBLE: dict[str, tuple[str, int, type[Exception], str]] = {  # text, size, error, message
     "blank lines": ("\n \n", 100, InputError, "no text in"),
     "white space": ("\u3000\u00a0\u2028\n" * 99, 100, InputError, "no text in"),
     "control codes": ("\x01\x02\x7f\n" * 99, 100, InputError, "only control codes"),
@@ -144,7 +145,7 @@ def test_build_impossible_option_is_rejected(tmp_path: Path, options: dict[str, 
     assert not (tmp_path / "out").exists()
 
 
-def start(source: Path, out: Path) -> subprocess.Popen[str]:
+def start_vocab(source: Path, out: Path) -> subprocess.Popen[str]:
     """Start `albert vocab` in another process."""
     call = [sys.executable, "-m", "albert_cli", "vocab", str(source), "--out", str(out), "--size", "400"]
     return subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
@@ -161,7 +162,7 @@ def test_build_killed_leaves_nothing_readable_resumes(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     build([str(source)], whole, VocabularySettings(400))
     for delay in (0, 0.05, 0.1, 0.2):
-        process = start(source, out)
+        process = start_vocab(source, out)
         wait_for(out / "request.json")
         time.sleep(delay)
         process.kill()
@@ -176,7 +177,7 @@ def test_build_killed_leaves_nothing_readable_resumes(tmp_path: Path) -> None:
 
 
 def test_build_killed_between_files_is_repaired(tmp_path: Path) -> None:
-    """Either the manifest is missing, or the request file still exists next to it."""
+    """Build again after a kill that left the request file next to the manifest, and after one before the manifest."""
     source = str(write_numbered_sentences(tmp_path))
     out = tmp_path / "out"
     first = build([source], out, VocabularySettings(120))

@@ -14,8 +14,6 @@ from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
 
 FORMS = ["NFKD", "NFKC", "NFC", "none"]
-
-
 CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
 
 
@@ -29,7 +27,7 @@ CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FO
         ("İstanbul", "istanbul"),
         ("がぎ", "かき"),  # the dakuten is a combining mark
         ("ΟΔΟΣ", "οδος"),
-        ("a ´ b", "a b"),  # NFKD makes an accent on a space of it
+        ("a ´ b", "a b"),  # NFKD turns ´ into a space with an accent
         ("``quoted''", "``quoted''"),  # no quote replacement, unlike XLNet
         ("a\ud800b \ud83d\ude00", "a\ufffdb 😀"),  # a lone surrogate, and two that make a character
         ("", ""),
@@ -45,7 +43,7 @@ def test_clean_by_default_follows_the_reference(text: str, expected: str) -> Non
         (Cleaning(lowercase=False), "ELEVE fi"),
         (Cleaning(strip_accents=False, normal_form="NFC"), "élève ﬁ"),
         (Cleaning(strip_accents=False, normal_form="NFKC"), "élève fi"),
-        (Cleaning(strip_accents=False), "élève fi"),  # decomposed for nothing but dropping accents
+        (Cleaning(strip_accents=False), "élève fi"),  # text is decomposed only if accents are dropped
         (Cleaning(normal_form="NFC"), "eleve ﬁ"),
         (Cleaning(normal_form="none"), "eleve ﬁ"),
         (Cleaning(lowercase=False, strip_accents=False, normal_form="none"), "ÉLÈVE ﬁ"),
@@ -68,7 +66,7 @@ def test_clean_of_ascii_collapses_spaces_and_lowers(text: str, cleaning: Cleanin
     assert clean(text, cleaning) == (expected.lower() if cleaning.lowercase else expected)
 
 
-def by_the_letter(text: str, cleaning: Cleaning) -> str:
+def clean_without_shortcuts(text: str, cleaning: Cleaning) -> str:
     """Apply the rule of `clean` to one character at a time, without shortcuts."""
     before, after = cleaning.unicode_forms
     text = " ".join(text.split())
@@ -81,7 +79,7 @@ def by_the_letter(text: str, cleaning: Cleaning) -> str:
 
 @given(st.text(), CLEANINGS)
 def test_clean_equals_the_rule_character_by_character(text: str, cleaning: Cleaning) -> None:
-    assert clean(text, cleaning) == by_the_letter(text, cleaning)
+    assert clean(text, cleaning) == clean_without_shortcuts(text, cleaning)
 
 
 def test_clean_drops_every_combining_character() -> None:
@@ -90,16 +88,16 @@ def test_clean_drops_every_combining_character() -> None:
     assert clean("".join(f"x{c}" for c in characters), Cleaning()) == "x" * len(characters)
 
 
-def cleaning_of(folder: Path, values: dict[str, Any]) -> Cleaning:
+def read_cleaning(folder: Path, values: dict[str, Any]) -> Cleaning:
     store.write_json(folder / "tokenizer_config.json", values)
     return store.read_record(folder / "tokenizer_config.json", TokenizerConfig).cleaning
 
 
 def test_config_reads_our_key_or_hugging_face_options(tmp_path: Path) -> None:
     saved = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
-    assert cleaning_of(tmp_path, saved) == Cleaning(False, False, "NFC")
-    assert cleaning_of(tmp_path, {}) == Cleaning()
-    assert cleaning_of(tmp_path, {"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
+    assert read_cleaning(tmp_path, saved) == Cleaning(False, False, "NFC")
+    assert read_cleaning(tmp_path, {}) == Cleaning()
+    assert read_cleaning(tmp_path, {"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
     for wrong in ({"lowercase": True}, 3, {"lowercase": True, "strip_accents": True, "normal_form": "NFX"}):
         with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: albert_cleaning"):
-            cleaning_of(tmp_path, {"albert_cleaning": wrong})
+            read_cleaning(tmp_path, {"albert_cleaning": wrong})

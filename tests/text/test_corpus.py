@@ -51,7 +51,7 @@ def test_text_file_keeps_every_line(tmp_path_factory: pytest.TempPathFactory, li
     assert read == [line for line in lines if line.strip()]
 
 
-PLAIN = {
+CONTENT_BY_ENDING = {
     ".txt": "Grüße.\n\nEnde, 2 mal.\n",
     ".jsonl": '{"text": "Grüße."}\n\n{"id": 2, "text": "Ende, 2 mal."}\n',
     ".csv": 'id,text\r\n1,Grüße.\r\n2,"Ende, 2 mal."\r\n',
@@ -59,19 +59,19 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("packed", COMPRESS_BY_ENDING)
-@pytest.mark.parametrize("kind", PLAIN)
-def test_every_file_kind_in_every_compression_is_read(tmp_path: Path, kind: str, packed: str) -> None:
-    path = tmp_path / f"a{kind}{packed}"
-    path.write_bytes(COMPRESS_BY_ENDING[packed](PLAIN[kind].encode()))
+@pytest.mark.parametrize("compression", COMPRESS_BY_ENDING)
+@pytest.mark.parametrize("ending", CONTENT_BY_ENDING)
+def test_every_file_kind_in_every_compression_is_read(tmp_path: Path, ending: str, compression: str) -> None:
+    path = tmp_path / f"a{ending}{compression}"
+    path.write_bytes(COMPRESS_BY_ENDING[compression](CONTENT_BY_ENDING[ending].encode()))
     assert read_texts(path) == ["Grüße.", "Ende, 2 mal."]
-    path = path.rename(tmp_path / f"A.{f'{kind}{packed}'.upper()[1:]}")
+    path = path.rename(tmp_path / path.name.upper())
     assert read_texts(path) == read_texts(tmp_path) == ["Grüße.", "Ende, 2 mal."]
 
 
-@pytest.mark.parametrize("sent", ['{"text": "One."}\n{"text": "Two."}\n', "One.\n\nTwo.\n"])
-def test_stdin_is_text_or_json_lines(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(sent.encode())))
+@pytest.mark.parametrize("content", ['{"text": "One."}\n{"text": "Two."}\n', "One.\n\nTwo.\n"])
+def test_stdin_is_text_or_json_lines(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(content.encode())))
     monkeypatch.setattr(sys, "stdin", stream)
     assert read_texts("-") == ["One.", "Two."]
 
@@ -87,11 +87,11 @@ def test_weight_sets_the_repetitions_of_documents(tmp_path: Path) -> None:
 
 
 def test_weight_is_independent_of_the_hold_out() -> None:
-    digests = [document_hash(str(i)) for i in range(20_000)]
-    held = [d for d in digests if d < 2**64 // 10]
-    share = sum(repetitions(0.3, d) for d in held) / len(held)
-    assert 0.26 < share < 0.34
-    assert all(repetitions(3, d) == 3 for d in digests[:100])
+    hashes = [document_hash(str(i)) for i in range(20_000)]
+    held_out = [h for h in hashes if h < 2**64 // 10]
+    mean_repetitions = sum(repetitions(0.3, h) for h in held_out) / len(held_out)
+    assert 0.26 < mean_repetitions < 0.34
+    assert all(repetitions(3, h) == 3 for h in hashes[:100])
 
 
 def test_every_source_kind_has_a_reader() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.work_units import split_sources
 from tests.helpers.text_files import read_texts
 
 ARTICLE = '<doc id="1" url="https://example.org/?curid=1" title="One">\nOne\n\nFirst. Second.\n\nThird.\n</doc>\n'
@@ -147,8 +148,6 @@ def test_joined_lines_apply_to_the_texts_of_records(tmp_path: Path, ending: str)
 
 
 def test_document_file_is_never_split_into_work_units(tmp_path: Path) -> None:
-    from albert_cli.text.work_units import split_sources
-
     path = tmp_path / "a.txt"
     path.write_text("One line.\n\n" * 1000)
     assert len(split_sources([str(path)], ReadSettings(), unit_bytes=2000)) > 3

@@ -44,8 +44,8 @@ def test_read_stdlib_docs_imports_no_module() -> None:
     assert len(paragraphs) == len(set(paragraphs)) > 10_000
     assert sum(map(len, paragraphs)) > 1_000_000
     assert not [p for p in paragraphs if ">>>" in p or p != " ".join(p.split())]
-    (portion,) = split_sources(["docs:stdlib"])
-    assert portion.sha256() == sha256("".join(f"{d.name}\n{d.text}\n" for d in documents).encode()).hexdigest()
+    (unit,) = split_sources(["docs:stdlib"])
+    assert unit.sha256() == sha256("".join(f"{d.name}\n{d.text}\n" for d in documents).encode()).hexdigest()
 
 
 def test_iter_modules_skips_tests_and_vendored_copies(tmp_path: Path) -> None:

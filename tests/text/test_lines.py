@@ -32,14 +32,14 @@ def long_lines(path: Path) -> list[str]:
 
 def test_long_line_is_rejected_with_number_or_skipped(tmp_path: Path) -> None:
     expected = long_lines(tmp_path / "a.txt")
-    with pytest.raises(InputError, match=r"a\.txt:3: longer than 0\.00390625 MiB") as refused:
+    with pytest.raises(InputError, match=r"a\.txt:3: longer than 0\.00390625 MiB") as raised:
         read_texts(tmp_path / "a.txt", max_line=4096)
-    assert "--on-long-line skip" in str(refused.value.hint)
+    assert "--on-long-line skip" in str(raised.value.hint)
     assert read_texts(tmp_path / "a.txt", max_line=4096, on_long_line="skip") == expected
-    tally = ReadCounter()
+    counter = ReadCounter()
     part = SourcePart(TextSource(str(tmp_path / "a.txt"), "text"))
-    assert len(list(read_part(part, ReadSettings(max_line=4096, on_long_line="skip"), tally))) == 3
-    assert (tally.counts.too_long, tally.size) == (2, (tmp_path / "a.txt").stat().st_size)
+    assert len(list(read_part(part, ReadSettings(max_line=4096, on_long_line="skip"), counter))) == 3
+    assert (counter.counts.too_long, counter.size) == (2, (tmp_path / "a.txt").stat().st_size)
 
 
 def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from albert_cli.text.unigram import SPECIAL_TOKENS
 from tests.helpers.languages import LANGUAGES, sentences
 from tests.helpers.vocabularies import load_sentencepiece
 
-KEPT = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
+KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFC")
 
 
 # The columns of the texts in each task's dev table; CoLA has no header.
@@ -106,7 +106,7 @@ def test_ids_of_glue_dev_lines_are_equal(english: Path, shared_data: Path) -> No
     assert not reasons["unexplained"]
 
 
-@pytest.mark.parametrize("cleaning", [Cleaning(), KEPT], ids=["as the paper", "all kept"])
+@pytest.mark.parametrize("cleaning", [Cleaning(), KEEP_ALL], ids=["paper", "keep all"])
 def test_ids_of_other_scripts_are_equal(tmp_path: Path, cleaning: Cleaning) -> None:
     """Compare 1,000 sentences of each of eight languages in seven scripts."""
     for language in LANGUAGES:

@@ -10,7 +10,7 @@ from albert_cli.text.clean import Cleaning, clean
 from albert_cli.text.sampling import SentenceSample, clean_in_place
 
 
-def draw_sample(size: int, *texts: int, seed: int = 0) -> SentenceSample:
+def make_sample(size: int, *texts: int, seed: int = 0) -> SentenceSample:
     """Sample texts with these numbers of numbered sentences, added in some order."""
     whole = SentenceSample(size, seed)
     first = 0
@@ -29,7 +29,7 @@ def draw_sample(size: int, *texts: int, seed: int = 0) -> SentenceSample:
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 100))
 def test_sample_has_its_size_and_no_sentence_twice(sizes: list[int], size: int) -> None:
-    sample = draw_sample(size, *sizes)
+    sample = make_sample(size, *sizes)
     assert sample.sentences_read == sum(sizes)
     assert len(set(sample.sentences)) == len(sample.sentences) == min(size, sum(sizes))
     numbers = [int(sentence[7:-1]) for sentence in sample.sentences]
@@ -40,7 +40,7 @@ def test_sample_positions_are_equally_likely() -> None:
     """Test ten parts of the text by chi-square, with 400 samples of 50 out of 1,000: the 0.1 % point is 27.9."""
     parts = [0] * 10
     for seed in range(400):
-        for sentence in draw_sample(50, *[1] * 10, 90, 400, 500, seed=seed).sentences:
+        for sentence in make_sample(50, *[1] * 10, 90, 400, 500, seed=seed).sentences:
             parts[int(sentence[7:-1]) // 100] += 1
     assert sum(parts) == 400 * 50
     assert sum((n - 2000) ** 2 / 2000 for n in parts) < 27.9

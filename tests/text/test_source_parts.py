@@ -20,16 +20,16 @@ from albert_cli.text.sources import TextSource
 from tests.helpers.text_files import COMPRESS_BY_ENDING, iter_parts, read_texts
 
 
-@pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz", ".zst"])
-def test_compressed_members_are_read_truncated_rejected(tmp_path: Path, packed: str) -> None:
-    pack = COMPRESS_BY_ENDING[packed]
-    whole = tmp_path / f"whole.txt{packed}"
-    cut = tmp_path / f"cut.txt{packed}"
-    whole.write_bytes(pack(b"One.\n\n") + pack(b"Two.\n"))
+@pytest.mark.parametrize("compression", [".gz", ".bz2", ".xz", ".zst"])
+def test_compressed_members_are_read_truncated_rejected(tmp_path: Path, compression: str) -> None:
+    compress = COMPRESS_BY_ENDING[compression]
+    whole = tmp_path / f"whole.txt{compression}"
+    truncated = tmp_path / f"truncated.txt{compression}"
+    whole.write_bytes(compress(b"One.\n\n") + compress(b"Two.\n"))
     assert read_texts(whole) == ["One.", "Two."]
-    cut.write_bytes(pack(os.urandom(5000).hex().encode())[:1000])
+    truncated.write_bytes(compress(os.urandom(5000).hex().encode())[:1000])
     with pytest.raises(InputError, match="damaged or truncated compressed file"):
-        read_texts(cut)
+        read_texts(truncated)
 
 
 PARAGRAPHS = st.lists(st.lists(st.sampled_from(["One.", "A longer line here.", "é", "x" * 40]), min_size=1, max_size=4))

@@ -23,18 +23,15 @@ def test_resolve_folders_and_globs_sorted_and_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["absent.txt", "*.nothing", "docs:other", "hf:", "hf:a:b:c:d"])
 def test_resolve_missing_source_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as raised:
         read_texts(source)
-    assert refused.value.message.startswith(source)
+    assert raised.value.message.startswith(source)
 
 
 @pytest.mark.parametrize("options", ["?rows=0", "?rows=x", "?row=2", "?rows=2&document=book", ":a:b:c"])
 def test_hub_invalid_name_is_rejected(options: str) -> None:
     with pytest.raises(InputError, match=r"not of the form hf:NAME"):
         list(read_documents([f"hf:books{options}"]))
-
-
-pa = pytest.importorskip("pyarrow")
 
 
 def test_resolve_folder_prints_skipped_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

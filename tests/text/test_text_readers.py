@@ -48,9 +48,9 @@ def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
         ("hf:nobody/nothing", "nobody/nothing: cannot be read from the Hub"),
         (f"hf:{tmp_path}::test", "::test: cannot be read from the Hub"),
     ):
-        with pytest.raises(InputError, match=reason) as refused:
+        with pytest.raises(InputError, match=reason) as raised:
             list(read_documents([source]))
-        assert "\n" not in refused.value.message
+        assert "\n" not in raised.value.message
 
 
 def test_parquet_null_is_skipped_and_damage_rejected(tmp_path: Path) -> None:
