@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import write_numbered_sentences
 from tests.helpers.tokenizers import lines_of_eight_scripts
+from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 
 @pytest.mark.parametrize("cleaning", [Cleaning(), Cleaning(False, False, "NFKC"), Cleaning(True, False, "NFC")])
@@ -58,9 +58,6 @@ def test_other_normalizer_keeps_the_tokenizers_backend(tmp_path: Path) -> None:
     assert vocabulary.encode_batch(texts) == [fast(text, add_special_tokens=False)["input_ids"] for text in texts]
 
 
-IDS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>", "unk_piece": "<unk>"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -73,7 +70,7 @@ IDS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>
     ],
 )
 def test_other_kinds_of_spiece_model_are_rejected(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    train_elsewhere(tmp_path, **options)
+    train_elsewhere(tmp_path, **{"vocab_size": 100, **ALBERT_OPTIONS, **options})
     with pytest.raises(CheckpointError, match=message) as raised:
         Vocabulary.load(tmp_path)
     assert "\n" not in raised.value.message and "tokenizer.json" in str(raised.value.hint)
@@ -81,27 +78,13 @@ def test_other_kinds_of_spiece_model_are_rejected(options: dict[str, Any], messa
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nfkc_cf", "nmt_nfkc_cf", "identity"])
 def test_normalizers_of_other_programs_give_equal_ids(rule: str, tmp_path: Path) -> None:
-    train_elsewhere(tmp_path, normalization_rule_name=rule)
+    train_elsewhere(tmp_path, vocab_size=100, normalization_rule_name=rule, **ALBERT_OPTIONS)
     vocabulary = Vocabulary.load(tmp_path)
     (tmp_path / "out").mkdir()
     vocabulary.copy_to(tmp_path / "out")
     fast = AutoTokenizer.from_pretrained(tmp_path / "out")
     for line in lines_of_eight_scripts(800):
         assert fast(line, add_special_tokens=False)["input_ids"] == vocabulary.encode(line)
-
-
-def train_elsewhere(directory: Path, **options: Any) -> None:
-    """Train a `spiece.model` as other programs do."""
-    import sentencepiece
-
-    model = BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(write_numbered_sentences(directory).read_text().lower().split("\n")),
-        model_writer=model,
-        minloglevel=2,
-        **{"vocab_size": 100, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"], **IDS, **options},
-    )
-    (directory / "spiece.model").write_bytes(model.getvalue())
 
 
 @pytest.mark.parametrize(

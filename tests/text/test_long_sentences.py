@@ -1,4 +1,4 @@
-"""All text is trained on: long sentences are split, and reserved characters cost only themselves."""
+"""The vocabulary is trained on all text: long sentences are split, and only reserved characters are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AutoTokenizer` reads what we write and gives our ids; the exceptions are named here."""
+"""`AutoTokenizer` reads our `tokenizer.json` and gives our ids, with the exceptions that are tested here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from tests.helpers.vocabularies import load_sentencepiece
 
-# Characters newer than the Unicode tables of either side differ; these four decompose only in Python's.
-NEWER = "\ua7f2\ua7f3\ua7f4\U0001f16c"
-
-
-OLD = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
-
-
-OLD = [c for c in OLD if c not in NEWER]
-
-
+# These four characters are newer than the Unicode tables of `tokenizers`: they decompose only by Python's tables.
+NEW_CHARACTERS = "\ua7f2\ua7f3\ua7f4\U0001f16c"
+ASSIGNED_CHARACTERS = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
+OLD_CHARACTERS = [c for c in ASSIGNED_CHARACTERS if c not in NEW_CHARACTERS]
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -85,7 +79,7 @@ def test_literal_mask_is_special_for_hugging_face_only(small_vocabulary: Sentenc
     assert v.mask_id not in v.encode("The [MASK] of a [MASK].")
 
 
-@given(st.lists(st.sampled_from(OLD), max_size=12).map("".join))
+@given(st.lists(st.sampled_from(OLD_CHARACTERS), max_size=12).map("".join))
 @example("ΟΔΟΣ ΟΔΟΣ'Α Σ ΑΣ)")
 @example("हिन्दी がぎ 한국어 각 ｱﾞ ～ ﷺ İ ǆ")
 @example("a\u200bb\x1cc\x85d\u2028 ▁e ▁▁ ")
@@ -98,7 +92,8 @@ def test_ids_of_any_text_are_equal(small_vocabulary: SentencePieceVocabulary, fa
 
 
 def test_ids_of_every_character_are_equal(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
-    assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in OLD[:: max(1, len(OLD) // 20_000)]]) == []
+    characters = OLD_CHARACTERS[:: max(1, len(OLD_CHARACTERS) // 20_000)]
+    assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in characters]) == []
 
 
 @pytest.mark.parametrize(

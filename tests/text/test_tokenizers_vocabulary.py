@@ -15,7 +15,7 @@ from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_scripts, train_wordpiece
 
-EXTRA = ["``quoted''  twice", "a\tb", " lead", "x" * 300, "2,011 don't!", "Cafe\u0301 👍🏽", "", "\ud800"]
+AWKWARD_TEXTS = ["``quoted''  twice", "a\tb", " lead", "x" * 300, "2,011 don't!", "Cafe\u0301 👍🏽", "", "\ud800"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -32,16 +32,19 @@ def write_names_as_pieces(directory: Path, kind: str, special: bool) -> Path:
     pieces = [*names, *characters, *(f"##{character}" for character in characters), "▁", "▁a", "▁b"]
     ids = {piece: index for index, piece in enumerate(pieces)}
     scores = [(piece, 0.0 if piece in names else -4.0) for piece in pieces]
-    build = {
+    build_model = {
         "WordPiece": lambda: models.WordPiece(ids, unk_token="[UNK]"),
         "WordLevel": lambda: models.WordLevel(ids, unk_token="[UNK]"),
         "Unigram": lambda: models.Unigram(scores, unk_id=ids["[UNK]"]),
         "BPE": lambda: models.BPE(ids, [], unk_token="[UNK]", ignore_merges=True),
     }
-    tokenizer = Tokenizer(build[kind]())
+    tokenizer = Tokenizer(build_model[kind]())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if kind == "Unigram" else pre_tokenizers.WhitespaceSplit()
     added = [AddedToken(name, special=special, normalized=False) for name in names]
-    tokenizer.add_special_tokens(added) if special else tokenizer.add_tokens(added)
+    if special:
+        tokenizer.add_special_tokens(added)
+    else:
+        tokenizer.add_tokens(added)
     tokenizer.save(str(directory / "tokenizer.json"))
     return directory
 
@@ -56,26 +59,27 @@ def test_encode_equals_transformers_and_survives_copying(directory: Path, tmp_pa
     lines = lines_of_eight_scripts(8000)
     vocabulary = Vocabulary.load(directory)
     assert isinstance(vocabulary, TokenizersVocabulary)
-    ids = vocabulary.encode_batch(lines + EXTRA)
-    assert ids[: len(lines) + len(EXTRA) - 1] == hugging_face_ids(directory, lines + EXTRA[:-1])
+    ids = vocabulary.encode_batch(lines + AWKWARD_TEXTS)
+    assert ids[: len(lines) + len(AWKWARD_TEXTS) - 1] == hugging_face_ids(directory, lines + AWKWARD_TEXTS[:-1])
     assert vocabulary.encode_sentences(lines) == ids[: len(lines)]
     vocabulary.copy_to(tmp_path, 128)
     copied = Vocabulary.load(tmp_path)
     assert copied.fingerprint == vocabulary.fingerprint
-    assert copied.encode_batch(lines + EXTRA) == ids
+    assert copied.encode_batch(lines + AWKWARD_TEXTS) == ids
     fast = AutoTokenizer.from_pretrained(tmp_path)
     assert [fast(line, add_special_tokens=False)["input_ids"] for line in lines] == ids[: len(lines)]
     assert fast.model_max_length == 128
-    assert (fast.cls_token_id, fast.sep_token_id, fast.mask_token_id) == (
-        *(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id),
-    )
+    assert fast.cls_token_id == vocabulary.cls_id
+    assert fast.sep_token_id == vocabulary.sep_id
+    assert fast.mask_token_id == vocabulary.mask_id
 
 
 def test_written_tokenizer_adds_special_tokens_as_training_does(directory: Path, tmp_path: Path) -> None:
-    """Byte-level tokenizers have other steps, or none, to add them."""
+    """Write the step that adds [CLS] and [SEP], also for byte-level tokenizers, which have another one or none."""
     vocabulary = Vocabulary.load(directory)
     vocabulary.copy_to(tmp_path)
-    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    cls = vocabulary.cls_id
+    sep = vocabulary.sep_id
     first, second = vocabulary.encode_batch(["Die Brücke", "ein Fass"])
     pair = AutoTokenizer.from_pretrained(tmp_path)("Die Brücke", "ein Fass")
     assert pair["input_ids"] == [cls, *first, sep, *second, sep]

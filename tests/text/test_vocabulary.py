@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
-from tests.helpers.text_files import write_numbered_sentences
+from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 
 def test_pieces_begin_as_in_published_vocabularies(small_vocabulary: SentencePieceVocabulary) -> None:
@@ -40,34 +39,9 @@ def test_encode_word_is_independent_of_its_position(
     assert v.encode(f"an unquestionably long beginning of the line, of 1,234 parts {word}") == before + v.encode(word)
 
 
-def train_elsewhere(directory: Path, **options: Any) -> Path:
-    """Train a `spiece.model` as other programs do."""
-    import sentencepiece
-
-    model = BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(write_numbered_sentences(directory).read_text().lower().split("\n")),
-        model_writer=model,
-        vocab_size=150,
-        minloglevel=2,
-        **options,
-    )
-    (directory / "spiece.model").write_bytes(model.getvalue())
-    return directory
-
-
-ALBERT_IDS: dict[str, Any] = {
-    "pad_id": 0,
-    "unk_id": 1,
-    "bos_id": -1,
-    "eos_id": -1,
-    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-}
-
-
 def test_load_published_model_without_config(tmp_path: Path) -> None:
     """Never choose its digit-comma pieces, as in ALBERT's tokenizer, and keep its bytes in copies."""
-    train_elsewhere(tmp_path, **ALBERT_IDS)
+    train_elsewhere(tmp_path, **ALBERT_OPTIONS)
     v = Vocabulary.load(tmp_path)
     assert v.cleaning == Cleaning()
     assert any(re.search(r"\d,$", piece) for piece in v.pieces)
@@ -86,7 +60,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Any
     from sentencepiece import SentencePieceProcessor
     from tokenizers import Tokenizer
 
-    directory = train_elsewhere(tmp_path_factory.mktemp("published"), **ALBERT_IDS)
+    directory = train_elsewhere(tmp_path_factory.mktemp("published"), **ALBERT_OPTIONS)
     v = Vocabulary.load(directory)
     v.copy_to(directory)
     bare = SentencePieceProcessor(model_file=str(directory / "spiece.model"))
@@ -119,7 +93,7 @@ def test_encode_digits_and_commas_follow_the_reference(published: tuple[Vocabula
 
 
 def test_load_reads_the_cleaning_of_the_directory(tmp_path: Path) -> None:
-    train_elsewhere(tmp_path, **ALBERT_IDS)
+    train_elsewhere(tmp_path, **ALBERT_OPTIONS)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "keep_accents": true}')
     assert Vocabulary.load(tmp_path).cleaning == Cleaning(False, False, "NFKD")
     store.seal(tmp_path, "vocabulary")
@@ -136,7 +110,7 @@ def test_load_of_other_directories_is_rejected(tmp_path: Path) -> None:
     train_elsewhere(tmp_path)  # SentencePiece's default ids
     with pytest.raises(CheckpointError, match=r"no piece <pad>, \[CLS\], \[SEP\], \[MASK\]"):
         Vocabulary.load(tmp_path)
-    train_elsewhere(tmp_path, **ALBERT_IDS)
+    train_elsewhere(tmp_path, **ALBERT_OPTIONS)
     model = (tmp_path / "spiece.model").read_bytes()
     for content in (b"", b"not a model", b"\x0a\xff\xff\xff\xff", model.replace("▁".encode(), b"\xe2\x96\xff")):
         (tmp_path / "spiece.model").write_bytes(content)

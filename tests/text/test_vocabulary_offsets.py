@@ -1,4 +1,4 @@
-"""Tokens know which characters of the text they come from."""
+"""Offsets: the characters of the text that each token comes from."""
 
 from __future__ import annotations
 
