@@ -86,7 +86,7 @@ class FinetuneBench:
         self.task = _find_task(recipe, options.data)
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
-        self.recipe = recipe.with_training_rows(len(examples))
+        self.recipe = recipe.with_label_protocol(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
         self.shape = replace(
             shapes.find_shape(options.model).config,

@@ -159,8 +159,8 @@ class PretrainBench:
 
     def _default_sequences(self) -> int:
         if self.device.type != "cpu":
-            return self.recipe.micro_batch
-        return min(self.recipe.micro_batch, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
+            return self.recipe.sequences_per_micro_batch
+        return min(self.recipe.sequences_per_micro_batch, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:

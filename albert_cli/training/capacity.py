@@ -17,7 +17,11 @@ from albert_cli.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a process needs; `state` is for weights, gradients and moments, `activations` for a micro-batch."""
+    """Bytes that a process needs.
+
+    `state`: weights, gradients and moments. `activations`: saved for the backward pass of a micro-batch. `teacher`: the
+    teacher's weights and working memory. `total` also counts the temporary tensors of a step.
+    """
 
     state: int
     activations: int
@@ -35,7 +39,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Count the bytes that a process needs for its state and for a micro-batch of `sequences` of full length.
 
-    A teacher adds its weights and its working memory; it saves nothing for a backward pass.
+    `length` is the length of a sequence in tokens. A teacher adds its weights and its working memory; it saves nothing
+    for a backward pass.
     """
     setup = costs.ComputeSetup.of(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
@@ -50,6 +55,7 @@ def estimate_memory(
         state=state.weights + state.gradients + state.moments,
         activations=activations,
         teacher=teacher_bytes,
+        # The activations are freed before the optimizer allocates its temporary tensors.
         total=state.total + teacher_bytes + max(activations + working, state.update),
     )
 
@@ -62,7 +68,7 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
-    """Warn, before a model is created, if its weights and one batch of inference exceed the available memory."""
+    """Warn, before a model is created, if its weights and one batch of inference may exceed the available memory."""
     estimated = inference_bytes(model, EVALUATION_TOKENS)
     available = available_memory(device)
     if available is not None and available < estimated:
@@ -73,7 +79,7 @@ def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
 
 
 def warn_training_memory(estimate: MemoryEstimate, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, if a micro-batch of `sequences` exceeds the available memory."""
+    """Warn, before anything is computed, if a micro-batch of `sequences` may exceed the available memory."""
     available = available_memory(device)
     if available is not None and available < estimate.total:
         _warn_once(estimate.total, sequences)

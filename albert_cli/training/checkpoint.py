@@ -1,7 +1,8 @@
-"""A checkpoint of a run holds the model in Hugging Face's layout, and the state from which training resumes.
+"""Save and restore a run's checkpoints: the model in Hugging Face's layout, and the state from which training resumes.
 
 The state is the weights, two moments per weight and a small JSON file. No state of a data loader is saved, because a
-batch is a function of (seed, step), and no random generator, because it is seeded from (seed, step, micro-batch).
+batch is a function of (seed, step). No state of a random generator is saved, because the generators are seeded for
+each micro-batch from (seed, step, number of the micro-batch).
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 @dataclass
 class TrainState:
-    """The progress of a run: updates done, seconds trained, and a task's best evaluation so far (None: none yet)."""
+    """The progress of a run: updates done, seconds trained, and the score and step of fine-tuning's best evaluation.
+
+    `best_score` is None, and `best_step` 0, before the first evaluation and in pretraining.
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -42,7 +46,7 @@ def step_directory(out: Path, step: int) -> Path:
 
 
 def step_number(directory: Path) -> int:
-    """Return the step of a step's directory."""
+    """Return the step that a directory `step-…` holds."""
     return int(directory.name.removeprefix("step-"))
 
 
@@ -55,7 +59,10 @@ def save_checkpoint(
     parents: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Commit the checkpoint of `state.step` and delete all but the newest `keep`, unless it exists; return its path."""
+    """Write the checkpoint of `state.step`, then delete all but the newest `keep`; return the new one's directory.
+
+    A checkpoint that exists already is not written again. `write_model` writes the model into a staged directory.
+    """
     directory = step_directory(out, state.step)
     saved = store.saved_steps(out)
     if directory in saved:
@@ -84,8 +91,11 @@ def prune_checkpoints(out: Path, keep: int) -> None:
 
 
 def find_newest_valid(out: Path) -> Path | None:
-    """Return the newest checkpoint whose hashes all match; rename damaged ones to `damaged-step-…` with a warning."""
-    # A step without a manifest is renamed too, because it would block the same step of this run.
+    """Return the newest checkpoint whose hashes all match, None if there is none.
+
+    A newer checkpoint that is damaged or has no manifest is renamed to `damaged-step-…` with a warning, because it
+    would block the same step of the resumed run.
+    """
     steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
     for directory in reversed(steps):
         try:
@@ -103,9 +113,9 @@ def find_newest_valid(out: Path) -> Path | None:
 
 
 def restore_optimizer(directory: Path, optimizer: Optimizer) -> TrainState:
-    """Load the optimizer's moments from a verified checkpoint and return its progress; the caller loads the weights.
+    """Load the optimizer's moments from a verified checkpoint and return the progress; the caller loads the weights.
 
-    Raises `CheckpointError` if the moments do not fit.
+    Raises `CheckpointError` if the moments do not fit the optimizer's parameters.
     """
     state = read_state(directory)
     path = directory / OPTIMIZER_FILE

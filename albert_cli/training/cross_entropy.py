@@ -2,6 +2,8 @@
 
 torch's function reads and writes [M, V] numbers in fp32 about ten times per step, a fifth of a narrow model's time.
 Here a few rows at a time go through all operations while they are in the CPU's cache.
+
+Suffixes of shapes: M masked positions, V pieces of the vocabulary, C rows of a chunk.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-_CHUNK_NUMBERS: Final = 2**18  # 1 MB in fp32, which fits into a second-level cache
+_CHUNK_NUMBERS: Final = 2**18  # rows times columns: 1 MB in fp32, which fits into a second-level cache
 
 
 def cross_entropy_sum(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the cross-entropy, with softmax in fp32, and the number of labels that are the argmax."""
+    """Return the sum of the cross-entropy (fp32, in nats) and the number of labels that are the argmax (int64).
+
+    Both are scalars. The logits may be in bf16; the softmax is computed in fp32.
+    """
     loss, correct = _CrossEntropySum.apply(logits_MV, labels_M)  # type: ignore[no-untyped-call]
     return loss, correct
 
@@ -31,17 +36,17 @@ class _CrossEntropySum(torch.autograd.Function):
         for begin in range(0, len(logits_MV), rows):
             logits_CV = logits_MV[begin : begin + rows]
             labels_C1 = labels_M[begin : begin + rows, None]
-            values_CV = logits_CV.float() if logits_CV.dtype != torch.float32 else logits_CV.clone()
-            top_C1 = values_CV.amax(1, keepdim=True)
+            values_CV = logits_CV.to(torch.float32, copy=True)  # changed in place below
+            max_C1 = values_CV.amax(1, keepdim=True)
             label_values_C1 = values_CV.gather(1, labels_C1)
-            correct += _count_correct(logits_CV, labels_C1[:, 0], (label_values_C1 == top_C1)[:, 0])
-            exponentials_CV = values_CV.sub_(top_C1).exp_()
+            correct += _count_correct(logits_CV, labels_C1[:, 0], (label_values_C1 == max_C1)[:, 0])
+            exponentials_CV = values_CV.sub_(max_C1).exp_()
             sums_C1 = exponentials_CV.sum(1, keepdim=True)
-            loss += (sums_C1.log() + top_C1 - label_values_C1).sum()
-            if gradient_MV is not None:
-                probabilities_CV = exponentials_CV.div_(sums_C1)
-                probabilities_CV.scatter_add_(1, labels_C1, torch.full_like(label_values_C1, -1.0))
-                gradient_MV[begin : begin + rows] = probabilities_CV
+            loss += (sums_C1.log() + max_C1 - label_values_C1).sum()
+            if gradient_MV is not None:  # softmax minus the one-hot label
+                chunk_gradient_CV = exponentials_CV.div_(sums_C1)
+                chunk_gradient_CV.scatter_add_(1, labels_C1, torch.full_like(label_values_C1, -1.0))
+                gradient_MV[begin : begin + rows] = chunk_gradient_CV
         if gradient_MV is not None:
             ctx.save_for_backward(gradient_MV)
         ctx.mark_non_differentiable(correct)
@@ -54,12 +59,13 @@ class _CrossEntropySum(torch.autograd.Function):
         return gradient_MV * grad_loss, None
 
 
-def _count_correct(logits_CV: Tensor, labels_C: Tensor, has_top_value_C: Tensor) -> Tensor:
-    """Count labels that are the argmax of their logits; only rows whose label has the largest value need a look.
+def _count_correct(logits_CV: Tensor, labels_C: Tensor, has_max_C: Tensor) -> Tensor:
+    """Count the labels that are the argmax of their logits; `has_max_C` marks rows whose label has the largest logit.
 
-    In fp32 a label with the largest value is the argmax. In bf16 several logits may have it, and the first one counts.
+    In fp32 such a label is the argmax. In bf16 several logits of a row are often equal, and the first of them is the
+    argmax, so the marked rows [R] are searched.
     """
     if logits_CV.dtype == torch.float32:
-        return has_top_value_C.sum()
-    rows_R = has_top_value_C.nonzero()[:, 0]
+        return has_max_C.sum()
+    rows_R = has_max_C.nonzero()[:, 0]
     return (logits_CV.index_select(0, rows_R).max(1).indices == labels_C.index_select(0, rows_R)).sum()

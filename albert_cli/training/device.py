@@ -30,17 +30,21 @@ from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
-_MIN_ONEDNN_SPEEDUP: Final = 1.05
-_CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-_MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds, so it must pay
-_MIN_BF16_WIDTH: Final = 96  # in narrower models casts cost what matmuls gain
-# FLOPs of a layer's forward pass that occupy another thread. With fewer, starting and joining the threads of some two
-# hundred small operations per layer takes longer than they save.
+_MIN_ONEDNN_SPEEDUP: Final = 1.05  # oneDNN rounds differently, so a gain within the measurement's noise is ignored
+_MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds more than fp32, so it must be clearly faster
+_MIN_BF16_WIDTH: Final = 96  # hidden size; in narrower models casts take the time that matmuls save
+# FLOPs of a layer's forward pass for each thread. A layer has some two hundred small operations; with fewer FLOPs,
+# starting and joining the threads takes longer than they save.
 _FLOPS_PER_THREAD: Final = 2e8
+_CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for `--device`: `auto` is CUDA, else Apple's GPU, else the CPU."""
+    """Return the device for `--device`: "auto" is CUDA, else Apple's GPU, else the CPU.
+
+    Under `torchrun` each process has the GPU with its local rank. Raises `ConfigError` if the device is not available.
+    """
+    # In the order in which "auto" prefers them.
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind in available if available[kind])
@@ -62,8 +66,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def print_idle_gpus(device: torch.device) -> None:
-    """Tell how to use the GPUs that a single process leaves idle."""
-    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    """Print how to use the GPUs that a single process leaves idle."""
+    if device.type != "cuda":
+        return
+    count = torch.cuda.device_count()
     if world_size() == 1 and count > 1:
         console.info(f"uses 1 of {count} GPUs; --nproc {count} uses all of them, with the same result")
 
@@ -74,16 +80,19 @@ def print_idle_gpus(device: torch.device) -> None:
 def resolve_auto(
     settings: TrainSettings, config: ModelConfig, device: torch.device, *, sequences: int, length: int
 ) -> TrainSettings:
-    """Replace "auto" on this device, for micro-batches of this many sequences of `length` tokens.
+    """Replace each "auto" by the best value on this device, for micro-batches of `sequences` of `length` tokens.
 
-    Raises `ConfigError` if compilation is required and impossible.
+    On a GPU `threads` stays "auto". Raises `ConfigError` if compilation is required and impossible.
     """
-    precision = _choose_precision(config, device) if settings.precision == "auto" else settings.precision
+    precision = settings.precision
+    if precision == "auto":
+        precision = _choose_precision(config, device)
     compile_ = _choose_compile(settings.compile, device)
     matmul = settings.matmul
     if matmul == "auto":
-        is_plain_fp32 = device.type == "cpu" and precision == "fp32" and compile_ == "off"
-        matmul = _choose_matmul(config, sequences * length) if is_plain_fp32 else "torch"
+        matmul = "torch"
+        if device.type == "cpu" and precision == "fp32" and compile_ == "off":  # only these use `train.matmul`
+            matmul = _choose_matmul(config, sequences * length)
     elif matmul == "onednn" and not has_onednn():
         console.warn(
             'train.matmul = "onednn": this torch has no oneDNN and computes without; results differ in rounding'
@@ -95,7 +104,10 @@ def resolve_auto(
 
 
 def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device) -> Literal["on", "off"]:
-    """Return "on" if compilation is required, or is "auto" and works on CUDA."""
+    """Return "on" if compilation is required, or if it is "auto" and works on CUDA.
+
+    Raises `ConfigError` if compilation is required and fails; prints a warning if it is "auto" and fails on CUDA.
+    """
     if setting == "off" or (setting == "auto" and device.type != "cuda"):
         return "off"
     error = _find_compile_error(device)
@@ -108,11 +120,11 @@ def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device)
 
 
 def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp32", "bf16"]:
-    """Return bf16 (for matmuls only) on a GPU that has it, and on a CPU where it pays for a model of this width."""
+    """Return bf16 (for matmuls only) on a GPU that has it, and on a CPU if it is faster for a model of this width."""
     if device.type == "cpu":
         is_faster = config.hidden_size >= _MIN_BF16_WIDTH and measure_bf16_speedup() >= _MIN_BF16_SPEEDUP
     else:
-        # GPUs before Ampere emulate bf16, slower than fp32.
+        # GPUs before Ampere emulate bf16, which is slower than fp32.
         is_faster = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if is_faster else "fp32"
 
@@ -124,10 +136,10 @@ def _choose_matmul(config: ModelConfig, tokens: int) -> MatmulBackend:
 
 
 def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
-    """Return how many of torch's threads have enough to do in a layer's forward pass."""
-    # Without sharing, one layer and a tiny vocabulary: the FLOPs of a layer alone.
+    """Return the number of torch's threads that a layer's forward pass keeps busy (`_FLOPS_PER_THREAD`)."""
+    # A model of one layer with a tiny vocabulary has the FLOPs of the layer and few others.
     layer = dataclasses.replace(without_sharing(config), vocab_size=64, num_hidden_layers=1)
-    flops = sequences * length * training_flops(layer, length) / 3
+    flops = sequences * length * training_flops(layer, length) / 3  # the forward pass is a third of a training step
     return min(torch.get_num_threads(), max(1, round(flops / _FLOPS_PER_THREAD)))
 
 
@@ -135,7 +147,8 @@ def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
 def measure_bf16_speedup() -> float:
     """Measure how much faster this CPU multiplies matrices in bf16 than in fp32, in 0.1 to 0.3 s.
 
-    One thread, timed by its own clock, and the best of alternating rounds: a busy machine gives the same result.
+    The result is the same on a busy machine: one thread computes, its CPU time is measured, and the fastest of
+    alternating rounds counts. fp32 is measured with its fastest library.
     """
     cpu = torch.device("cpu")
     with use_threads(1), torch.random.fork_rng(devices=[]):
@@ -149,8 +162,9 @@ def measure_bf16_speedup() -> float:
 def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float:
     """Measure how much faster oneDNN computes two linears of these widths, forward and backward, in up to 1.5 s.
 
-    At most 1,024 tokens and widths of 768 and 3,072 are measured; larger matmuls have the same rates. Timed like
-    `measure_bf16_speedup`. Without oneDNN, or if the matmuls are too small for it, the speedup is 1.
+    At most 1,024 tokens and widths of 768 and 3,072 are measured, because larger matmuls have the same FLOP rates. The
+    time is measured as in `measure_bf16_speedup`. Without oneDNN, or if the matmuls are too small for it, the speedup
+    is 1.
     """
     tokens = min(tokens, 1024)
     hidden = min(hidden, 768)
@@ -166,6 +180,7 @@ def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float
 
 
 def _run_linears(tokens: int, shapes: Sequence[tuple[int, int]], backend: MatmulBackend) -> None:
+    """Compute linear layers of these (input, output) widths, forward and backward."""
     for inputs, outputs in shapes:
         x = torch.ones(tokens, inputs, requires_grad=True)
         weight = torch.ones(outputs, inputs, requires_grad=True)
@@ -174,7 +189,7 @@ def _run_linears(tokens: int, shapes: Sequence[tuple[int, int]], backend: Matmul
 
 
 def _measure_thread_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Return the fastest seconds of each call by this thread's clock, in alternating rounds after a first one."""
+    """Return each call's shortest CPU time in this thread, in seconds, over a warmup and alternating rounds."""
     seconds = [float("inf")] * len(calls)
     for _ in range(rounds + 1):
         for number, call in enumerate(calls):
@@ -209,7 +224,7 @@ def _find_compile_error(device: torch.device) -> str | None:
 
 
 def summarize_compile_error(error: BaseException) -> str:
-    """Return one line about a failed compilation."""
+    """Return the line of a compilation error that names its cause."""
     lines = [line.strip() for line in str(error).splitlines()]
     # The compiler's own message is more precise than the name of the exception that quotes it.
     compiler_lines = [line for line in lines if "error:" in line]
@@ -222,7 +237,7 @@ def summarize_compile_error(error: BaseException) -> str:
 
 
 def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
-    """Move a model with an encoder to the device and configure it by settings without "auto"."""
+    """Configure a model's encoder by `[train]`, in which nothing may be "auto", and move the model to the device."""
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
@@ -237,10 +252,10 @@ def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.devic
 
 
 def _select_flash_attention(dropout: float, device: torch.device) -> None:
-    """Use flash attention 3 if its package is installed and applies: on Hopper, without dropout."""
+    """Use flash attention 3 if its package is installed and supports the model: on Hopper, without dropout."""
     if device.type != "cuda" or importlib.util.find_spec("flash_attn_interface") is None:
         return
-    if current_flash_attention_impl() is not None:
+    if current_flash_attention_impl() is not None:  # an earlier model of this process selected version 3
         restore_flash_attention_impl()
     if dropout or torch.cuda.get_device_capability(device) != (9, 0):
         return
@@ -255,10 +270,10 @@ def _select_flash_attention(dropout: float, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def deterministic_kernels(enabled: bool) -> Iterator[None]:
-    """Use only kernels whose bits are reproducible while the block runs, if `enabled`.
+    """While the block runs, use only kernels whose bits are reproducible, if `enabled`.
 
-    This concerns sums on a GPU in no fixed order: attention's backward pass, gradients of embeddings, split matmuls. A
-    CPU computes the same without it. Raises `ConfigError` if torch lacks such a kernel.
+    Other GPU kernels add numbers in no fixed order: attention's backward pass, gradients of embeddings, split matmuls.
+    A CPU computes the same bits without it. Raises `ConfigError` if torch lacks a reproducible kernel.
     """
     if not enabled:
         yield
@@ -272,7 +287,7 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     settings.fill_uninitialized_memory = False  # nothing reads such memory, and filling takes time
     try:
-        # Otherwise Triton uses the kernels that were fastest in this process.
+        # Without this setting Triton selects the kernels that are fastest in this process.
         from torch._inductor import config as inductor  # imports as slowly as torch itself
 
         with inductor.patch(deterministic=True):
@@ -289,7 +304,7 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which matmuls are in bf16 under "bf16"; weights stay in fp32."""
+    """Return a context in which matmuls use bf16 if the precision is "bf16"; weights stay in fp32."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -307,7 +322,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def seed_micro_batch(seed: int, step: int, number: int) -> None:
-    """Seed the generators of dropout for one micro-batch of one step."""
+    """Seed torch's generators, which dropout uses, for micro-batch `number` of one step."""
     seed = step_seed(seed, step, number)
     torch.default_generator.manual_seed(seed)
     # `torch.manual_seed` would format a traceback for every device that is not in use, which takes a millisecond.

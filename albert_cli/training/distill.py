@@ -1,4 +1,4 @@
-"""Distillation from a larger model: its distribution over the vocabulary at every masked position."""
+"""Distill a teacher, usually a larger model: learn its distribution over the vocabulary at every masked position."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from albert_cli.text.vocabulary import Vocabulary
 class DistillSettings:
     """`[distill]`: a `teacher` with the same vocabulary (a checkpoint directory, a run, a Hub id).
 
-    Its loss is added to the others: `weight` times the divergence of the student's distribution over the vocabulary
-    from the teacher's. Both are softened by `temperature`, and the loss is multiplied by its square (Hinton et al.,
-    2015). The first start records the teacher's `fingerprint`; resuming with another teacher fails.
+    The distillation loss is added to the other losses: `weight` times the KL divergence of the student's distribution
+    over the vocabulary from the teacher's. Both distributions are softened by `temperature`, and the loss is multiplied
+    by the square of the temperature (Hinton et al., 2015). The first start records the teacher's `fingerprint`, so that
+    resuming with another teacher fails.
     """
 
     teacher: str
@@ -41,16 +42,16 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model to learn from, and the settings of its loss."""
+    """A frozen model to learn from, and the settings of the distillation loss."""
 
     model: MaskedLanguageModel
     settings: DistillSettings
 
     @classmethod
     def load(cls, settings: DistillSettings, vocabulary: Vocabulary, length: int, device: torch.device) -> Teacher:
-        """Load a teacher for sequences of `length` tokens.
+        """Load a teacher for sequences of up to `length` tokens.
 
-        Raises `ConfigError` if it has another vocabulary or too few positions.
+        Raises `ConfigError` if it has another vocabulary than the data, or fewer than `length` positions.
         """
         checkpoint = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
         if hub.load_vocabulary(checkpoint).fingerprint != vocabulary.fingerprint:
@@ -70,11 +71,14 @@ class Teacher:
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """Return weight * temperature² * KL(teacher || student), summed over the masked positions."""
+        """Return weight * temperature² * KL(teacher || student), summed over the masked positions.
+
+        `student_MV` are the student's logits at the masked positions of `tokens`.
+        """
         with torch.no_grad():
             teacher_MV = self.model(tokens)
         temperature = self.settings.temperature
-        student = F.log_softmax(student_MV.float() / temperature, -1)
-        teacher = F.log_softmax(teacher_MV.float() / temperature, -1)
-        divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
+        student_log_probs_MV = F.log_softmax(student_MV.float() / temperature, -1)
+        teacher_log_probs_MV = F.log_softmax(teacher_MV.float() / temperature, -1)
+        divergence = F.kl_div(student_log_probs_MV, teacher_log_probs_MV, reduction="sum", log_target=True)
         return self.settings.weight * temperature * temperature * divergence

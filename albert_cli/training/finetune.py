@@ -1,4 +1,7 @@
-"""`albert finetune`: one run of one task with one seed, from a checkpoint to a scored task checkpoint (§4.2)."""
+"""`albert finetune`: one run of one task with one seed, from a checkpoint to a scored task checkpoint (§4.2).
+
+`finetune` lists the stages of a run in their order; `FinetuneJob` is what the training loop trains.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from albert_cli.training.device import use_threads
 from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
 from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport, Loop
 from albert_cli.training.optimizers import make_optimizer
-from albert_cli.training.settings import AUTO_KEYS, ScheduleSettings, TrainSettings
+from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import (
     build_model,
@@ -41,8 +44,8 @@ from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints
 from albert_cli.training.task_recipe import FinetuneRecipe, TaskScheduleSettings
 from albert_cli.training.task_setup import PreparedTask
 
-_BEST_WEIGHTS = "best.safetensors"  # a file in a step's directory
-_CHANCE_FRACTION = 0.99  # of the loss of a model that only knows the label frequencies
+_BEST_WEIGHTS = "best.safetensors"  # in a step's directory: the weights of the best evaluation so far
+_CHANCE_FRACTION = 0.99  # a dev loss above this fraction of the loss of the label frequencies counts as chance
 _COLLAPSE_HINT = "try a lower optimizer.lr, a longer warmup or another seed"
 
 TaskBatch = tuple[PackedBatch, Array]  # a packed batch and its labels
@@ -92,7 +95,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         return task.compute_metrics(outputs, self.inputs.dev, self.inputs.dev_examples)
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Copy the weights if the task's first metric is higher than ever before (§4.2: early stopping on dev)."""
+        """Copy the weights if the task's first metric is the highest so far (§4.2: early stopping on dev)."""
         score = metrics[self.prepared.task.metrics[0]]
         if state.best_score is None or score > state.best_score:
             state.best_score = score
@@ -117,7 +120,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         with store.publish(out, "task", {"checkpoint": fingerprint}) as staging:
             self.write_model(staging)
             class_name = str(store.read_json(staging / "config.json")["architectures"][0])
-            architecture = f"For{class_name.partition('For')[2]}"
+            architecture = f"For{class_name.partition('For')[2]}"  # "AlbertForX" or "BertForX" becomes "ForX"
             shape = self.model.config
             parameters = costs.count_parameters(shape).with_pooler
             text = card.finetuning_card(shape, parameters, task.title, scores, self.recipe, architecture)
@@ -134,20 +137,20 @@ def finetune(
     *,
     retry_diverged: bool = True,
 ) -> RunResult:
-    """Train one seed (default: the recipe's) into `out` and keep the checkpoint that is best on dev.
+    """Train one seed (default: the recipe's) and publish the model that is best on dev as the task checkpoint `out`.
 
-    A finished run with the same recipe is verified and not repeated. A diverged run continues from its last checkpoint
-    or, without `retry_diverged`, raises the same `DivergedError` again.
+    An unfinished run in `out` resumes. A finished run with the same recipe is verified and not repeated. A diverged run
+    continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again.
     """
-    prepared = replace(prepared, recipe=prepared.recipe.with_training_rows(inputs.num_training_examples))
+    prepared = replace(prepared, recipe=prepared.recipe.with_label_protocol(inputs.num_training_examples))
     schedule = resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)
     recipe = _run_recipe(prepared, schedule, seed)
     with run.write_run_status(out) as status:
         saved = run.load_saved_recipe(out, resume, FinetuneRecipe)
-        recipe = replace(recipe, train=run.reuse_resolved_auto(recipe.train, None if saved is None else saved.train))
         if saved is not None:
+            recipe = replace(recipe, train=recipe.train.with_resolved(saved.train))
             run.check_same_recipe(out, saved, recipe)
             finished = _load_finished(prepared, parents, out)
             if finished is not None:
@@ -155,8 +158,8 @@ def finetune(
                 status.total_steps = schedule.total_steps
                 return finished
             if not retry_diverged:
-                _raise_known_divergence(parents, out)
-        recipe = _without_auto(recipe, resolve_train_settings(prepared, inputs))
+                _raise_saved_divergence(parents, out)
+        recipe = replace(recipe, train=recipe.train.with_resolved(resolve_train_settings(prepared, inputs)))
         with use_threads(recipe.train.threads), _record_divergence(parents, out):
             job = _start_job(prepared, inputs, recipe)
             optimizer = make_optimizer(job.model, recipe.optimizer)
@@ -171,7 +174,7 @@ def finetune(
 
 
 def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
-    """Return the settings by which a task checkpoint reads other tables as in training: columns and delimiter."""
+    """Return the columns and the delimiter of the training table, by which `albert predict` reads other tables."""
     columns: dict[str, object] = {}
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
         columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
@@ -189,26 +192,24 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
 
 
 def _run_recipe(prepared: PreparedTask, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
-    """Return the task's recipe with the run's seed, its schedule in steps."""
-    train = prepared.recipe.train if seed is None else replace(prepared.recipe.train, seed=seed)
-    steps = TaskScheduleSettings(schedule.total_steps, None, schedule.warmup_steps, schedule.warmup_ratio)
-    return replace(prepared.recipe, schedule=steps, train=train)
-
-
-def _without_auto(recipe: FinetuneRecipe, resolved: TrainSettings) -> FinetuneRecipe:
-    """Return the recipe with the resolved value of each setting that is still "auto"."""
-    values = {key: getattr(resolved, key) for key in AUTO_KEYS if getattr(recipe.train, key) == "auto"}
-    return replace(recipe, train=replace(recipe.train, **values))
+    """Return the task's recipe with the run's seed, and with `schedule`, whose length is a number of steps."""
+    train = prepared.recipe.train
+    if seed is not None:
+        train = replace(train, seed=seed)
+    schedule_in_steps = TaskScheduleSettings(
+        total_steps=schedule.total_steps, warmup_steps=schedule.warmup_steps, warmup_ratio=schedule.warmup_ratio
+    )
+    return replace(prepared.recipe, schedule=schedule_in_steps, train=train)
 
 
 def _start_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
-    """Build the model of a run; prints a warning first if the memory may not suffice."""
+    """Create the job of a run with its first model; print a warning before if the memory may not suffice."""
     train = recipe.train
     sequences = min(train.micro_batch_size, train.batch_size)
-    needed = capacity.estimate_memory(
+    estimate = capacity.estimate_memory(
         prepared.checkpoint.config, train, recipe.data.max_seq_length, sequences, prepared.device
     )
-    capacity.warn_training_memory(needed, sequences, prepared.device)
+    capacity.warn_training_memory(estimate, sequences, prepared.device)
     return FinetuneJob(prepared, inputs, recipe, build_model(prepared, inputs, train.seed, train))
 
 
@@ -258,9 +259,9 @@ def _publish_best(
 
 
 def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path) -> RunResult | None:
-    """Return the verified result of a finished run; None if the run is not finished.
+    """Return the verified result of the run in `out`; None if the run is not finished.
 
-    Raises `CheckpointError` for a damaged result, `ConfigError` for one with other parents.
+    Raises `CheckpointError` if the result is damaged, and `ConfigError` if it comes from other checkpoints or data.
     """
     if not (out / RESULTS).is_file():
         return None
@@ -275,8 +276,8 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
     return result
 
 
-def _raise_known_divergence(parents: Mapping[str, str], out: Path) -> None:
-    """Raise the `DivergedError` that ended this run before, if it diverged."""
+def _raise_saved_divergence(parents: Mapping[str, str], out: Path) -> None:
+    """Raise the `DivergedError` in `diverged.json` again, if an earlier attempt left this file."""
     if (out / DIVERGED_FILE).is_file():
         diverged = store.read_record(out / DIVERGED_FILE, DivergenceReport)
         run.check_parents(out, diverged.parents, parents)
@@ -297,18 +298,21 @@ def _record_divergence(parents: Mapping[str, str], out: Path) -> Iterator[None]:
 def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
-    Uses only the dev losses in `log`: a training loss is a mean over a varying number of steps.
+    outputs: the published model's outputs on dev. log: the run's journal; only its dev losses are used, because a
+    training loss is a mean over a varying number of steps. beats_majority: the model scores higher than a predictor
+    that knows only the training labels.
     """
-    if constant := task.describe_collapse(outputs, inputs.dev):
-        return constant
+    constant_predictions = task.describe_collapse(outputs, inputs.dev)
+    if constant_predictions:
+        return constant_predictions
     if beats_majority:
         return None
-    chance = task.chance_loss(inputs.train_examples)
-    if not chance:
+    chance_loss = task.chance_loss(inputs.train_examples)
+    if not chance_loss:
         return None
     losses = [float(row["eval"]["loss"]) for row in journal.read_journal(log) if "loss" in row.get("eval", {})]
-    if losses and min(losses) >= _CHANCE_FRACTION * chance:
-        return f"loss at chance (lowest {min(losses):.3f}; the label frequencies alone give {chance:.3f})"
+    if losses and min(losses) >= _CHANCE_FRACTION * chance_loss:
+        return f"loss at chance (lowest {min(losses):.3f}; the label frequencies alone give {chance_loss:.3f})"
     return None
 
 

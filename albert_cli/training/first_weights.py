@@ -28,7 +28,10 @@ from albert_cli.training.warm_start import copy_parent_weights, load_parent
 
 @dataclass(frozen=True)
 class ContinuedRun:
-    """A run that another run continues from `step`; `data` is the fingerprint of its data."""
+    """A run that another run continues: the directory of the step to continue from, and that step's number.
+
+    `data` is the fingerprint of the continued run's data directory, None if its manifest has none.
+    """
 
     directory: Path
     step: int
@@ -37,7 +40,7 @@ class ContinuedRun:
 
     @classmethod
     def load(cls, directory: Path) -> ContinuedRun:
-        """Load a run from a step's directory; raises `CheckpointError` if it is no pretraining step."""
+        """Load a run from a step's directory; raises `CheckpointError` unless it is a complete pretraining step."""
         manifest = store.read_manifest(directory)
         files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
         if manifest is not None and all((directory / name).is_file() for name in files):
@@ -52,19 +55,29 @@ class ContinuedRun:
         )
 
 
-def load_warm_start(
-    recipe: PretrainRecipe, corpora: PretrainingCorpora
-) -> tuple[hub.Checkpoint, ContinuedRun | None] | None:
-    """Load the parent checkpoint of `[warm_start]` and, if it continues a run, that run; None without the section."""
+@dataclass(frozen=True)
+class LoadedParent:
+    """The checkpoint that a run starts from and, if the run continues another one, that run."""
+
+    checkpoint: hub.Checkpoint
+    continued: ContinuedRun | None = None
+
+
+def load_warm_start(recipe: PretrainRecipe, corpora: PretrainingCorpora) -> LoadedParent | None:
+    """Load the parent that `[warm_start]` names; None without the section."""
     if recipe.warm_start is None:
         return None
     parent = load_parent(recipe.warm_start, recipe.model, corpora.vocabulary)
-    continued = ContinuedRun.load(parent.directory) if recipe.warm_start.continues is not None else None
-    return parent, continued
+    if recipe.warm_start.continues is None:
+        return LoadedParent(parent)
+    return LoadedParent(parent, ContinuedRun.load(parent.directory))
 
 
 def compute_init_words(recipe: PretrainRecipe, corpora: PretrainingCorpora, group: RankGroup) -> Tensor | None:
-    """Compute the word vectors [V, d] of `[init]`, in up to a minute; None without them and on ranks other than 0."""
+    """Compute the word vectors [V, d] of `[init]`, in up to a minute.
+
+    Returns None if the recipe samples its word vectors, and on ranks other than 0, which receive rank 0's weights.
+    """
     if recipe.init.words == "random" or group.rank != 0:
         return None
     return compute_word_vectors(corpora.train, word_dimensions(recipe.init, recipe.model), recipe.train.seed)
@@ -75,7 +88,7 @@ def new_model(recipe: PretrainRecipe, corpus: TokenCorpus) -> PretrainingModel:
     torch.manual_seed(recipe.train.seed)
     model = PretrainingModel(recipe.model)
     if recipe.masked_bias == "unigram":
-        counts = corpus.unigram_counts() + 1  # no token has probability 0
+        counts = corpus.unigram_counts() + 1  # add-one smoothing, because the logarithm of 0 is infinite
         with torch.no_grad():
             model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     return model
@@ -89,31 +102,31 @@ def set_first_weights(
     out: Path,
     data_fingerprint: str,
 ) -> TrainState:
-    """Set the weights that a run starts with, and return the state that training begins with.
+    """Set the weights that a run without a saved step starts with, and return the state that training begins with.
 
-    The weights of `[init]` are saved as the checkpoint `RUN/init`.
+    The job's weights are already sampled from the seed. They stay, or are replaced by the parent's (`[warm_start]`) or
+    by computed ones (`[init]`), which are also saved as the checkpoint `RUN/init`.
     """
     recipe = job.settings
-    loaded = load_warm_start(recipe, job.corpora)
-    if loaded is not None:
-        parent, continued = loaded
-        if continued is None:
-            assert recipe.warm_start is not None
-            copy_parent_weights(job.model, parent, stack=recipe.warm_start.stack)
-            return TrainState()
-        state = checkpoint.restore_optimizer(continued.directory, optimizer)
-        copy_parent_weights(job.model, parent, f"with its moments, from step {state.step:,}")
+    parent = load_warm_start(recipe, job.corpora)
+    if parent is not None and parent.continued is not None:
+        state = checkpoint.restore_optimizer(parent.continued.directory, optimizer)
+        copy_parent_weights(job.model, parent.checkpoint, f"with its moments, from step {state.step:,}")
         return TrainState(state.step, state.seconds)
-    if recipe.init == InformedInit():  # the defaults leave all weights random
+    if parent is not None:
+        assert recipe.warm_start is not None
+        copy_parent_weights(job.model, parent.checkpoint, stack=recipe.warm_start.stack)
+        return TrainState()
+    if recipe.init == InformedInit():  # the defaults keep the sampled weights
         return TrainState()
     if group.rank == 0:
         device = job.device
         apply_informed_init(job.model.cpu(), recipe.init, compute_words(), recipe.train.seed)
         job.model.to(device)
-    # Decompositions round differently on different processors, so all ranks use the weights of rank 0.
+    # Matrix decompositions round differently on different processors, so all ranks use the weights of rank 0.
     group.broadcast_tensors(job.model.parameters())
     if group.rank == 0:
-        # An earlier attempt may have ended after this and before its first checkpoint, so replace its directory.
+        # An earlier start may have saved this directory and ended before its first checkpoint, so replace it.
         parents = {"data": data_fingerprint}
         with store.commit_directory(out / hub.INIT_DIRECTORY, "checkpoint", parents, replace=True) as staging:
             job.write_model(staging)

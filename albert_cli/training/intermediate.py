@@ -17,7 +17,10 @@ KEY = "intermediate_task"
 
 
 def missing_intermediate(prepared: PreparedTask) -> str | None:
-    """Return the task to fine-tune on first; None if there is none or the checkpoint is already a model of it."""
+    """Return the intermediate task to fine-tune on first; None if none is needed.
+
+    None is needed if the recipe names none, or if the checkpoint is only scored or already has the task's head.
+    """
     name = prepared.recipe.intermediate_task
     if name == PRETRAINED or prepared.for_scoring or find_task(name).has_head(prepared.checkpoint):
         return None
@@ -30,10 +33,10 @@ def add_intermediate(
     overrides: Sequence[str] | None = None,
     opened: OpenCheckpoints | None = None,
 ) -> PreparedTask:
-    """Fine-tune on the recipe's intermediate task below `folder`, unless that is done, and take its encoder.
+    """Fine-tune on the recipe's intermediate task in a run below `folder`, and take the encoder of that run.
 
-    overrides: changes to the recipe of the intermediate run (default: the same as here). If its data are missing, the
-    task starts from the checkpoint itself, with a warning.
+    A finished run is not repeated. If the intermediate task's data are missing, the task starts from the checkpoint
+    itself, with a warning. overrides: changes to the recipe of the intermediate run (default: those of this task).
     """
     name = missing_intermediate(prepared)
     if name is None:
@@ -58,9 +61,10 @@ def use_intermediate(prepared: PreparedTask, directory: Path) -> PreparedTask:
 
 
 def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
-    """Start from the checkpoint itself and warn; raises `InputError` if `-s` requested the intermediate task.
+    """Start from the checkpoint itself, and print a warning with the reason.
 
-    The recipes of RTE, STS-B and MRPC use MNLI as the paper does; they must also work without MNLI's files.
+    The recipes of RTE, STS-B and MRPC use MNLI as the paper does; they must also work without MNLI's files. Raises
+    `InputError` if the user requested the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
     if any(map(_sets_key, prepared.request.overrides)):

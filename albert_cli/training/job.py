@@ -23,7 +23,7 @@ BatchT = TypeVar("BatchT")
 
 
 class LoopSettings(Protocol):
-    """Sections of a recipe for the loop."""
+    """The sections of a recipe that the loop reads."""
 
     @property
     def train(self) -> TrainSettings:
@@ -36,10 +36,11 @@ class LoopSettings(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatch(Generic[BatchT]):
-    """A part of a step's batch; `number` counts the step's micro-batches over all ranks.
+    """A part of a step's batch that one rank computes at once.
 
-    `counts`: the items over which each loss is averaged (masked positions, pairs, examples). `flops`: FLOPs of the full
-    model for it, forward and backward.
+    `number`: its index among the step's micro-batches of all ranks. `counts`: by loss, the number of items that the
+    loss sums over in this micro-batch (masked positions, pairs, examples). `flops`: FLOPs of the full model for this
+    micro-batch, forward and backward.
     """
 
     number: int
@@ -67,12 +68,12 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """The losses whose sum is minimized."""
+        """The names of the losses whose sum is minimized."""
         return ("loss",)
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """Metrics that `loss_sums` returns besides the losses, each with the loss by whose count it is averaged."""
+        """The metrics that `loss_sums` returns next to the losses; each maps to the loss whose item count it shares."""
         return {}
 
     @abstractmethod
@@ -81,7 +82,7 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @abstractmethod
     def loss_sums(self, data: BatchT) -> dict[str, Tensor]:
-        """Return the sums over a micro-batch of each loss (named as in `MicroBatch.counts`) and each extra metric."""
+        """Return each loss and each extra metric, summed over the items of a micro-batch, by name."""
 
     @abstractmethod
     def evaluate(self, group: RankGroup) -> dict[str, float]:
@@ -89,15 +90,18 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @abstractmethod
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Save the model after an evaluation, and record it in the state, if it is the best so far."""
+        """Keep a copy of the weights and record the score in the state, if this evaluation is the best so far."""
 
     @abstractmethod
     def write_model(self, directory: Path) -> None:
-        """Write the model as a Hugging Face directory into a staged directory."""
+        """Write the model in Hugging Face's layout into `directory`, which is staged and not yet visible to readers."""
 
 
 def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
-    """Yield (number, start, stop) of this rank's micro-batches; only who gets one depends on the world size."""
+    """Split `total` examples into micro-batches of `size`; yield (number, start, stop) of those of this rank.
+
+    The split does not depend on the world size, only the assignment of the micro-batches to ranks does.
+    """
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:
             yield number, start, min(start + size, total)

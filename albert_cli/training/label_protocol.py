@@ -1,7 +1,7 @@
-"""The fine-tuning protocol for a number of labels: epochs, learning rate and dropout, before dev is looked at.
+"""Choose epochs, learning rate and dropout for a number of training labels, without using the dev split.
 
-Few labels need many passes, because an update costs the same and there are few of them; many labels need few passes.
-The rule is for encoders that were pretrained for minutes; `docs/domain.md` has the measurements behind it.
+Few labels need many epochs, because an epoch has few updates; many labels need few epochs. The rule is for encoders
+that were pretrained for minutes; `docs/domain.md` has the measurements from which its constants come.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class LabelProtocol:
 
 
 def choose_protocol(num_labels: int) -> LabelProtocol:
-    """Return the protocol for this many labels: epochs fall with the square root of their number."""
+    """Return the protocol for `num_labels` training labels; the epochs fall with the square root of their number."""
     epochs = _REFERENCE_EPOCHS * math.sqrt(_REFERENCE_LABELS / num_labels)
-    epochs = min(_MAX_EPOCHS, max(_MIN_EPOCHS, float(f"{epochs:.2g}")))
-    return LabelProtocol(epochs=epochs, lr=_LEARNING_RATE, dropout=_DROPOUT)
+    rounded_epochs = float(f"{epochs:.2g}")  # two significant digits, for readable recipes
+    clamped_epochs = min(_MAX_EPOCHS, max(_MIN_EPOCHS, rounded_epochs))
+    return LabelProtocol(epochs=clamped_epochs, lr=_LEARNING_RATE, dropout=_DROPOUT)

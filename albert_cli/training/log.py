@@ -1,4 +1,7 @@
-"""The log of a run: means of its steps, speed, evaluations and hints, as JSON lines and for trackers."""
+"""The log of a run: the means of its steps, speed, evaluations and hints.
+
+`RunLog` writes them to `metrics.jsonl` and to the trackers; `LossHints` finds a loss that jumps or stays.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,33 @@ _HINTS: Final = {
 }
 _DOCS_REFERENCE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
 
-_SPIKE_RECORDS: Final = 50  # journal records whose median is the usual loss
-_MIN_SPIKE_RECORDS: Final = 20
-_SPIKE_NATS: Final = 0.5  # a spike is above the median by this and by eight usual deviations
+_SPIKE_RECORDS: Final = 50  # the last journal records, whose median is the usual loss
+_MIN_SPIKE_RECORDS: Final = 20  # with fewer records the median is not yet the usual loss
+# A spike is above the median by this many nats and by this many standard deviations.
+_SPIKE_NATS: Final = 0.5
 _SPIKE_DEVIATIONS: Final = 8
-_MAD_TO_DEVIATION: Final = 1.4826  # the standard deviation of normal noise is so many median absolute deviations
+# The standard deviation of normally distributed values, divided by their median absolute deviation (MAD).
+_MAD_TO_DEVIATION: Final = 1.4826
 
-_PLATEAU_STEPS: Final = 500  # steps without progress before the first hint; twice as many before each further one
-_PROGRESS_NATS: Final = 0.1  # less is noise
-_CONTEXT_NATS: Final = 0.3  # below the unigram entropy: reached by copying unmasked tokens, without context
-_MEAN_STEPS: Final = 250  # the loss of one step is too noisy to compare
+_PLATEAU_STEPS: Final = 500  # steps without progress before the first hint; the number doubles with each hint
+_PROGRESS_NATS: Final = 0.1  # a smaller decrease of the mean loss is noise
+# A model that uses context is this far below the unigram entropy; copying unmasked tokens reaches less.
+_CONTEXT_NATS: Final = 0.3
+_MEAN_STEPS: Final = 250  # means over this many steps are compared, because the loss of one step is noisy
 
 LossRecord = Mapping[str, float]  # a journal record; hints need "step", "loss", "mlm_loss" and "grad_norm"
 
 
 @dataclass
 class StepWindow:
-    """Sums over the steps since the last journal record: `tokens` of all ranks, `flops` of the full model on one.
+    """Sums over the steps since the last journal record: losses and metrics, tokens of all ranks, FLOPs of this rank.
 
-    `steps_of_value`: the steps that have a value; a loss without items in a batch has none.
+    `counts`: by name, the number of steps that have the value, because a step without items of a loss has no mean.
+    `started`: `time.monotonic()` at the first step; pauses move it forward.
     """
 
     sums: dict[str, float] = field(default_factory=dict)
-    steps_of_value: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     flops: float = 0.0
     started: float = field(default_factory=time.monotonic)
@@ -60,13 +67,13 @@ class StepWindow:
         """Add one step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
-            self.steps_of_value[name] = self.steps_of_value.get(name, 0) + 1
+            self.counts[name] = self.counts.get(name, 0) + 1
         self.tokens += tokens
         self.flops += flops
 
     def means(self) -> dict[str, float]:
         """Return the mean of each value over the steps that have it."""
-        return {name: total / self.steps_of_value[name] for name, total in self.sums.items()}
+        return {name: total / self.counts[name] for name, total in self.sums.items()}
 
     def speed(self, peak: float | None) -> dict[str, float]:
         """Return tokens per second of all ranks, and the MFU of one rank if its `peak` in FLOP/s is known."""
@@ -79,20 +86,23 @@ class StepWindow:
 
 @dataclass
 class SpikeRule:
-    """A hint for a loss far above its median over the last journal records, once until it is back."""
+    """A rule that gives a hint when the loss rises far above its median over the last journal records.
+
+    The next hint follows only after the loss has come back.
+    """
 
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=_SPIKE_RECORDS))
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=_SPIKE_RECORDS))
     _is_high: bool = False
 
     def observe(self, record: LossRecord) -> str | None:
-        """Add a record; return the hint that it gives reason for."""
+        """Add a record; return a hint if a spike begins with it."""
         loss = record["loss"]
         was_high = self._is_high
         hint = None
         if len(self._losses) >= _MIN_SPIKE_RECORDS:
             median = statistics.median(self._losses)
-            deviation = _MAD_TO_DEVIATION * statistics.median(abs(x - median) for x in self._losses)
+            deviation = _MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in self._losses)
             self._is_high = loss > median + max(_SPIKE_NATS, _SPIKE_DEVIATIONS * deviation)
             if self._is_high and not was_high:
                 hint = _HINTS["spike"].format(
@@ -109,41 +119,47 @@ class SpikeRule:
 
 @dataclass
 class PlateauRule:
-    """A hint for an MLM loss that stays near the unigram entropy, at growing intervals."""
+    """A rule that gives a hint when the MLM loss stays near the unigram entropy, at growing intervals.
+
+    `unigram_entropy` is in nats, `warmup` in steps. The fields `_loss_sum` and `_summed_steps` are for the next mean;
+    `_best_mean` is the last mean that was progress, at `_best_step`; `_patience` is the number of steps without
+    progress before the next hint.
+    """
 
     unigram_entropy: float
     warmup: int
     _last_step: int = 0
-    _sum: float = 0.0
-    _steps: int = 0
-    _best: float = float("inf")
+    _loss_sum: float = 0.0
+    _summed_steps: int = 0
+    _best_mean: float = float("inf")
     _best_step: int = 0
     _patience: int = _PLATEAU_STEPS
 
     def observe(self, record: LossRecord) -> str | None:
-        """Add a record; return the hint that it gives reason for."""
+        """Add a record; return a hint if the loss has made no progress for `_patience` steps."""
         step = int(record["step"])
-        self._sum += (step - self._last_step) * record["mlm_loss"]
-        self._steps += step - self._last_step
+        steps = step - self._last_step  # the record has their mean loss
         self._last_step = step
-        if self._steps < _MEAN_STEPS:
+        self._loss_sum += steps * record["mlm_loss"]
+        self._summed_steps += steps
+        if self._summed_steps < _MEAN_STEPS:
             return None
-        mean = self._sum / self._steps
-        self._sum = 0.0
-        self._steps = 0
-        if mean < self._best - _PROGRESS_NATS or step <= self.warmup:
-            self._best = mean
+        mean = self._loss_sum / self._summed_steps
+        self._loss_sum = 0.0
+        self._summed_steps = 0
+        if mean < self._best_mean - _PROGRESS_NATS or step <= self.warmup:
+            self._best_mean = mean
             self._best_step = step
             self._patience = _PLATEAU_STEPS
-        waited = step - self._best_step
-        if waited < self._patience or mean < self.unigram_entropy - _CONTEXT_NATS:
+        steps_without_progress = step - self._best_step
+        if steps_without_progress < self._patience or mean < self.unigram_entropy - _CONTEXT_NATS:
             return None
         self._patience *= 2
-        return _HINTS["plateau"].format(mean=mean, steps=waited, entropy=self.unigram_entropy)
+        return _HINTS["plateau"].format(mean=mean, steps=steps_without_progress, entropy=self.unigram_entropy)
 
 
 class LossHints:
-    """Hints about a loss that jumps or stays, from the records of the journal in their order.
+    """Hints about a loss that jumps or does not fall, from the records of the journal in their order.
 
     The hints depend on the records alone, so a resumed run prints the same hints as an uninterrupted one.
     `unigram_entropy`, in nats, is the loss of a model that only knows token frequencies. `warmup`: steps in which slow
@@ -154,7 +170,7 @@ class LossHints:
         self._rules = (SpikeRule(), PlateauRule(unigram_entropy, warmup))
 
     def observe(self, record: LossRecord) -> list[str]:
-        """Add a record of the journal; return the hints that it gives reason for."""
+        """Add a record of the journal; return the hints of the rules that apply to it."""
         if not {"loss", "mlm_loss", "grad_norm"} <= record.keys():
             return []
         hints = [rule.observe(record) for rule in self._rules]
@@ -162,7 +178,11 @@ class LossHints:
 
 
 class RunLog:
-    """Rank 0's `metrics.jsonl`, the same curves for trackers, and hints; opening it drops records after `step`."""
+    """The journal `metrics.jsonl` of a run, the same values for the trackers, and hints; only rank 0 has one.
+
+    Opening the log drops the records after `step`, the step from which the run resumes, and gives the remaining records
+    to `hints`, if there are any hints.
+    """
 
     def __init__(self, out: Path, step: int, hints: LossHints | None, trackers: Trackers) -> None:
         self._journal = journal.Journal(out / journal.JOURNAL)
@@ -174,7 +194,7 @@ class RunLog:
                 hints.observe(cast(LossRecord, record))
 
     def write_steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
-        """Write a record of the steps since the last one, and the hints that it gives reason for."""
+        """Write a record of the steps since the last record, and the hints that apply to it."""
         record = {"step": state.step, **{key: _round_digits(value) for key, value in means.items()}, **speed}
         self._write("train", record, state, {**means, **speed})
         if self._hints is None:
@@ -184,7 +204,7 @@ class RunLog:
             console.warn(hint)
 
     def write_evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """Write a record of an evaluation."""
+        """Write a record of an evaluation, with the metrics under the key `eval`."""
         rounded = {key: _round_digits(value) for key, value in metrics.items()}
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 
@@ -203,7 +223,7 @@ class RunLog:
 
 
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
-    """Return the text next to the progress bar."""
+    """Return the text after the progress bar: loss, accuracies and speed."""
     parts = [f"loss {means['loss']:.3f}"]
     for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence pairs")):
         if name in means:

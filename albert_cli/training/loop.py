@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning.
 
-A `TrainingJob` samples, computes sums of losses, evaluates, and writes its model. The loop does the rest: gradient
+A `TrainingJob` samples batches, sums losses, evaluates, and writes its model. The loop does the rest: gradient
 accumulation, reduction over ranks, clipping, the check for finite values, the schedule, logging, saving and
-interruption.
+interruption. `Loop.run` calls `Loop.steps`, and `Loop._step` makes one update.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ from albert_cli.training.trackers import open_trackers
 
 DIVERGED_FILE: Final = "diverged.json"
 _STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warmup; the last checkpoint is intact"
-_SAVE_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)  # SLURM can send it before the time limit
+# SLURM can send SIGUSR1 before the time limit; Windows has no such signal.
+_TIME_LIMIT_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
 
 @dataclass(frozen=True)
 class StepResult:
     """The outcome of one update, the same on every rank except for `flops`.
 
-    `values`: the losses and metrics, averaged over the global batch, the gradient's norm and the learning rate; a loss
-    or metric without items in the batch is absent.
+    `values`: the losses and metrics, averaged over the global batch, the gradient's norm before clipping, and the
+    learning rate. A loss or metric without items in the batch is absent.
     `tokens` counts all ranks, `flops` this rank only.
+    `stop_requested`: a signal asked one of the ranks to stop. `save_due`: the time in `train.save_every` has passed.
     """
 
     values: Mapping[str, float]
@@ -58,9 +60,13 @@ class StepResult:
     save_due: bool
 
 
-@dataclass(repr=False)  # Python prints the handler of a signal, and a repr would print every weight
+@dataclass(repr=False)  # the default repr would print every weight wherever Python prints the signal handler
 class Loop(Generic[BatchT]):
-    """One run of a job, from its state to its last step; `label` names it next to the progress bar."""
+    """One run of a job, from the step in `state` to the last step of `schedule`.
+
+    `out` is the run's directory, `label` the text before the progress bar. `parents`: the fingerprints that every
+    checkpoint records. `hints`: the rules for hints about the loss; None prints no hints.
+    """
 
     job: TrainingJob[BatchT]
     optimizer: Optimizer
@@ -72,7 +78,7 @@ class Loop(Generic[BatchT]):
     state: TrainState = field(default_factory=TrainState)
     hints: LossHints | None = None
     _stop_requested: bool = field(default=False, init=False)
-    _last_save: float = field(default_factory=time.monotonic, init=False)
+    _last_save: float = field(default=0.0, init=False)  # `time.monotonic()` of the last save, or of the start
 
     def run(self) -> None:
         """Train to the last step.
@@ -87,14 +93,16 @@ class Loop(Generic[BatchT]):
                 "compare `albert bench pretrain` with and without it"
             )
         if self.group.rank == 0:
-            checkpoint.prune_checkpoints(self.out, train.keep)  # a kill may have followed the last save
+            checkpoint.prune_checkpoints(self.out, train.keep)  # the run may have been killed before it pruned
             (self.out / DIVERGED_FILE).unlink(missing_ok=True)
         save_steps, _ = train.save_interval()
         with self._open_log() as log, contextlib.closing(self.steps(log, self.schedule.total_steps)) as results:
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)
-                save_due = self._is_due(save_steps) if save_steps else result.save_due
+                save_due = result.save_due
+                if save_steps:
+                    save_due = self._is_due(save_steps)
                 if save_due or result.stop_requested:
                     self.save(log)
                 if result.stop_requested:
@@ -112,21 +120,21 @@ class Loop(Generic[BatchT]):
             yield log
 
     def steps(self, log: RunLog | None, bar_total: int | None) -> Generator[StepResult]:
-        """Take one step after the other and write their means to the log when they are due.
+        """Update the weights step by step, yield each step's result, and log the means every `train.log_every` steps.
 
-        The caller evaluates, saves and stops between the steps. `bar_total` is the number of steps of the progress bar,
-        None if it is endless.
+        The caller evaluates, saves and stops between the steps. `bar_total` is the number of steps at the end of the
+        progress bar; with None the bar has no end.
         """
         train = self.job.settings.train
-        numbers = range(self.state.step, self.schedule.total_steps)
+        remaining_steps = range(self.state.step, self.schedule.total_steps)
         peak = machine.measure_matmul_peak(train.precision, self.job.device, seconds=0.1)
         window = StepWindow()
         started = time.monotonic() - self.state.seconds
         self._last_save = time.monotonic()
         with (
             deterministic_kernels(train.deterministic),
-            handle_signals((signal.SIGTERM, signal.SIGINT, _SAVE_SIGNAL), self._on_signal),
-            prefetch(lambda step: self.job.sample_step(step, self.group), numbers) as batches,
+            handle_signals((signal.SIGTERM, signal.SIGINT, _TIME_LIMIT_SIGNAL), self._on_signal),
+            prefetch(lambda step: self.job.sample_step(step, self.group), remaining_steps) as batches,
             console.show_progress(self.label, bar_total, self.state.step) as bar,
         ):
             for parts in batches:
@@ -143,7 +151,7 @@ class Loop(Generic[BatchT]):
                     window = StepWindow()
                 paused = time.monotonic()
                 yield result
-                window.started += time.monotonic() - paused
+                window.started += time.monotonic() - paused  # the speed excludes the caller's evaluations and saves
 
     def _on_signal(self, number: int, frame: object) -> None:
         """Record SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts at once."""
@@ -154,21 +162,22 @@ class Loop(Generic[BatchT]):
     def _step(self, parts: Sequence[MicroBatch[BatchT]]) -> StepResult:
         """Update the weights once, with one wait for the device.
 
-        The wait is necessary: the norm must be known to be finite before the update. Losses, metrics and the ranks'
-        requests to stop or to save are copied to the host together with it.
+        The wait is necessary: the gradient's norm must be known to be finite before the update. Losses, metrics and the
+        ranks' requests to stop or to save are copied to the host together with the norm.
         """
         settings = self.job.settings
-        means, items = accumulate(self.job, parts, self.state.step, self.group)
+        means, item_counts = accumulate(self.job, parts, self.state.step, self.group)
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         tokens = sum(part.tokens for part in parts)
-        counts = (tokens, self._stop_requested, self._is_save_time())
-        replicated = torch.cat([norm[None], items])
-        sums, (all_tokens, stop, save), (grad_norm, *items_of_mean) = sum_over_ranks(
-            means, counts, replicated, self.group
+        # The sums of the two flags are the numbers of ranks that request to stop and to save.
+        local_counts = (tokens, self._stop_requested, self._is_save_time())
+        replicated = torch.cat([norm[None], item_counts])
+        global_means, (all_tokens, stops, saves), (grad_norm, *counts) = sum_over_ranks(
+            means, local_counts, replicated, self.group
         )
-        # A batch without a single sentence order, for example, has no mean loss of it.
-        values = {name: value for name, value, count in zip(means, sums, items_of_mean, strict=True) if count > 0}
+        # A loss without items has no mean: for example, a batch may have no sentence pair.
+        values = {name: mean for name, mean, count in zip(means, global_means, counts, strict=True) if count > 0}
         losses = {name: values[name] for name in self.job.loss_names if name in values}
         if not all(map(math.isfinite, (*losses.values(), grad_norm))):
             self._raise_diverged(means, {**losses, "grad_norm": grad_norm})
@@ -177,8 +186,8 @@ class Loop(Generic[BatchT]):
             {"loss": sum(losses.values()), **values, "grad_norm": grad_norm, "lr": lr},
             tokens=round(all_tokens),
             flops=sum(part.flops for part in parts),
-            stop_requested=stop > 0,
-            save_due=save > 0,
+            stop_requested=stops > 0,
+            save_due=saves > 0,
         )
 
     def _is_save_time(self) -> bool:
@@ -187,11 +196,17 @@ class Loop(Generic[BatchT]):
         return self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
 
     def _raise_diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
-        """Write `diverged.json` and raise `DivergedError`, naming the losses by rank, or else the weights."""
-        local = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
-        causes = [f"{name} on rank {rank}" for rank, names in enumerate(self.group.all_gather(local)) for name in names]
-        if not causes:  # a loss that is not finite would make every gradient so
-            causes = find_largest_gradients(self.job.model)
+        """Write `diverged.json` and raise `DivergedError`.
+
+        Both name the losses that are not finite, by rank; if all losses are finite, the weights whose gradients are
+        not. `means` are this rank's parts of the losses, `values` the global losses and the gradient's norm.
+        """
+        local_causes = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
+        causes = []
+        for rank, names in enumerate(self.group.all_gather(local_causes)):
+            causes += [f"{name} on rank {rank}" for name in names]
+        if not causes:
+            causes = find_diverged_weights(self.job.model)
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
         message = (
@@ -204,7 +219,7 @@ class Loop(Generic[BatchT]):
         raise DivergedError(message, _STABILITY_HINT)
 
     def _is_due(self, every: int) -> bool:
-        """Return whether the last step, or a multiple of `every` steps, is done; 0 means the last step only."""
+        """Return True after the last step and after every `every` steps; 0 means after the last step only."""
         if self.state.step == self.schedule.total_steps:
             return True
         return every > 0 and self.state.step % every == 0
@@ -214,7 +229,7 @@ class Loop(Generic[BatchT]):
         metrics = evaluate_job(self.job, self.group)
         if not metrics:
             return
-        # The last update may have spoiled the weights, and no step follows it.
+        # The last update may have made a weight infinite, and no later step would notice.
         if not all(map(math.isfinite, metrics.values())):
             raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", _STABILITY_HINT)
         if log:
@@ -238,10 +253,10 @@ class Loop(Generic[BatchT]):
 
 @dataclass(frozen=True)
 class DivergenceReport:
-    """`diverged.json`: why a run diverged, and the fingerprints of its parents.
+    """`diverged.json`: the message of the error that ended a run, and the fingerprints of the run's parents.
 
-    `step` and `not_finite`: the step whose losses or gradients are not finite, and their names; None and empty if an
-    evaluation diverged.
+    `step` and `not_finite`: the step whose losses or gradients are not finite, and the names of these losses or of
+    their weights; None and empty if an evaluation diverged.
     """
 
     message: str
@@ -256,60 +271,66 @@ class DivergenceReport:
 def accumulate(
     job: TrainingJob[BatchT], parts: Sequence[MicroBatch[BatchT]], step: int, group: RankGroup
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Leave in `.grad` the gradient of the global batch's loss.
+    """Compute the gradient of the global batch's loss, and leave it in each parameter's `.grad`.
 
-    Returns this rank's part of each mean over the global batch, and the number of items of each mean in that batch,
-    [means]. The parts of all ranks add up to the losses and extra metrics. Every sum is divided by its count over the
-    *global* batch, so neither the micro-batch size nor the number of ranks changes the update. Gradients are summed
-    locally and reduced once. Nothing here waits for the device.
+    Returns this rank's part of each mean loss and extra metric, and the number of items of each over all ranks, fp32
+    [len(means)]. The parts of all ranks add up to the means. Every sum is divided by its count over the *global* batch,
+    so neither the micro-batch size nor the number of ranks changes the update. Nothing here waits for the device.
     """
     device = job.device
     train = job.settings.train
-    names = job.loss_names  # also on a rank without micro-batches
-    local_counts = np.array([sum(part.counts[name] for part in parts) for name in names], np.float32)
+    loss_names = job.loss_names
+    local_counts = np.array([sum(part.counts[name] for part in parts) for name in loss_names], np.float32)
     (counts_on_device,) = to_device([local_counts], device)
-    items = dict(zip(names, group.all_reduce(counts_on_device), strict=True))
-    for name, loss_name in job.extra_metrics.items():
-        items[name] = items[loss_name]
-    counts = {name: count.clamp(min=1.0) for name, count in items.items()}
-    means = {name: torch.zeros((), device=device) for name in counts}
-    dtype = torch.bfloat16 if train.communication == "bf16" else torch.float32
+    item_counts = dict(zip(loss_names, group.all_reduce(counts_on_device), strict=True))
+    for metric, loss_name in job.extra_metrics.items():
+        item_counts[metric] = item_counts[loss_name]
+    divisors = {name: count.clamp(min=1.0) for name, count in item_counts.items()}  # a loss without items is 0 / 1
+    means = {name: torch.zeros((), device=device) for name in divisors}
+    sent_dtype = torch.bfloat16 if train.communication == "bf16" else torch.float32
     for part in parts:
         seed_micro_batch(train.seed, step, part.number)
         with autocast(train.precision, device):
             sums = job.loss_sums(part.data)
-        loss = torch.stack([sums[name] / counts[name] for name in names]).sum()
-        with reduce_during_backward(job.model, group if part is parts[-1] else RankGroup(), dtype):
+        loss = torch.stack([sums[name] / divisors[name] for name in loss_names]).sum()
+        # Gradients accumulate locally; only the last backward pass sends them. A group of one rank sends nothing.
+        sending_group = group if part is parts[-1] else RankGroup()
+        with reduce_during_backward(job.model, sending_group, sent_dtype):
             torch.autograd.backward(loss)
-        for name, count in counts.items():
-            means[name] += sums[name].detach() / count
-    if not parts:
-        reduce_gradients(job.model, group, dtype)
-    return means, torch.stack(list(items.values()))
+        for name, divisor in divisors.items():
+            means[name] += sums[name].detach() / divisor
+    if not parts:  # the other ranks wait for the zeros of a rank without micro-batches
+        reduce_gradients(job.model, group, sent_dtype)
+    return means, torch.stack(list(item_counts.values()))
 
 
 def sum_over_ranks(
     means: Mapping[str, Tensor], counts: Sequence[float], replicated: Tensor, group: RankGroup
 ) -> tuple[list[float], list[float], list[float]]:
-    """Sum the means and the counts over the ranks; return them and `replicated` after one wait for the device.
+    """Sum `means` and `counts` over the ranks; return both sums and `replicated`, after one wait for the device.
 
-    replicated: values that are the same on every rank, such as the norm of the gradient, which is already summed.
+    replicated: values that are equal on every rank, such as the gradient's norm; they are only copied to the host.
     """
     (counts_on_device,) = to_device([np.array(counts, np.float32)], replicated.device)
-    local = torch.cat([torch.stack(list(means.values())), counts_on_device])
-    numbers: list[float] = torch.cat([group.all_reduce(local), replicated]).tolist()
-    return numbers[: len(means)], numbers[len(means) : len(local)], numbers[len(local) :]
+    summed = group.all_reduce(torch.cat([torch.stack(list(means.values())), counts_on_device]))
+    numbers: list[float] = torch.cat([summed, replicated]).tolist()
+    return numbers[: len(means)], numbers[len(means) : len(summed)], numbers[len(summed) :]
 
 
-def find_largest_gradients(model: nn.Module) -> list[str]:
-    """Return the names of the weights whose gradients are not finite, or else of the one with the largest entry."""
+def find_diverged_weights(model: nn.Module) -> list[str]:
+    """Return the names of the weights whose gradients are not finite.
+
+    If all gradients are finite and only their norm overflows, return the weight with the largest gradient entry.
+    """
     largest = {name: float(p.grad.abs().max()) for name, p in model.named_parameters() if p.grad is not None}
-    infinite = [name for name, value in largest.items() if not math.isfinite(value)]
-    return infinite or [max(largest, key=lambda name: largest[name])]  # the norm alone may overflow
+    diverged = [name for name, value in largest.items() if not math.isfinite(value)]
+    if diverged:
+        return diverged
+    return [max(largest, key=lambda name: largest[name])]
 
 
 def evaluate_job(job: TrainingJob[BatchT], group: RankGroup) -> dict[str, float]:
-    """Score the current weights, with matmuls in the recipe's precision."""
+    """Score the current weights in evaluation mode, without gradients, with matmuls in the recipe's precision."""
     with evaluation_mode(job.model), autocast(job.settings.train.precision, job.device):
         return job.evaluate(group)
 
@@ -317,14 +338,14 @@ def evaluate_job(job: TrainingJob[BatchT], group: RankGroup) -> dict[str, float]
 def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: int, seconds: float) -> float:
     """Measure the seconds of one step of the loop, including sampling and logging.
 
-    The measurement takes at least `steps` steps and `seconds`, and the first half of it is a warmup: kernels are
-    compiled for every new shape. The learning rate is close to zero so that no step diverges, but the weights change:
-    discard them afterwards.
+    The measurement takes at least `steps` steps and `seconds` seconds. Its first half is not counted, because kernels
+    are compiled for every new shape. The learning rate is close to zero so that no step diverges, but the weights
+    change: discard them afterwards.
     """
     endless = ScheduleSettings(total_steps=10**9, warmup_steps=10**9)
     begin = time.monotonic()
-    warm_steps = 0
-    warm_until = begin
+    uncounted_steps = 0  # 0 until the first half is over
+    counted_from = begin
     with TemporaryDirectory(prefix="albert-") as out:
         optimizer = make_optimizer(job.model, job.settings.optimizer)
         loop = Loop(job, optimizer, endless, Path(out), group, label="measuring")
@@ -332,12 +353,12 @@ def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: i
             for count, result in enumerate(results, start=1):
                 if result.stop_requested:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                elapsed = group.broadcast(time.monotonic() - begin)
-                if warm_steps and count >= steps and elapsed >= seconds:
-                    machine.synchronize(job.device)  # wait for the work itself, not for its queue
-                    return group.broadcast((time.monotonic() - warm_until) / (count - warm_steps))
-                if not warm_steps and count >= steps / 2 and elapsed >= seconds / 2:
+                elapsed = group.broadcast(time.monotonic() - begin)  # all ranks must end at the same step
+                if uncounted_steps and count >= steps and elapsed >= seconds:
+                    machine.synchronize(job.device)  # kernels run after their calls have returned
+                    return group.broadcast((time.monotonic() - counted_from) / (count - uncounted_steps))
+                if not uncounted_steps and count >= steps / 2 and elapsed >= seconds / 2:
                     machine.synchronize(job.device)
-                    warm_steps = count
-                    warm_until = time.monotonic()
+                    uncounted_steps = count
+                    counted_from = time.monotonic()
     raise AssertionError("the loop has no last step")

@@ -4,11 +4,12 @@ You et al., 2019 (arXiv 1904.00962), in the form of ALBERT's `lamb_optimizer.py`
 ratio, and neither decay nor ratio for LayerNorms and biases. `optimizer.bias_correction` gives the LAMB of apex and
 timm. With it, `optimizer.name = "nvlamb"` is apex's NVLAMB, where LayerNorms and biases have a ratio too.
 
-torch's fused AdamW kernel advances both moments and adds m / (sqrt(v) + eps) to a tensor. With `decay * w` in that
-tensor the result is LAMB's update; two norms and one addition follow. In bytes of fp32 per parameter: 8 for the decay,
-28 for the kernel, 8 for the norms, 12 for the addition: 56, where AdamW moves 28. No implementation needs less than 40,
-because the ratio must be known before the first weight changes: 24 to advance the moments, and 16 to compute the update
-again, or to store it and read it back.
+torch's fused AdamW kernel advances both moments and adds m / (sqrt(v) + eps) to a tensor. If the tensor holds
+`decay * w` before, it holds LAMB's update after; two norms and one addition to the weights follow.
+
+A step of LAMB moves 56 bytes of fp32 per parameter: 8 for the decay, 28 for the kernel, 8 for the norms and 12 for the
+addition. AdamW moves 28. No implementation of LAMB needs less than 40, because the ratio must be known before the first
+weight changes: 24 to advance the moments, and 16 to compute the update again, or to store it and read it back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
 class Lamb(Optimizer):
-    """LAMB over a model's named parameters, with two moments in fp32.
+    """LAMB over a model's named parameters, with two moments for each parameter.
 
     For a parameter w with its clipped gradient g:
 
@@ -37,9 +38,9 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + decay * w   (decay only for matrices and embeddings)
         w <- w - lr * ratio * u               ratio = ||w|| / ||u|| when both are positive, else 1
 
-    The ratio is also 1 for LayerNorms and biases unless `ratio_for_all`. Without `trust_ratio` it is 1 everywhere,
-    which is the AdamW of the reference's fine-tuning. `bias_correction` divides m by 1 - beta1^t and v by 1 - beta2^t
-    in u.
+    The ratio is also 1 for LayerNorms and biases, unless `ratio_for_all`. Without `trust_ratio` it is 1 everywhere,
+    and the rule is the AdamW of the reference code's fine-tuning. `settings.bias_correction` divides m by 1 - beta1^t
+    and v by 1 - beta2^t in the formula of u, in step t.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Lamb(Optimizer):
             {"params": norms_and_biases, "decay": 0.0, "trust_ratio": trust_ratio and ratio_for_all},
         ]
         self.settings = settings
-        self._buffers: dict[torch.dtype, Tensor] = {}
+        self._buffers: dict[torch.dtype, Tensor] = {}  # for `_scaled` on a CPU
         super().__init__([group for group in groups if group["params"]], {"lr": 0.0, "steps": 0})
         for _, p in named:
             self.state[p] = {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
@@ -69,20 +70,21 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter from its `.grad` at its group's `lr`."""
+        """Update every parameter from its `.grad`, at the learning rate `lr` of its group; `closure` is not used."""
         for group in self.param_groups:
             group["steps"] += 1
             parameters: list[Tensor] = group["params"]
             if not group["trust_ratio"]:
                 self._advance(parameters, parameters, group["steps"], group["lr"], group["decay"])
                 continue
-            # One by one on a CPU, so that a parameter stays in the cache; all at once on a GPU, in few kernels.
-            on_cpu = parameters[0].device.type == "cpu"
-            for part in [[p] for p in parameters] if on_cpu else [parameters]:
+            batches = [parameters]  # all at once on a GPU, in few kernels
+            if parameters[0].device.type == "cpu":
+                batches = [[parameter] for parameter in parameters]  # one by one, so that each stays in the cache
+            for batch in batches:
                 # `updates` holds decay * w; the kernel at a rate of -1 adds m / (sqrt(v) + eps) to it: LAMB's u.
-                updates = self._scaled(part, group["decay"])
-                self._advance(part, updates, group["steps"], lr=-1.0, decay=0.0)
-                torch._foreach_addcmul_(part, updates, trust_ratios(part, updates), value=-group["lr"])
+                updates = self._scaled(batch, group["decay"])
+                self._advance(batch, updates, group["steps"], lr=-1.0, decay=0.0)
+                torch._foreach_addcmul_(batch, updates, trust_ratios(batch, updates), value=-group["lr"])
 
     def _advance(
         self, parameters: Sequence[Tensor], target: Sequence[Tensor], steps: int, lr: float, decay: float
@@ -94,7 +96,7 @@ class Lamb(Optimizer):
         count = torch.full((), steps_for_correction, dtype=torch.float32, device=target[0].device)
         torch._fused_adamw_(
             list(target),
-            # The kernel reads memory in order and ignores strides.
+            # The kernel ignores strides, so gradients must be contiguous.
             [torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters],
             [self.state[p]["first"] for p in parameters],
             [self.state[p]["second"] for p in parameters],
@@ -105,7 +107,10 @@ class Lamb(Optimizer):
         )  # fmt: skip
 
     def _scaled(self, weights: list[Tensor], factor: float) -> list[Tensor]:
-        """Return `factor * w` for each weight; on a CPU in a reused buffer, because fresh pages cost time."""
+        """Return `factor * w` for each weight.
+
+        On a CPU there is one weight, and its result is in a reused buffer, because allocating new memory costs time.
+        """
         if weights[0].device.type != "cpu":
             return list(torch._foreach_mul(weights, factor))
         (weight,) = weights
@@ -116,15 +121,15 @@ class Lamb(Optimizer):
 
 
 def is_norm_or_bias(name: str) -> bool:
-    """Return whether a parameter is a LayerNorm or a bias.
+    """Return True if a parameter of this name is a LayerNorm's or a bias.
 
-    These have no weight decay and, except under nvlamb, no trust ratio.
+    Such parameters have no weight decay and, except under "nvlamb", no trust ratio.
     """
     return name.endswith("bias") or ".norm." in f".{name}"
 
 
 def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
-    """Return ||w|| / ||u|| for each pair, in at least fp32; 1 where a norm is zero."""
+    """Return ||w|| / ||u|| for each pair of a weight and its update, as scalars; 1 where a norm is zero."""
     weight_norms = tensor_norms(weights)
     update_norms = tensor_norms(updates)
     are_positive = (weight_norms > 0) & (update_norms > 0)
@@ -134,8 +139,8 @@ def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[T
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor, [len(tensors)].
 
-    On a CPU the norms of the rows are computed first, and their squares are added pairwise. torch's own norm adds
-    everything in a handful of sums there, and the rounding makes the norm of 23 M entries wrong by 1e-3.
+    On a CPU the norms of the rows are computed first, and their squares are added pairwise. torch's own norm of a whole
+    tensor has only a handful of running sums there, whose rounding makes the norm of 23 M entries wrong by 1e-3.
     """
     if tensors[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(list(tensors)))
@@ -145,7 +150,7 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 # ---------------------------------------------------------------- functions for any optimizer
 
-# The optimizers by `optimizer.name` of a recipe.
+# The optimizers by `optimizer.name` of a recipe. Any optimizer of torch can be added (docs/development.md).
 OPTIMIZERS: Final[Mapping[str, Callable[[NamedParameters, OptimizerSettings], Optimizer]]] = {
     "lamb": Lamb,
     "nvlamb": partial(Lamb, ratio_for_all=True),
@@ -169,19 +174,20 @@ def update_weights(optimizer: Optimizer, lr: float) -> None:
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale all gradients so that their global norm is at most `limit` (0: no limit); return the norm before.
+    """Scale all gradients so that their global norm is at most `limit` (0: no limit); return the norm before scaling.
 
-    If the norm is not finite, the gradients stay unchanged so that the cause can be found.
+    If the norm is not finite, the gradients stay unchanged, so that the cause can be found.
     """
     gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(tensor_norms(gradients))
     if limit > 0:
-        torch._foreach_mul_(gradients, limit / norm.nan_to_num(limit, limit).clamp(min=limit))
+        finite_norm = norm.nan_to_num(nan=limit, posinf=limit)  # the scale is then 1
+        torch._foreach_mul_(gradients, limit / finite_norm.clamp(min=limit))
     return norm
 
 
 def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state of each parameter by `KEY.NAME`; LAMB's keys are `first` and `second`."""
+    """Return the optimizer's state tensors by `KEY.PARAMETER`; LAMB's keys `first` and `second` are its moments."""
     tensors = {}
     for name, parameter in _iter_parameters(optimizer):
         for key, tensor in optimizer.state[parameter].items():
@@ -191,7 +197,7 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
-    """Load what `state_tensors` returned after this many steps.
+    """Load the tensors that `state_tensors` returned after `steps` steps.
 
     Raises `ValueError`, naming the first tensor that is missing, has another shape, or is not of this optimizer.
     """
@@ -205,18 +211,25 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
                 raise ValueError(f"no {key}.{name}")
             if key not in expected_keys:
                 raise ValueError(f"{key}.{name} is not of this optimizer")
-            is_scalar = tensor.dim() == 0
-            expected_shape = state.get(key, tensor if is_scalar else parameter).shape
+            if key in state:
+                expected_shape = state[key].shape
+            elif tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
+                expected_shape = tensor.shape
+            else:
+                expected_shape = parameter.shape
             if tensor.shape != expected_shape:
                 raise ValueError(f"{key}.{name} is {list(tensor.shape)}")
             if key in state:
                 state[key].copy_(tensor)
+            elif tensor.dim() == 0:
+                state[key] = tensor
             else:
-                state[key] = tensor if is_scalar else tensor.to(parameter.device)
+                state[key] = tensor.to(parameter.device)
     for group in optimizer.param_groups:
         group["steps"] = steps
 
 
 def _iter_parameters(optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the name and the tensor of every parameter."""
     for group in optimizer.param_groups:
         yield from zip(group["param_names"], group["params"], strict=True)

@@ -27,10 +27,11 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 _MAX_MICRO_TOKENS: Final = 131_072  # kernels are not faster with larger micro-batches
-_MEASURED_SECONDS: Final = 2.0  # the target duration of a step that a dry run measures
-_RESERVED_FRACTION: Final = 0.03  # the part of a time budget kept in reserve, because a machine can slow down
-_CHECKPOINT_SECONDS: Final = 0.1  # to save a checkpoint of any size, in addition to the time for its bytes
-_CHECKPOINT_BYTES_PER_SECOND: Final = 2e8  # a slow disk, hashing and syncing included
+_MEASURED_SECONDS: Final = 2.0  # the longest step that a dry run measures; a longer one is scaled from fewer sequences
+_RESERVED_FRACTION: Final = 0.03  # of a time budget, in reserve because a machine can slow down
+# The assumed time to save a checkpoint: a constant, and a rate of a slow disk that includes hashing and syncing.
+_CHECKPOINT_SECONDS: Final = 0.1
+_CHECKPOINT_BYTES_PER_SECOND: Final = 2e8
 
 
 # ---------------------------------------------------------------- memory and disk
@@ -61,9 +62,11 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
 
 
 def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
-    """Count the bytes of gradients that each process sends per step, around a ring."""
+    """Count the bytes of gradients that each process sends per step in a ring all-reduce."""
     fp32_bytes = costs.gradient_bytes(recipe.model, world_size)
-    return fp32_bytes // 2 if recipe.train.communication == "bf16" else fp32_bytes
+    if recipe.train.communication == "bf16":
+        return fp32_bytes // 2
+    return fp32_bytes
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
@@ -83,7 +86,7 @@ def check_disk(recipe: PretrainRecipe, out: Path) -> None:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Measured seconds of one step of the full batch and of one evaluation; seconds left of the time budget."""
+    """Times in seconds: one step with the full batch, one evaluation, and the rest of the time budget."""
 
     step: float
     evaluation: float
@@ -92,18 +95,20 @@ class StepTimes:
 
 def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
     """Measure a run whose time budget of `budget` seconds began at `started`; the job's weights change."""
+    full_batch_job = replace(job, settings=_without_batch_warmup(job.settings))
     with use_threads(job.settings.train.threads):
-        step = measure_step_seconds(_without_batch_warmup(job), group, steps=8, seconds=min(10, budget / 20))
+        # The measurement counts toward the budget, so it takes at most a twentieth of it.
+        step = measure_step_seconds(full_batch_job, group, steps=8, seconds=min(10, budget / 20))
         evaluation = measure_evaluation(job, group)
     budget_left = group.broadcast(budget - (time.monotonic() - started))
     return StepTimes(step, evaluation, budget_left)
 
 
 def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
-    """Measure an evaluation on few sequences, and scale its seconds to all sequences."""
+    """Return the seconds of an evaluation, measured on two micro-batches per rank and scaled to all sequences."""
     settings = job.settings
     sequences = settings.train.eval_sequences
-    measured = min(sequences, 2 * settings.micro_batch * group.world_size)
+    measured = min(sequences, 2 * settings.sequences_per_micro_batch * group.world_size)
     small_train = replace(settings.train, eval_sequences=measured)
     small_job = replace(job, settings=replace(settings, train=small_train))
     evaluate_job(small_job, group)  # a warmup
@@ -115,39 +120,38 @@ def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
 def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRecipe:
     """Set the largest number of steps that fits into the time budget with evaluations, checkpoints and a reserve.
 
-    The schedule keeps its shape, so the learning rate reaches zero. In a continued run the warmups are over, so they
-    keep their length.
+    The warmups and the decay are scaled by the same factor as the number of steps, so the schedule keeps its shape. In
+    a continued run the warmups are over, so they keep their length.
     """
     schedule = recipe.schedule
-    total = schedule.total_steps
-    done = recipe.first_step
-    steps = _count_fitting_steps(recipe, times)
+    total_steps = recipe.first_step + _count_fitting_steps(recipe, times)
 
     def scale(number: int) -> int:
-        return round(number * (done + steps) / total)
+        return round(number * total_steps / schedule.total_steps)
 
     warmup = schedule.warmup_steps
-    if warmup is not None and not done:
-        warmup = scale(warmup)
     decay = schedule.decay_steps
+    batch_warmup = recipe.batch.warmup_steps
     if decay is not None:
         decay = scale(decay)
-    batch_warmup = recipe.batch.warmup_steps
-    if not done:
+    if recipe.first_step == 0:
         batch_warmup = scale(batch_warmup)
+        if warmup is not None:
+            warmup = scale(warmup)
     return replace(
         recipe,
-        schedule=replace(schedule, total_steps=done + steps, warmup_steps=warmup, decay_steps=decay),
+        schedule=replace(schedule, total_steps=total_steps, warmup_steps=warmup, decay_steps=decay),
         batch=replace(recipe.batch, warmup_steps=batch_warmup),
     )
 
 
 def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
+    """Divide the rest of the time budget by the mean seconds per step, evaluations and checkpoints included."""
     train = recipe.train
     planned = recipe.schedule.total_steps - recipe.first_step
     step_seconds = times.step
     if planned > 0:  # the batch warmup has smaller batches: scale to the mean batch size of the recipe
-        step_seconds *= recipe.sequences / (planned * train.batch_size)
+        step_seconds *= recipe.total_sequences / (planned * train.batch_size)
     saving_seconds = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
     save_steps, save_seconds = train.save_interval()
     seconds_per_step = step_seconds
@@ -155,7 +159,7 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
         seconds_per_step += times.evaluation / train.eval_every
     if save_steps:
         seconds_per_step += saving_seconds / save_steps
-    elif save_seconds:
+    elif save_seconds:  # a step takes the fraction step_seconds / save_seconds of the time between two checkpoints
         seconds_per_step += saving_seconds * step_seconds / save_seconds
     # A run ends with one evaluation and one checkpoint.
     seconds_for_steps = (1 - _RESERVED_FRACTION) * times.budget_left - times.evaluation - saving_seconds
@@ -163,7 +167,7 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
 
 
 def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
-    """Describe the steps that fit into a time budget, compared with the recipe's."""
+    """Describe the steps that fit into a budget of seconds, and their warmup next to the recipe's."""
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (
         f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: {steps:,} steps fit into "
@@ -176,18 +180,9 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     return text
 
 
-def _without_batch_warmup(
-    job: PretrainingJob, batch_size: int | None = None, micro_batch_size: int | None = None
-) -> PretrainingJob:
-    """Return the job without its batch warmup, to measure its steps; by default with its own batch sizes."""
-    settings = job.settings
-    train = settings.train
-    train = replace(
-        train,
-        batch_size=train.batch_size if batch_size is None else batch_size,
-        micro_batch_size=train.micro_batch_size if micro_batch_size is None else micro_batch_size,
-    )
-    return replace(job, settings=replace(settings, batch=replace(settings.batch, warmup_steps=0), train=train))
+def _without_batch_warmup(recipe: PretrainRecipe) -> PretrainRecipe:
+    """Return the recipe with the full batch from the first step on, to measure it."""
+    return replace(recipe, batch=replace(recipe.batch, warmup_steps=0))
 
 
 # ---------------------------------------------------------------- a dry run
@@ -195,7 +190,10 @@ def _without_batch_warmup(
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The shapes, tokens, memory and disk of a run; a value that is unknown or does not apply is None."""
+    """The shapes, tokens, memory and disk of a run; a value that is unknown or does not apply is None.
+
+    The fields are the rows of the printed table and the keys of its JSON. Bytes of memory are those of one process.
+    """
 
     parameters: int
     steps: int
@@ -238,18 +236,22 @@ class RunPlan:
 
 
 def _format_value(name: str, value: object) -> str:
-    if isinstance(value, bool):
+    """Format a value of a `RunPlan` for its table."""
+    if isinstance(value, bool):  # before int, of which bool is a subclass
         return "yes" if value else "no"
     if isinstance(value, int) and "bytes" in name:
         return f"{value / 1e6:,.1f} MB"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 @dataclass(frozen=True)
 class DurationEstimate:
-    """Seconds of a run, measured on some sequences of its micro-batch.
+    """Seconds of a run, scaled from steps of `measured_sequences` of the micro-batch's `micro_batch` sequences.
 
-    If not even one sequence fits into the memory, `seconds` is the run's FLOPs divided by the measured rate of matmuls.
+    If not even one sequence fits into the memory, `measured_sequences` is 0, and `seconds` is the run's FLOPs divided
+    by `flops_per_second`, the measured rate of matmuls on all ranks.
     """
 
     seconds: float
@@ -278,9 +280,9 @@ class DurationEstimate:
 def describe_run(
     recipe: PretrainRecipe, corpus: TokenCorpus, out: Path, device: torch.device, world_size: int
 ) -> RunPlan:
-    """Count the tokens, the memory and the disk space of a run."""
+    """Count the steps, tokens, memory and disk space of a run; nothing is measured."""
     train = recipe.train
-    memory = estimate_run_memory(recipe, device, recipe.micro_batch)
+    memory = estimate_run_memory(recipe, device, recipe.sequences_per_micro_batch)
     checkpoint_bytes = costs.checkpoint_bytes(recipe.model)
     return RunPlan(
         parameters=costs.count_parameters(recipe.model).total,
@@ -290,11 +292,11 @@ def describe_run(
         sequences_per_step=train.batch_size,
         sequences_in_first_step=len(recipe.examples_of(0)) if recipe.batch.warmup_steps else None,
         batch_warmup_steps=recipe.batch.warmup_steps or None,
-        sequences_per_micro_batch=recipe.micro_batch,
-        tokens_per_micro_batch_at_most=recipe.batch.tokens or None,
+        sequences_per_micro_batch=recipe.sequences_per_micro_batch,
+        tokens_per_micro_batch_at_most=recipe.batch.max_micro_tokens or None,
         tokens_per_step_at_most=train.batch_size * recipe.data.max_seq_length,
         corpus_tokens=corpus.tokens,
-        passes_over_corpus=round(recipe.sequences / examples_per_pass(corpus, recipe.data), 2),
+        passes_over_corpus=round(recipe.total_sequences / examples_per_pass(corpus, recipe.data), 2),
         weights_gradients_moments_bytes=memory.state,
         activations_bytes=memory.activations,
         teacher_bytes=memory.teacher or None,
@@ -322,17 +324,20 @@ def estimate_duration(
     """Measure steps of as many sequences as fit into the memory and into a few seconds, and scale to the run."""
     train = recipe.train
     length = recipe.data.max_seq_length
+    micro_batch = recipe.sequences_per_micro_batch
     with use_threads(train.threads):
         peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
-        flops = length * costs.training_flops(recipe.model, length)
-        sequences = min(recipe.micro_batch, max(1, int(_MEASURED_SECONDS * peak / flops)))
+        flops_per_sequence = length * costs.training_flops(recipe.model, length)
+        sequences = min(micro_batch, max(1, int(_MEASURED_SECONDS * peak / flops_per_sequence)))
         free = capacity.available_memory(device)
         while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
             sequences //= 2
         if sequences == 0:
             rate = peak * group.world_size
-            return DurationEstimate(flops * recipe.sequences / rate, 0, recipe.micro_batch, rate)
-        batch_size = sequences * group.world_size
-        job = _without_batch_warmup(new_job(recipe), batch_size, sequences)
-        seconds = measure_step_seconds(job, group, steps=2, seconds=0.5) * recipe.sequences / batch_size
-    return DurationEstimate(round(seconds, 1), sequences, recipe.micro_batch)
+            seconds = flops_per_sequence * recipe.total_sequences / rate
+            return DurationEstimate(seconds, 0, micro_batch, rate)
+        batch_size = sequences * group.world_size  # one micro-batch per rank
+        measured = _without_batch_warmup(recipe)
+        measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
+        step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
+    return DurationEstimate(round(step_seconds * recipe.total_sequences / batch_size, 1), sequences, micro_batch)

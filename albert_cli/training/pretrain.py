@@ -1,11 +1,14 @@
-"""`albert pretrain`: train a recipe on a data directory, from step 0 or from the newest checkpoint of the run."""
+"""`albert pretrain`: train a recipe on a data directory, from step 0 or from the newest checkpoint of the run.
+
+`pretrain` lists the stages of a run in their order; `plan_pretraining` is its dry run.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from torch import Tensor
@@ -37,14 +40,18 @@ def pretrain(
     device: str = "auto",
     verify: bool = False,
 ) -> PretrainResult:
-    """Train to the last step of a recipe, or of the run that `out` holds; see `albert pretrain --help`."""
+    """Train a recipe to its last step, or resume the run in `out`; `albert pretrain --help` lists the options.
+
+    max_time: the time budget, such as "2h", that sets the number of steps. verify: hash all data again first.
+    """
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with (
         open_inputs(recipe, data, overrides, device, verify=verify) as inputs,
         run.write_run_status(out) as status,
     ):
         group = inputs.group
-        compute_words = functools.cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
+        # The vectors take up to a minute; a time budget measures it, and the first weights then use the same vectors.
+        compute_words = cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
         resolved = _resolve(inputs, out, resume, budget, compute_words)
         if group.rank == 0:
             plan.check_disk(resolved, out)
@@ -55,10 +62,10 @@ def pretrain(
             optimizer = make_optimizer(job.model, resolved.optimizer)
             if group.rank == 0:
                 store.write_text(out / "recipe.toml", job.recipe)
-            init = partial(set_first_weights, job, optimizer, compute_words, group, out, inputs.data_fingerprint)
-            state = run.resume_state(out, job.model, optimizer, group, parents, init)
+            set_weights = partial(set_first_weights, job, optimizer, compute_words, group, out, inputs.data_fingerprint)
+            state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
             run.mark_running(out, status, state.step, schedule.total_steps)
-            job.last_metrics = read_last_evaluation(out, state.step)
+            job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.warmup)
             loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
             loop.run()
@@ -76,11 +83,11 @@ def plan_pretraining(
     device: str = "auto",
     verify: bool = False,
 ) -> DryRun:
-    """Check everything that `pretrain` would except the disk, print the plan, then measure the duration."""
+    """Check what `pretrain` checks, except the free disk space; print the plan, then measure the duration."""
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with open_inputs(recipe, data, overrides, device, verify=verify) as inputs:
         group = inputs.group
-        compute_words = functools.cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
+        compute_words = partial(compute_init_words, inputs.recipe, inputs.corpora, group)
         resolved = _resolve(inputs, out, "auto", budget, compute_words)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
@@ -89,7 +96,7 @@ def plan_pretraining(
 
 
 def load_recipe_for_data(recipe: str, data: Path, overrides: Sequence[str]) -> PretrainRecipe:
-    """Load a recipe as `--show-config` prints it, fitted to the vocabulary of a data directory."""
+    """Load a recipe with overrides and the vocabulary size of a data directory, as `--show-config` prints it."""
     vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
     return load_pretrain_recipe(recipe, overrides, vocabulary.size)
 
@@ -101,30 +108,23 @@ def _resolve(
     budget: float | None,
     compute_words: Callable[[], Tensor | None],
 ) -> PretrainRecipe:
-    """Resolve the recipe; raises an error if `out` or its run does not allow it."""
+    """Resolve the recipe for this device, these data and the run in `out`; `budget` is in seconds.
+
+    Raises `BusyError` or `ConfigError` if `out` cannot hold the run, or holds a run that the recipe cannot resume.
+    """
     group = inputs.group
-    started = time.monotonic()
+    started = time.monotonic()  # the time budget begins here
     saved = run.load_saved_recipe(out, resume, PretrainRecipe)
-    group.barrier()  # rank 0 writes its recipe only after all ranks have looked for one
-
-    def fit_steps(recipe: PretrainRecipe) -> PretrainRecipe:
-        assert budget is not None
-        inputs.warn_memory(recipe)
-        compute_words()  # on the budget, like everything before the first step
-        times = plan.measure_times(inputs.new_job(recipe), group, budget, started)
-        fitted = plan.fit_steps_to_budget(recipe, times)
-        console.info(plan.format_budget(recipe, fitted, times, budget))
-        return fitted
-
-    loaded = None if store.saved_steps(out) else load_warm_start(inputs.recipe, inputs.corpora)
-    environment = RunEnvironment(
-        inputs.device,
-        group,
-        inputs.data_fingerprint,
-        parent_fingerprint=None if loaded is None else store.fingerprint(loaded[0].directory),
-        continued=None if loaded is None else loaded[1],
-        fit_steps=None if budget is None else fit_steps,
-    )
+    group.barrier()  # rank 0 writes its recipe only after all ranks have looked for a saved one
+    environment = RunEnvironment(inputs.device, group, inputs.data_fingerprint)
+    if not store.saved_steps(out):  # a run with a saved step no longer reads its parent
+        parent = load_warm_start(inputs.recipe, inputs.corpora)
+        if parent is not None:
+            fingerprint = store.fingerprint(parent.checkpoint.directory)
+            environment = replace(environment, parent_fingerprint=fingerprint, continued=parent.continued)
+    if budget is not None:
+        fit_steps = partial(_fit_steps, inputs, started, budget, compute_words)
+        environment = replace(environment, fit_steps=fit_steps)
     recipe = resolve_recipe(inputs.recipe, environment, saved)
     inputs.warn_memory(recipe)
     if saved is not None:
@@ -135,3 +135,19 @@ def _resolve(
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
         console.info(f"continues {environment.continued.directory}, and changes: {changes}")
     return recipe
+
+
+def _fit_steps(
+    inputs: PretrainInputs,
+    started: float,
+    budget: float,
+    compute_words: Callable[[], Tensor | None],
+    recipe: PretrainRecipe,
+) -> PretrainRecipe:
+    """Set the number of steps that fit into a budget of seconds which began at `started`, and print it."""
+    inputs.warn_memory(recipe)
+    compute_words()  # its time counts, like that of everything before the first step
+    times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)
+    fitted = plan.fit_steps_to_budget(recipe, times)
+    console.info(plan.format_budget(recipe, fitted, times, budget))
+    return fitted

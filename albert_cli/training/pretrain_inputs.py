@@ -1,4 +1,4 @@
-"""The inputs of `albert pretrain`: its recipe, its data directories and its device, known to fit together."""
+"""The inputs of `albert pretrain`: its recipe, its data directories and its device, checked to fit together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 @dataclass(frozen=True)
 class PretrainInputs:
-    """A recipe before its first start, the corpora that it reads, and the ranks and the device that compute it."""
+    """An unresolved recipe, the corpora that it reads, and the ranks and the device that train it."""
 
     recipe: PretrainRecipe
     corpora: PretrainingCorpora
@@ -37,7 +37,7 @@ class PretrainInputs:
     group: RankGroup
 
     def new_job(self, recipe: PretrainRecipe) -> PretrainingJob:
-        """Create a job whose weights are sampled from the seed of a resolved recipe."""
+        """Create the job of a resolved recipe, with weights sampled from the recipe's seed and with its teacher."""
         model = new_model(recipe, self.corpora.train)
         prepare_model(model, recipe.train, self.device)
         teacher = None
@@ -48,8 +48,9 @@ class PretrainInputs:
 
     def warn_memory(self, recipe: PretrainRecipe) -> None:
         """Warn if a micro-batch of a resolved recipe exceeds the available memory."""
-        estimate = estimate_run_memory(recipe, self.device, recipe.micro_batch)
-        capacity.warn_training_memory(estimate, recipe.micro_batch, self.device)
+        sequences = recipe.sequences_per_micro_batch
+        estimate = estimate_run_memory(recipe, self.device, sequences)
+        capacity.warn_training_memory(estimate, sequences, self.device)
 
     def list_parents(self, recipe: PretrainRecipe) -> dict[str, str]:
         """Return the fingerprints of everything that the weights of a resolved recipe depend on."""
@@ -67,7 +68,7 @@ def open_inputs(
 ) -> Iterator[PretrainInputs]:
     """Load a recipe, open and verify its corpora, and join the process group while the block runs.
 
-    `verify` hashes all data again, also what has not changed since the last time.
+    `verify` hashes all data again, including the files that have not changed since their last verification.
     """
     train = TokenCorpus.open(data, "train")
     heldout = TokenCorpus.open(data, "heldout")
@@ -78,17 +79,20 @@ def open_inputs(
     torch_device = choose_device(device)
     print_idle_gpus(torch_device)
     with process_group(torch_device.type) as group:
-        further = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify)
+        evaluation = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify=verify)
         facts = read_data_facts(data)
         warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss)
-        corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, further)
+        corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, evaluation)
         yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
 
 
 def _open_evaluation_corpora(
-    directories: Sequence[str], vocabulary: Vocabulary, vocabulary_dir: Path, verify: bool
+    directories: Sequence[str], vocabulary: Vocabulary, vocabulary_dir: Path, *, verify: bool
 ) -> dict[str, TokenCorpus]:
-    """Open further corpora to evaluate on, by directory name: their held-out text, or else all of it."""
+    """Open the directories of the recipe's `evaluation`; return each corpus by the name of its directory.
+
+    The corpus is the directory's held-out text, or its training text if no text is held out.
+    """
     corpora = {}
     for directory in map(Path, directories):
         corpus = TokenCorpus.open(directory, "heldout")
@@ -99,7 +103,9 @@ def _open_evaluation_corpora(
                 f"{directory}: was built with another vocabulary than the training data",
                 f"build it with that vocabulary: albert data … --vocab {vocabulary_dir} --out {directory}",
             )
-        corpora[directory.name] = corpus if corpus.tokens else TokenCorpus.open(directory, "train")
+        if corpus.tokens == 0:
+            corpus = TokenCorpus.open(directory, "train")
+        corpora[directory.name] = corpus
     if len(corpora) < len(directories):
         raise ConfigError(
             f"evaluation lists two directories with the same name: {', '.join(directories)}",

@@ -1,4 +1,4 @@
-"""A pretraining recipe: its sections, and how it is fitted to a vocabulary."""
+"""The sections of a pretraining recipe, the examples of each step, and loading a recipe for a vocabulary."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from albert_cli.training.warm_start import WarmStart
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """`[batch]`: a batch that grows, and micro-batches of tokens.
+    """`[batch]`: the warmup of the batch size, and the size of a micro-batch in tokens.
 
     Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`. The
-    learning rate follows its own schedule. `micro_tokens` limits the tokens of a micro-batch, special tokens included;
-    with 0, `train.micro_batch_size` limits its sequences. "auto" is as many tokens as a GPU's memory holds, and 0 on a
-    CPU. It is resolved at the first start and saved in the run's recipe.
+    learning rate has its own warmup (`[schedule]`). `micro_tokens` limits the tokens of a micro-batch, special tokens
+    included; with 0, `train.micro_batch_size` limits its sequences. "auto" is as many tokens as a GPU's memory holds,
+    and 0 on a CPU; the first start saves the number in the run's recipe.
     """
 
     warmup_steps: NonNegativeInt = 0
@@ -42,20 +42,16 @@ class BatchSettings:
                 f"batch.warmup_from is {self.warmup_from}, more than train.batch_size ({batch_size})",
                 f"use -s batch.warmup_from={max(1, batch_size // 8)}",
             )
-        if 0 < self.tokens < max_seq_length:
+        if 0 < self.max_micro_tokens < max_seq_length:
             raise ConfigError(
                 f"batch.micro_tokens is {self.micro_tokens}, but one sequence may have {max_seq_length} tokens",
                 f"use -s batch.micro_tokens={max_seq_length} or more, or 0 to use train.micro_batch_size",
             )
 
     @property
-    def tokens(self) -> int:
-        """`micro_tokens` as a number; "auto" is 0 until it is resolved."""
+    def max_micro_tokens(self) -> int:
+        """`micro_tokens` as a number, 0 for no limit; "auto" is 0 until it is resolved."""
         return 0 if self.micro_tokens == "auto" else self.micro_tokens
-
-    def sequences(self, train: TrainSettings, max_seq_length: int) -> int:
-        """Return the largest number of full-length sequences in a micro-batch."""
-        return min(self.tokens // max_seq_length or train.micro_batch_size, train.batch_size)
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,11 @@ class PretrainRecipe:
     """A pretraining recipe; the classes of its sections document their keys.
 
     `masked_bias` sets the vocabulary bias of the MLM head at step 0: zero as in the paper, or the log unigram
-    frequencies of the data, which saves a small model the first hundreds of steps. `[init]` computes other weights at
-    step 0; without it they are sampled from `train.seed`. `[warm_start]` names a checkpoint to start from, and then
-    `[init]` is not used. `evaluation` lists further data directories with the same vocabulary, which are scored like
-    the held-out text. `[distill]` names a teacher.
+    frequencies of the data, which saves a small model the first hundreds of steps. `evaluation` lists more data
+    directories with the same vocabulary, which are scored like the held-out text.
+
+    At step 0 the weights are sampled from `train.seed`, unless `[init]` computes them or `[warm_start]` names a
+    checkpoint to copy them from, and then `[init]` is not used. `[distill]` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -96,56 +93,52 @@ class PretrainRecipe:
 
     def with_derived_values(self) -> PretrainRecipe:
         """Fill in the values that other keys determine: the learning rate, the order labels, no `[init]` if unused."""
-        model = replace(self.model, order_labels=3) if self.data.sentence_loss == "three-way" else self.model
-        init = self.init if self.warm_start is None else InformedInit()
-        return replace(self, model=model, init=init, optimizer=self.optimizer.with_lr(self.train.batch_size))
+        recipe = replace(self, optimizer=self.optimizer.with_lr(self.train.batch_size))
+        if self.data.sentence_loss == "three-way":
+            recipe = replace(recipe, model=replace(self.model, order_labels=3))
+        if self.warm_start is not None:
+            recipe = replace(recipe, init=InformedInit())
+        return recipe
 
     def examples_before(self, step: int) -> int:
-        """Return the number of examples in all steps before this one (from 0)."""
+        """Return the number of examples in steps 0 to `step` - 1.
+
+        Step i of the batch warmup has warmup_from + (batch_size - warmup_from) * i // warmup_steps examples.
+        """
         batch = self.batch
         full_size = self.train.batch_size
-        growing = min(step, batch.warmup_steps)
-        growth = (full_size - batch.warmup_from) * np.arange(growing) // max(1, batch.warmup_steps)
-        return growing * batch.warmup_from + int(growth.sum()) + (step - growing) * full_size
+        growing_steps = min(step, batch.warmup_steps)
+        growth = (full_size - batch.warmup_from) * np.arange(growing_steps) // max(1, batch.warmup_steps)
+        return growing_steps * batch.warmup_from + int(growth.sum()) + (step - growing_steps) * full_size
 
     def examples_of(self, step: int) -> Integers:
-        """Return the numbers of the step's examples, int64; over all steps each number comes exactly once."""
+        """Return the numbers of the step's examples, int64; the steps number their examples consecutively from 0."""
         return np.arange(self.examples_before(step), self.examples_before(step + 1), dtype=np.int64)
 
     @property
-    def micro_batch(self) -> int:
-        """Sequences of full length in a micro-batch."""
-        return self.batch.sequences(self.train, self.data.max_seq_length)
+    def sequences_per_micro_batch(self) -> int:
+        """The largest number of full-length sequences in a micro-batch."""
+        limit = self.train.micro_batch_size
+        if self.batch.max_micro_tokens:
+            limit = self.batch.max_micro_tokens // self.data.max_seq_length
+        return min(limit, self.train.batch_size)
 
     @property
-    def sequences(self) -> int:
+    def total_sequences(self) -> int:
         """Sequences of the whole run, from its first step on."""
         return self.examples_before(self.schedule.total_steps) - self.examples_before(self.first_step)
 
     @property
     def first_step(self) -> int:
-        """Steps of the run that this one continues; 0 if it continues none."""
+        """The step at which this run begins: the last step of the run that it continues, else 0."""
         if self.warm_start is None or self.warm_start.step is None:
             return 0
         return self.warm_start.step
 
 
 def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> PretrainRecipe:
-    """Return a recipe's values as a record with derived values; raises `ConfigError`, which names `origin`."""
+    """Check the values of a recipe and fill in the derived ones; raises `ConfigError`, which names `origin`."""
     return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
-
-
-def _read_checkpoint_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
-    """Return the [model] section of the checkpoint that a recipe without one starts from."""
-    section = values.get("warm_start")
-    name = section.get("checkpoint") or section.get("continues") if isinstance(section, dict) else None
-    if not isinstance(name, str):
-        raise ConfigError(
-            f"{origin}: has neither a [model] section nor a checkpoint to start from",
-            "name one, whose shape the model takes: -s warm_start.checkpoint=CHECKPOINT",
-        )
-    shape = ModelConfig.read(hub.find_checkpoint(name) / "config.json")
-    return config.to_toml_values(shape)
 
 
 def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
@@ -158,11 +151,27 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
     has_shape = "model" in values
     values = config.apply_overrides(values, overrides)
     if not has_shape:
-        values["model"] = _read_checkpoint_shape(values, recipe) | values.get("model", {})
+        overridden_keys = values.get("model", {})
+        values["model"] = _read_parent_shape(values, recipe) | overridden_keys
     recipe_size = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
     if recipe_size != vocab_size:
         raise ConfigError(
             f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
-            f"use -s model.vocab_size={vocab_size}, or data built with another vocabulary",
+            f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
         )
     return validate_pretrain_recipe(values, recipe)
+
+
+def _read_parent_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
+    """Return the shape of the checkpoint in `[warm_start]` as a [model] section, for a recipe without this section."""
+    section = values.get("warm_start")
+    name = None
+    if isinstance(section, dict):
+        name = section.get("checkpoint") or section.get("continues")
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{origin}: has neither a [model] section nor a checkpoint to start from",
+            "name a checkpoint, and the model takes its shape: -s warm_start.checkpoint=CHECKPOINT",
+        )
+    shape = ModelConfig.read(hub.find_checkpoint(name) / "config.json")
+    return config.to_toml_values(shape)

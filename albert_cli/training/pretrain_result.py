@@ -1,4 +1,4 @@
-"""The results of `albert pretrain`: of a finished run, and of a dry run."""
+"""The results that `albert pretrain` prints: of a finished run, and of a dry run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """The outcome of a run: its last checkpoint, its speed, and the scores of its last evaluation."""
+    """The outcome of a run: its last checkpoint, its speed, and the metrics of its last evaluation.
+
+    `seconds` are those of training, over all starts of the run. `tokens_per_second` is the last measured speed, None if
+    the journal has none.
+    """
 
     checkpoint: Path
     steps: int
@@ -48,10 +52,12 @@ class PretrainResult:
             )
         if "order_accuracy" in metrics:
             lines.append(f"held-out sentence-pair accuracy {metrics['order_accuracy']:.1%}")
-        for corpus in [name.removesuffix("/mlm_loss") for name in metrics if name.endswith("/mlm_loss")]:
-            scores = {name: value for name, value in metrics.items() if name.startswith(f"{corpus}/")}
-            names = {name: name.removeprefix(f"{corpus}/").replace("_", " ") for name in scores}
-            lines.append(f"{corpus}: " + ", ".join(f"{names[name]} {value:.3f}" for name, value in scores.items()))
+        scores_by_corpus: dict[str, list[str]] = {}  # the metrics of the recipe's `evaluation` are named CORPUS/METRIC
+        for name, value in metrics.items():
+            corpus, slash, metric = name.rpartition("/")
+            if slash:
+                scores_by_corpus.setdefault(corpus, []).append(f"{metric.replace('_', ' ')} {value:.3f}")
+        lines += [f"{corpus}: {', '.join(scores)}" for corpus, scores in scores_by_corpus.items()]
         return "\n".join(lines)
 
 
@@ -72,9 +78,11 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
     """Read the result of a finished run from its directory."""
     last = store.saved_steps(out)[-1]
     state = checkpoint.read_state(last)
-    speeds = [r["tokens_per_second"] for r in journal.read_journal(out / journal.JOURNAL) if "tokens_per_second" in r]
+    records = journal.read_journal(out / journal.JOURNAL)
+    speeds = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
     metrics = read_last_evaluation(out, total_steps)
-    if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():  # a damaged line may lack some
+    # Without held-out text, or with a damaged line in the journal, some of these are missing.
+    if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():
         metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
     return PretrainResult(
         checkpoint=last,
@@ -87,7 +95,9 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
 
 
 def read_last_evaluation(out: Path, step: int) -> dict[str, float]:
-    """Return the newest evaluation that the journal holds at or before a step."""
+    """Return the metrics of the last evaluation in the journal up to a step; {} if there is none."""
     path = out / journal.JOURNAL
-    records = journal.read_journal(path) if path.is_file() else []
-    return next((r["eval"] for r in reversed(records) if "eval" in r and r["step"] <= step), {})
+    if not path.is_file():
+        return {}
+    evaluations = [r["eval"] for r in journal.read_journal(path) if "eval" in r and r["step"] <= step]
+    return evaluations[-1] if evaluations else {}

@@ -1,11 +1,11 @@
-"""Gradient reduction over the ranks: once per step, one bucket at a time while the last backward pass still runs.
+"""Sum gradients over the ranks: once per step, one bucket at a time while the last backward pass still runs.
 
-Micro-batches before the last send nothing. Their sum could travel during the next computation, but the gradient of the
-last micro-batch has the same size and would still follow: the wait would remain, with twice the bytes. The wait is
-hidden because parts of the last gradient are complete before the backward pass is. Layers with weights of their own
-hide most of it; with shared layers, the shared block and the token embeddings are complete only at the end.
+Micro-batches before the last one send nothing, because sending their sum early would not shorten the wait: the gradient
+of the last micro-batch has the same size and would have to follow. The wait is short because many gradients are
+complete before the last backward pass ends. Without shared layers, most of the communication overlaps with the backward
+pass. With shared layers, the gradients of the shared block and of the token embeddings are complete only at its end.
 
-This equals `DistributedDataParallel` bit for bit, and also serves ranks without a micro-batch.
+The sums equal those of `DistributedDataParallel` bit for bit. A rank without a micro-batch can take part too.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from albert_cli.ranks import RankGroup
 if TYPE_CHECKING:
     from torch.distributed import Work
 
-BUCKET_BYTES: Final = 25_000_000  # fp32: large enough for a network's full rate, small enough to begin early
+BUCKET_BYTES: Final = 25_000_000  # in fp32; large enough for a network's full rate, small enough to begin early
 
 
 class GradientBuckets:
     """The gradients of a model in the order in which a backward pass completes them, split into buckets.
 
-    Every rank sends them in this order. A rank that computed nothing sends zeros.
+    Every rank sends the buckets in this order, in the precision `dtype`. A rank that computed nothing sends zeros.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.buckets: list[list[nn.Parameter]] = []
         self._complete: set[Tensor] = set()
-        self._sent: list[tuple[Tensor, Work]] = []
-        room = 0
+        self._sent: list[tuple[Tensor, Work]] = []  # the flat gradients of each sent bucket, and its all-reduce
+        free_bytes = 0
         for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
-            size = 4 * parameter.numel()
-            if room < size:
+            fp32_bytes = 4 * parameter.numel()
+            if free_bytes < fp32_bytes:
                 self.buckets.append([])
-                room = BUCKET_BYTES
+                free_bytes = BUCKET_BYTES
             self.buckets[-1].append(parameter)
-            room -= size
+            free_bytes -= fp32_bytes
 
     def mark_complete(self, parameter: Tensor) -> None:
-        """Record that a gradient is complete, and send every bucket that is complete in order."""
+        """Record that a gradient is complete; send the next buckets in the order, up to the first incomplete one."""
         self._complete.add(parameter)
         while len(self._sent) < len(self.buckets) and self._complete.issuperset(self.buckets[len(self._sent)]):
             self._send_next()
 
     def finish(self) -> None:
-        """Send the remaining buckets and wait; every gradient is then the sum, in its parameter's own precision."""
+        """Send the remaining buckets and wait; every `.grad` is then the sum, in the precision of its parameter."""
         while len(self._sent) < len(self.buckets):
             self._send_next()
         for bucket, (flat, work) in zip(self.buckets, self._sent, strict=True):
@@ -67,13 +67,13 @@ class GradientBuckets:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self.dtype)
         work = dist.all_reduce(flat, async_op=True)
-        assert work is not None  # None is for processes outside of the group
+        assert work is not None  # only a process outside of the group gets None
         self._sent.append((flat, work))
 
 
 @contextlib.contextmanager
 def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtype) -> Iterator[None]:
-    """Sum the gradients over the ranks while the block runs the last backward pass of a step; `dtype` is sent."""
+    """Sum the gradients over the ranks, in the precision `dtype`, while the block runs a step's last backward pass."""
     if group.world_size == 1:
         yield
         return
@@ -92,6 +92,6 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
 
 
 def reduce_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype = torch.float32) -> None:
-    """Sum the gradients that a model already has over the ranks; a missing one counts as zeros."""
+    """Sum over the ranks the gradients that a model already has; a missing gradient counts as zeros."""
     with reduce_during_backward(model, group, dtype):
         pass

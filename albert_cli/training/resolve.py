@@ -1,7 +1,7 @@
 """Resolve a pretraining recipe: fill in every value that the first start of its run determines.
 
 `resolve_recipe` depends only on the recipe, the environment and, for a resumed run, the recipe that the run has saved.
-The environment does the measuring.
+Everything that is measured, such as the speed of the device, belongs to the environment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from albert_cli.training.device import resolve_auto
 from albert_cli.training.first_weights import ContinuedRun
 from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
-from albert_cli.training.run import reuse_resolved_auto
 from albert_cli.training.settings import RESUME_SAFE_KEYS
 
-# A continued run does not use these sections, so a difference in them is not a change.
-_UNUSED_SECTIONS = ("warm_start", "init", "masked_bias")
+# A continued run uses none of these sections and keys, so a difference in them is not a change.
+_UNUSED_KEYS = ("warm_start", "init", "masked_bias")
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,11 @@ def with_warm_start(
     if warm_start is None:
         return recipe
     if environment.parent_fingerprint is not None:
-        continued = environment.continued
-        step = None if continued is None else continued.step
-        warmup = None if continued is None else continued.recipe.schedule.warmup
+        step = None
+        warmup = None
+        if environment.continued is not None:
+            step = environment.continued.step
+            warmup = environment.continued.recipe.schedule.warmup
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
@@ -81,7 +82,7 @@ def with_warm_start(
     else:
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
-    if step is not None and warmup is not None and warmup <= step:
+    if step is not None and warmup is not None and warmup <= step:  # finished, so no second warmup follows
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
     return recipe
 
@@ -96,16 +97,19 @@ def with_teacher_fingerprint(recipe: PretrainRecipe) -> PretrainRecipe:
 def with_auto_values(
     recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
 ) -> PretrainRecipe:
-    """Replace each "auto" by its value at the first start or, without one, by the value that rank 0 measures."""
+    """Replace each "auto" by the value in the saved recipe or, at the first start, by the one that rank 0 measures."""
     device = environment.device
-    train = reuse_resolved_auto(recipe.train, None if saved is None else saved.train)
-    train = resolve_auto(train, recipe.model, device, sequences=recipe.micro_batch, length=recipe.data.max_seq_length)
+    train = recipe.train
+    if saved is not None:
+        train = train.with_resolved(saved.train)
+    sequences = recipe.sequences_per_micro_batch
+    train = resolve_auto(train, recipe.model, device, sequences=sequences, length=recipe.data.max_seq_length)
     recipe = replace(recipe, train=train)
     if recipe.batch.micro_tokens == "auto":
         if saved is None:
             tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
         else:
-            tokens = saved.batch.tokens
+            tokens = saved.batch.max_micro_tokens
         recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))
     train, batch = environment.group.broadcast((recipe.train, recipe.batch))
     return replace(recipe, train=train, batch=batch)
@@ -145,7 +149,7 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
 
 
 def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
-    """Return a line for every change of the new run: to the keys of the continued run's recipe, and to its data.
+    """Compare a run with the run that it continues: return a line for each recipe key, and for the data, that differ.
 
     Sections that a continued run does not use, and keys that change no result, are left out.
     """
@@ -159,6 +163,6 @@ def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data_fingerpri
     changes = []
     for line in lines:
         key = line.split(":")[0]  # a line is `section.key: old -> new`
-        if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _UNUSED_SECTIONS:
+        if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _UNUSED_KEYS:
             changes.append(line)
     return tuple(changes)

@@ -19,7 +19,7 @@ from albert_cli.model import hub
 from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
-from albert_cli.training.settings import AUTO_KEYS, RESUME_SAFE_KEYS, TrainSettings
+from albert_cli.training.settings import RESUME_SAFE_KEYS
 from albert_cli.work_plan import current_command
 
 ResumeMode = Literal["auto", "must", "never"]
@@ -59,19 +59,13 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
 def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
     """Raise `ConfigError` if the recipe of a resumed run differs from the saved one in a key that affects results."""
     lines = config.list_differences(config.to_toml_values(saved), config.to_toml_values(recipe))
+    # A line is `section.key: old -> new`.
     differences = [line for line in lines if line.split(":")[0] not in RESUME_SAFE_KEYS]
     if differences:
         raise ConfigError(
             f"{out}: was started with another recipe: {'; '.join(differences)}",
             "choose another --out, or use the settings that the run was started with",
         )
-
-
-def reuse_resolved_auto(train: TrainSettings, saved: TrainSettings | None) -> TrainSettings:
-    """Replace "auto" by the value in the saved recipe, if there is one: the run resolved it at its first start."""
-    if saved is None:
-        return train
-    return replace(train, **{key: getattr(saved, key) for key in AUTO_KEYS if getattr(train, key) == "auto"})
 
 
 # ---------------------------------------------------------------- the newest checkpoint of a resumed run
@@ -83,19 +77,25 @@ def resume_state(
     optimizer: Optimizer,
     group: RankGroup,
     parents: Mapping[str, str],
-    init: Callable[[], TrainState] = TrainState,
+    set_weights: Callable[[], TrainState] = TrainState,
 ) -> TrainState:
-    """Load weights and moments from the newest valid checkpoint; without one, return the state that `init` creates.
+    """Load weights and moments from the newest valid checkpoint, and return its progress.
 
-    Rank 0 verifies and chooses the checkpoint, the other ranks follow. Raises `ConfigError` if the checkpoint has other
-    `parents` (data, or a pretrained checkpoint) than this run.
+    Without a checkpoint, `set_weights` sets the first weights, and its state is returned; the default keeps the model's
+    weights. Rank 0 verifies and chooses the checkpoint, the other ranks follow. Raises `ConfigError` if the checkpoint
+    has other `parents` (fingerprints of data or checkpoints) than this run.
     """
-    newest = checkpoint.find_newest_valid(out) if group.rank == 0 else None
-    if newest is not None and (manifest := store.read_manifest(newest)) is not None:
-        check_parents(out, manifest.parents, parents)
-    step = group.broadcast(-1 if newest is None else checkpoint.step_number(newest))
-    if step < 0:
-        return init()
+    step = None
+    if group.rank == 0:
+        newest = checkpoint.find_newest_valid(out)
+        if newest is not None:
+            manifest = store.read_manifest(newest)
+            assert manifest is not None, "a valid checkpoint has a manifest"
+            check_parents(out, manifest.parents, parents)
+            step = checkpoint.step_number(newest)
+    step = group.broadcast(step)
+    if step is None:
+        return set_weights()
     directory = checkpoint.step_directory(out, step)
     hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_optimizer(directory, optimizer)
@@ -104,7 +104,7 @@ def resume_state(
 
 
 def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if an output was created from other data, or another checkpoint, than `current`."""
+    """Raise `ConfigError` if `saved`, the fingerprints of an output's parents, differs from the `current` ones."""
     for name, fingerprint in current.items():
         if saved.get(name) != fingerprint:
             other = "other data" if name == "data" else f"another {name}"
@@ -118,7 +118,11 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
 
 @dataclass
 class RunStatus:
-    """`status.json`: the state of a run for schedulers; `exit_code` is None while its process runs."""
+    """`status.json`: the state of a run for schedulers; `exit_code` is None while its process runs.
+
+    `state` is "starting" (not yet written), "running", "done", "failed", "diverged" or "interrupted". `command` is the
+    command line that resumes the run.
+    """
 
     state: str = "starting"
     exit_code: int | None = None
@@ -126,10 +130,10 @@ class RunStatus:
     total_steps: int = 0
     message: str = ""
     host: str = ""
-    command: str = ""  # resumes the run
+    command: str = ""
 
 
-_FAILURES = {5: "diverged", 75: "interrupted"}  # by exit code
+_FAILURE_STATES = {5: "diverged", 75: "interrupted"}  # by exit code; every other code is "failed"
 
 
 @contextmanager
@@ -146,16 +150,16 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
         try:
             yield status
         except BaseException as error:
-            code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+            code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)  # 128 + SIGINT
             steps = store.saved_steps(out)
             step = checkpoint.step_number(steps[-1]) if steps else status.step
-            _write_end(out, status, RunStatus(_FAILURES.get(code, "failed"), code, step, message=str(error)))
+            _write_end(out, status, RunStatus(_FAILURE_STATES.get(code, "failed"), code, step, message=str(error)))
             raise
         _write_end(out, status, RunStatus("done", 0, status.total_steps))
 
 
 def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> None:
-    """Write `status.json` at the beginning of the training loop."""
+    """Write `status.json` when the training loop begins; only rank 0 writes it."""
     status.state = "running"
     status.step = step
     status.total_steps = total_steps

@@ -1,4 +1,4 @@
-"""Sections that pretraining and fine-tuning recipes have in common."""
+"""The recipe sections that pretraining and fine-tuning share: `[optimizer]`, `[schedule]` and `[train]`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in the reference code.
 
     `lr = "auto"` is LAMB's learning rate for the batch size or, in fine-tuning with AdamW, the rate for the number of
-    labels (`training/label_protocol.py`); the resolved recipe has the number. `clip_norm` limits the norm of the
-    gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives
-    LayerNorms and biases a trust ratio (`training/optimizers.py`). The bounds are the range of fp32, below 3.4e38.
+    labels (`training/label_protocol.py`); the resolved recipe has the number. `clip_norm` limits the global norm of the
+    gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives LayerNorms
+    and biases a trust ratio (`training/optimizers.py`). The upper bounds keep every value within fp32, below 3.4e38.
     """
 
     name: Literal["lamb", "nvlamb", "adamw"] = "lamb"
@@ -42,10 +42,10 @@ class OptimizerSettings:
         return self.lr
 
     def with_lr(self, batch_size: int) -> OptimizerSettings:
-        """Replace `lr = "auto"` by the paper's rate times the square root of the ratio of batch sizes.
+        """Replace `lr = "auto"` by the paper's rate times the square root of `batch_size` / 4,096.
 
         This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
-        `ConfigError` for AdamW.
+        `ConfigError` for "auto" with AdamW.
         """
         if self.lr != "auto":
             return self
@@ -56,10 +56,11 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """`[schedule]`: the number of updates, and how many of them warm up (a number, or a fraction).
+    """`[schedule]`: the number of updates, and how the learning rate rises and falls over them.
 
-    The rate reaches zero at the last step, or at `decay_steps` if the run is to be continued from an earlier step
-    (`warm_start.continues`). `warmup_ratio` is a fraction of the steps until then.
+    The rate reaches zero at the last step, or later, at `decay_steps`, if another run is to continue this one
+    (`warm_start.continues`). The warmup has `warmup_steps` steps or, if that is None, the fraction `warmup_ratio` of
+    the steps until the rate is zero.
     """
 
     total_steps: PositiveInt = 125_000
@@ -106,21 +107,29 @@ class ScheduleSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """`[train]`: batch, seed, precision, and how often to evaluate and save.
+    """`[train]`: batch, seed, evaluation, saving, and how to compute.
 
-    `batch_size` counts the sequences of all processes; one process computes `micro_batch_size` of them at a time.
-    `eval_every = 0` evaluates after the last step only, so fine-tuning selects nothing on dev. Pretraining is evaluated
-    on `eval_sequences` held-out sequences. `save_every` is a number of steps or a time such as "10m"; 0 saves at the
-    end only. `compile` fuses the operations of a block (auto: on CUDA). `matmul` is the library of a CPU's fp32 matmuls
-    (`matmul.py`), `threads` its threads. "auto" values are measured at the first start (`training/device.py`) and saved
-    in the run's recipe. `checkpoint_activations` saves only the input of each block and computes the block again in the
-    backward pass: a third slower, the same numbers. `deterministic` uses only GPU kernels whose bits are reproducible,
-    so a resumed run ends in the bytes of an uninterrupted one; on a CPU that is always so. `communication` is the
-    precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds. `track` names the
-    services that show the curves, besides TensorBoard (`training/trackers.py`).
+    `batch_size`: sequences per step, over all processes.
+    `micro_batch_size`: sequences that one process computes at a time.
+    `log_every`: steps per record of `metrics.jsonl`.
+    `eval_every`: steps between evaluations; 0 evaluates after the last step only, so dev selects no checkpoint.
+    `eval_sequences`: held-out sequences that pretraining is evaluated on.
+    `save_every`: steps or a time such as "10m" between checkpoints; 0 saves after the last step only.
+    `keep`: number of checkpoints to keep.
+    `precision`: of matmuls; weights are always in fp32.
+    `compile`: fuse the operations of a block ("auto": on CUDA).
+    `matmul`: the library of a CPU's fp32 matmuls (`matmul.py`); `threads`: torch's threads on a CPU.
+    `checkpoint_activations`: save only the input of each block, and compute the block again in the backward pass. Steps
+    take a third longer, and the numbers are the same.
+    `deterministic`: use only GPU kernels whose bits are reproducible, so that a resumed run ends in the same bytes as
+    an uninterrupted one. A CPU's kernels always are.
+    `communication`: precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds.
+    `track`: services that show the curves in addition to TensorBoard (`training/trackers.py`).
+
+    The first start replaces each "auto" (`training/device.py`) and saves the value in the run's recipe.
     """
 
-    seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # larger ones sample the held-out examples
+    seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # 2**62 is `objectives.EVALUATION_SEED`
     batch_size: PositiveInt = 32
     micro_batch_size: PositiveInt = 32
     log_every: PositiveInt = 50
@@ -141,27 +150,39 @@ class TrainSettings:
         self.save_interval()
 
     def save_interval(self) -> tuple[int, float]:
-        """Return (steps, seconds) between checkpoints; one of them is 0; raises `ConfigError`."""
+        """Return `save_every` as (steps, seconds): one of them is 0, and both are 0 for `save_every = 0`.
+
+        Raises `ConfigError` if it is neither a number nor a duration.
+        """
         if isinstance(self.save_every, int):
             return self.save_every, 0.0
         return 0, parse_duration(self.save_every, "train.save_every")
 
+    def with_resolved(self, resolved: TrainSettings) -> TrainSettings:
+        """Replace each "auto" by the value in `resolved`."""
+        values = {key: getattr(resolved, key) for key in _AUTO_KEYS if getattr(self, key) == "auto"}
+        return replace(self, **values)
 
-# Keys that may be "auto" until a run starts. The run's recipe has the values, so it resumes alike on another machine.
-AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
-# Keys that may differ in a resumed run because they change nothing but rounding.
+# Keys of `[train]` that may be "auto" until a run starts. The run's recipe has the values, so that the run resumes with
+# the same ones on another machine.
+_AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
+
+# Keys that may differ in a resumed run, because they change the weights by rounding at most.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
     "train.threads", "train.track", "evaluation",
 )  # fmt: skip
 
-_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS_PER_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_duration(text: str, name: str) -> float:
-    """Return the seconds of `90s`, `25m`, `2h` or a bare number of seconds; raises `ConfigError` with `name`."""
+    """Return the seconds of `90s`, `25m`, `2h`, `1d` or a bare number of seconds.
+
+    Raises `ConfigError`, which names the option or key `name`, for any other text and for zero.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"{name}: {text!r} is not a duration", "write it like 90s, 25m or 2h")
-    return float(match[1]) * _SECONDS[match[2]]
+    return float(match[1]) * _SECONDS_PER_UNIT[match[2]]

@@ -13,12 +13,13 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 
-_SUBSET_EPOCH = 2**64 - 1  # training never reaches this epoch, so the subset is independent of every epoch's order
+# The subset is the beginning of this epoch's order. Training never reaches the epoch, so no epoch repeats the order.
+_SUBSET_EPOCH = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class InputSettings:
-    """Settings that determine the inputs of a task, together with its files.
+    """The settings that, together with a task's files, determine the task's inputs.
 
     `train_split` is None if a checkpoint is only scored. `train_examples` is the size of the training subset that
     `seed` samples (0: all examples). With `both_orders` the training features hold every pair in both orders.
@@ -32,13 +33,15 @@ class InputSettings:
     both_orders: bool = False
 
     def with_seed(self, seed: int) -> InputSettings:
-        """Return the settings for another seed; they only differ if the seed samples a subset."""
-        return replace(self, seed=seed) if self.train_examples else self
+        """Return the settings for another seed; without a subset all seeds have equal inputs and equal settings."""
+        if self.train_examples == 0:
+            return self
+        return replace(self, seed=seed)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The examples and the features of each split; `fingerprint` is a hash of all examples."""
+    """The examples and the encoded features of a task by split; `fingerprint` is a hash of all examples."""
 
     settings: InputSettings
     examples: Mapping[str, Sequence[Example]]
@@ -87,7 +90,10 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
 
 
 def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:
-    """Read the training split, if there is one, and every dev split; raises `InputError`."""
+    """Return the examples by split: the training split or its subset, if settings name one, and every dev split.
+
+    Raises `InputError` for missing or damaged files.
+    """
     examples: dict[str, list[Example]] = {}
     if settings.train_split is not None:
         train = task.read(settings.train_split, data)

@@ -22,7 +22,7 @@ from albert_cli.training.task_setup import PreparedTask
 
 
 def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
-    """Resolve every "auto" in the recipe's `[train]`, for micro-batches of the inputs' typical length."""
+    """Resolve every "auto" in the recipe's `[train]`, for the size and mean length of the inputs' first micro-batch."""
     features = inputs.dev if prepared.for_scoring else inputs.train
     train = prepared.recipe.train
     packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
@@ -39,19 +39,19 @@ def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSetti
 def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings:
     """Convert the recipe's `[schedule]` to steps; an epoch is one pass over the training features.
 
-    The result is not validated: with few epochs it can have fewer steps than the warmup. The caller checks that.
+    With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
-    recipe = prepared.recipe.with_training_rows(inputs.num_training_examples)
+    recipe = prepared.recipe.with_label_protocol(inputs.num_training_examples)
     # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
 
 
 def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainSettings) -> Any:
-    """Build the model that a run starts from, on its device.
+    """Build the model that a run starts from, and move it to the device.
 
-    The encoder comes from the checkpoint, from step 0 of its run, or is random (`model.weights`); the head is new or
-    the checkpoint's. `train` must not contain "auto".
+    The encoder is the intermediate task's, or the one that `model.weights` selects; the head is new or the checkpoint's
+    (`model.head`). `seed` samples new weights. `train` configures the encoder and must not contain "auto".
     """
     # Free the previous model: the first optimizer of a process holds its callers' frames in a reference cycle.
     gc.collect()
@@ -69,15 +69,17 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
     if prepared.intermediate is None:  # otherwise the intermediate run has already initialized these heads
         vocabulary = prepared.vocabulary
-        context_heads = settings.overlap_context_heads
+        positions = SAMPLED_POSITIONS
+        if settings.overlap_context_heads:  # they concern every token of the input, not only the usual positions
+            positions = prepared.recipe.data.max_seq_length
         init_overlap_heads(
             model.encoder,
             settings.overlap_heads,
             seed=seed,
             cls_id=vocabulary.cls_id,
             word_ids=torch.from_numpy(vocabulary.ordinary_ids).long(),
-            positions=prepared.recipe.data.max_seq_length if context_heads else SAMPLED_POSITIONS,
-            context_heads=context_heads,
+            positions=positions,
+            context_heads=settings.overlap_context_heads,
         )
     if settings.classifier_bias == "labels":
         prepared.task.init_bias_from_labels(model, inputs.train_examples)
@@ -115,7 +117,8 @@ class ModelScores:
 def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precision: str) -> ModelScores:
     """Compute every metric of the task on every dev split.
 
-    precision: use the training precision after training; then the score equals the one that selected the model.
+    precision: of matmuls, "fp32" or "bf16". After training use the run's precision, so that the score equals the one by
+    which the run selected the model.
     """
     task = prepared.task
     model.eval()
@@ -126,14 +129,16 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
         with autocast(precision, prepared.device):
             outputs[split] = task.predict(model, inputs.features[split], prepared.device)
         metrics = task.compute_metrics(outputs[split], inputs.features[split], inputs.examples[split])
-        prefix = "" if split == task.dev_splits[0] else split.removeprefix("dev_") + "_"
+        prefix = ""
+        if split != task.dev_splits[0]:
+            prefix = split.removeprefix("dev_") + "_"  # MNLI's "dev_mismatched" becomes "mismatched_"
         scores |= {prefix + name: metrics[name] for name in task.metrics if name in metrics}
         best_threshold = metrics.get("best_threshold", best_threshold)
     return ModelScores(scores, best_threshold, outputs[task.dev_splits[0]])
 
 
 def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
-    """Return the main metric of a predictor that knows only the training labels; None without a training split."""
+    """Return the first metric of a predictor that knows only the training labels; None without training data."""
     task = prepared.task
     if task.train_split is None:
         return None

@@ -20,7 +20,7 @@ def hash_recipe(recipe: FinetuneRecipe) -> str:
 
 
 def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str]:
-    """Return the fingerprints of the checkpoints and data that a run reads; a run resumes only if they are equal."""
+    """Return the fingerprints of the checkpoints and data that a run depends on; a run resumes only with equal ones."""
     parents = {"checkpoint": store.fingerprint(prepared.checkpoint.directory)}
     if prepared.intermediate is not None:
         parents["intermediate"] = store.fingerprint(prepared.intermediate.directory)

@@ -1,4 +1,4 @@
-"""Fine-tuning recipes, read and checked."""
+"""The sections of a fine-tuning recipe, their checks, and loading the recipe of a task."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _ATTENTION_KEYS: Final = ("attention", "attention_window", "attention_block", "a
 class TaskDataSettings:
     """`[data]` of a fine-tuning recipe.
 
-    `max_seq_length` is the longest input in tokens; longer ones are truncated, the longer of two texts first.
+    `max_seq_length` is the longest input in tokens. Longer inputs are truncated, of two texts the longer one first.
     `train_examples` is the number of training examples that the run's seed samples (0: all), for curves over the
-    number of labels; a smaller subset of a seed is a part of its larger ones. With `both_orders` an epoch also has
-    every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B, MRPC, QQP).
+    number of labels; a larger subset contains the smaller subsets of the same seed. With `both_orders` an epoch also
+    has every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B, MRPC,
+    QQP).
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # room for two texts and their special tokens
@@ -47,9 +48,10 @@ class TaskDataSettings:
 
 @dataclass(frozen=True)
 class TaskScheduleSettings:
-    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` (default: 1,000) or in `epochs`.
+    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` or in `epochs` (default: 1,000 steps).
 
-    `epochs = "auto"` depends on the number of labels (`training/label_protocol.py`).
+    `epochs = "auto"` depends on the number of labels (`training/label_protocol.py`). The warmup is as in
+    `ScheduleSettings`.
     """
 
     total_steps: PositiveInt | None = None
@@ -60,15 +62,18 @@ class TaskScheduleSettings:
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
-        if self.epochs is None:
-            self.to_steps(1, 1).check()
+        if self.epochs is None:  # with epochs, the caller checks the schedule when the number of items is known
+            self.to_steps(num_items=1, batch_size=1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
-        """Convert to a number of steps, at least one; an epoch has `num_items` items. `epochs` must not be "auto"."""
-        total_steps = self.total_steps or _DEFAULT_STEPS
+        """Convert the length to steps, at least one; an epoch has `num_items` items. `epochs` must not be "auto"."""
+        assert self.epochs != "auto"
         if self.epochs is not None:
-            assert self.epochs != "auto"
             total_steps = max(1, round(self.epochs * num_items / batch_size))
+        elif self.total_steps is not None:
+            total_steps = self.total_steps
+        else:
+            total_steps = _DEFAULT_STEPS
         return ScheduleSettings(total_steps, self.warmup_steps, self.warmup_ratio)
 
 
@@ -79,20 +84,22 @@ class TaskModelSettings:
     `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
     `dropout = "auto"` depends on the number of labels (`training/label_protocol.py`).
 
-    `weights` are the encoder's initial weights. Controls use it to show what pretraining contributes: "random" samples
-    new weights for the checkpoint's shape and vocabulary, "init" takes the weights at step 0 of the checkpoint's run.
+    `weights` are the encoder's initial weights: "pretrained", or one of two controls that show what pretraining
+    contributes. "random" samples new weights for the checkpoint's shape and vocabulary. "init" takes the weights at
+    step 0 of the checkpoint's run.
 
-    `head`: "new" trains a new head; "checkpoint" continues with the checkpoint's head, of this task or of one with the
-    same head (SQuAD 1.1 and 2.0 have one under `span.head = "linear"`). "auto" means "new", except that `eval` scores
-    a checkpoint that has the task's head, and raises an error if its classes have no names. With
+    `head`: "new" trains a new head. "checkpoint" continues with the checkpoint's head, which may be that of another
+    task (SQuAD 1.1 and 2.0 have the same head under `span.head = "linear"`). "auto" means "new", except that
+    `albert eval` scores a checkpoint that has the task's head, and raises an error if its classes have no names. With
     `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
 
     For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
-    the same word in the other text, so that [CLS] receives the fraction of shared words. The last
-    `overlap_context_heads` tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD.
+    the same word in the other text, so that [CLS] receives the fraction of shared words. `overlap_context_heads` more
+    heads tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD.
 
-    For longer texts than the checkpoint's: `max_position_embeddings` (how they grow: `positions`), and another
-    `attention` with its window, block and global tokens. The default is the checkpoint's value.
+    Texts longer than the checkpoint's need more positions, `max_position_embeddings`, which `positions` fills from the
+    checkpoint's, and perhaps another `attention` with its window, block and global tokens. The default of these keys is
+    the checkpoint's value.
 
     `labels` names the outputs of a checkpoint's classifier in their order, if it calls them LABEL_0, LABEL_1 and so on.
     """
@@ -176,19 +183,25 @@ class FinetuneRecipe:
             self.span.check(self.data.max_seq_length)
 
     def with_derived_values(self) -> FinetuneRecipe:
-        """Fill in the values that other keys determine: learning rate, steps, and no intermediate task for itself."""
-        schedule = self.schedule
-        if schedule.epochs is None:
-            schedule = replace(schedule, total_steps=schedule.total_steps or _DEFAULT_STEPS)
-        intermediate_task = PRETRAINED if self.intermediate_task == self.task else self.intermediate_task
-        optimizer = self.optimizer
-        if optimizer.name != "adamw":  # the rate of AdamW depends on the number of labels
-            optimizer = optimizer.with_lr(self.train.batch_size)
-        return replace(self, schedule=schedule, intermediate_task=intermediate_task, optimizer=optimizer)
+        """Fill in the values that other keys determine: the default steps and LAMB's learning rate.
 
-    def with_training_rows(self, count: int) -> FinetuneRecipe:
-        """Replace each "auto" that depends on the number of labels by its value; without labels, by that for one."""
-        protocol = choose_protocol(max(1, count))
+        A task that is its own intermediate task starts from the pretrained checkpoint.
+        """
+        recipe = self
+        if recipe.schedule.epochs is None and recipe.schedule.total_steps is None:
+            recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=_DEFAULT_STEPS))
+        if recipe.intermediate_task == recipe.task:
+            recipe = replace(recipe, intermediate_task=PRETRAINED)
+        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of labels (`with_label_protocol`)
+            recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
+        return recipe
+
+    def with_label_protocol(self, num_labels: int) -> FinetuneRecipe:
+        """Replace "auto" epochs, learning rate and dropout by the protocol's values for this number of labels.
+
+        With 0 labels, which only scoring has, the values are those for one label.
+        """
+        protocol = choose_protocol(max(1, num_labels))
         recipe = self
         if recipe.schedule.epochs == "auto":
             recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=protocol.epochs))
@@ -199,7 +212,7 @@ class FinetuneRecipe:
         return recipe
 
     def clamp_to_positions(self, positions: int) -> FinetuneRecipe:
-        """Return the recipe with inputs that fit a model's positions; a question takes at most half of them."""
+        """Shorten `max_seq_length` to a model's positions, and a SQuAD question to half of them."""
         if self.data.max_seq_length <= positions:
             return self
         span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
@@ -207,9 +220,10 @@ class FinetuneRecipe:
 
 
 def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPES) -> FinetuneRecipe:
-    """Load the recipe of a task, with overrides; `task` may also be the full name of a shipped recipe, or a file.
+    """Load the recipe of a task, with overrides; raises `ConfigError` if there is none or its values do not fit.
 
-    recipes: the folder of the recipe: a name of shipped recipes, or a directory with `TASK.toml`.
+    task: a task's name, the full name of a shipped recipe (`mini/rte`), or a file. recipes: the folder in which a
+    task's recipe is looked up, either a folder of shipped recipes or a directory with `TASK.toml`.
     """
     if task.endswith(".toml") or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
@@ -224,9 +238,10 @@ def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPE
 
 def _find_recipe(task: str, recipes: str) -> str:
     """Return the name or the path of a task's recipe in a folder; raises `ConfigError` for an unknown task."""
-    # A task without training data has no protocol, only the paper's way of scoring it.
     is_trained = task in ("table", NER) or find_task(task).train_split is not None
-    name = f"{recipes}/{task}" if is_trained else f"{PAPER_RECIPES}/{task}"
+    if not is_trained:  # a task without training data is only scored, and only the paper's folder has its recipe
+        recipes = PAPER_RECIPES
+    name = f"{recipes}/{task}"
     if name in config.shipped_recipes():
         return name
     path = Path(recipes, f"{task}.toml")

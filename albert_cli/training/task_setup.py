@@ -26,26 +26,20 @@ from albert_cli.training.text_match import read_token_counts, warn_about_mismatc
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """Options of a command that trains or scores a task.
+    """Options of a command that trains or scores a task."""
 
-    runs: the number of seeds; nproc: the number of runs at a time; retrain: fine-tune a checkpoint of the same task
-    instead of scoring it; controls: the initial weights that the same seeds start from for comparison; recipes: the
-    folder of recipes; baselines: also train linear models; array_job: fine-tune only the runs of this array job; split:
-    the labeled split on which a finished checkpoint is scored.
-    """
-
-    checkpoint: str
-    data: str | None
-    runs: int = 1
-    overrides: tuple[str, ...] = ()
+    checkpoint: str  # a directory, a run or a Hub id
+    data: str | None  # the task's files: a path, `hf:NAME`, or None for the task's default source
+    runs: int = 1  # the number of seeds
+    overrides: tuple[str, ...] = ()  # `-s KEY=VALUE`
     device: str = "auto"
-    nproc: int = 1
-    retrain: bool = False
-    controls: tuple[str, ...] = ()
-    recipes: str = PAPER_RECIPES
-    baselines: bool = True
-    array_job: ArrayJob | None = None
-    split: EvaluationSplit = "dev"
+    nproc: int = 1  # runs at the same time
+    retrain: bool = False  # fine-tune a checkpoint of the same task instead of scoring it
+    controls: tuple[str, ...] = ()  # values of `model.weights` from which the same seeds also start, for comparison
+    recipes: str = PAPER_RECIPES  # the folder of the task's recipe
+    baselines: bool = True  # also train linear models
+    array_job: ArrayJob | None = None  # fine-tune only the runs of this array job
+    split: EvaluationSplit = "dev"  # the labeled split on which a finished checkpoint is scored
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,11 @@ OpenCheckpoints = dict[Path, OpenCheckpoint]  # by directory, so that a command 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """Everything that the seeds of a task share, except their inputs.
+    """Everything that the runs of a task with different seeds share, except their inputs.
 
-    `intermediate` is the checkpoint of the intermediate task, whose encoder replaces the one of `checkpoint`;
-    `intermediate_note` says why the recipe's intermediate task was left out.
+    `for_scoring`: the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate task, whose
+    encoder replaces the encoder of `checkpoint`. `intermediate_note` is the reason why the recipe's intermediate task
+    was left out, None if it was not.
     """
 
     request: TaskRequest
@@ -102,7 +97,7 @@ class PreparedTask:
             warn_about_mismatch(self.task.title, self.vocabulary, inputs.train.ids, counts)
 
     def check_inputs(self) -> None:
-        """Raise `InputError` for missing or damaged files; the examples are not retained."""
+        """Read the task's files; raises `InputError` if one is missing or damaged. Nothing is returned."""
         read_examples(self.task, self.request.data, self.input_settings())
 
 
@@ -113,7 +108,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
-        # The recipe of its intermediate task is in the same folder.
+        # `name` is the full name of a recipe; an intermediate task's recipe is in the same folder.
         request = dataclasses.replace(request, recipes=name.partition("/")[0])
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
@@ -129,7 +124,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
 
 
 def _model_head(checkpoint: hub.Checkpoint) -> ModelHead:
-    """Return the classes of a checkpoint's classifier of texts."""
+    """Return the classes of a checkpoint's text classifier, by which a table's labels are read."""
     if checkpoint.is_multi_label:
         return ModelHead(checkpoint.output_names, is_multi_label=True)
     return ModelHead(checkpoint.labels)
@@ -138,7 +133,10 @@ def _model_head(checkpoint: hub.Checkpoint) -> ModelHead:
 def prepare_with_recipe(
     recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, for_scoring: bool = False
 ) -> PreparedTask:
-    """Apply a resolved recipe to a task and a checkpoint; clamp the input length to the model's positions."""
+    """Apply a recipe to a task and a checkpoint, and shorten the inputs to the model's positions.
+
+    for_scoring: prepare to score the finished checkpoint on `request.split`, without training data.
+    """
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if for_scoring:
@@ -156,8 +154,9 @@ def prepare_with_recipe(
 
 
 def open_checkpoint(directory: Path, opened: OpenCheckpoints | None = None) -> OpenCheckpoint:
-    """Return a checkpoint and its vocabulary from `opened`, or read them and add them to it."""
-    opened = {} if opened is None else opened
+    """Return a checkpoint and its vocabulary from `opened`, or read both and add them to `opened`."""
+    if opened is None:
+        opened = {}
     if directory not in opened:
         checkpoint = hub.read_checkpoint(directory)
         opened[directory] = OpenCheckpoint(checkpoint, hub.load_vocabulary(checkpoint))

@@ -1,7 +1,7 @@
 """Compare the text of a task with the text that a model was pretrained on, by the tokens of both.
 
-A checkpoint of `albert pretrain` has the token counts of its text in `token_counts.safetensors`. Other checkpoints do
-not have the file; of them only unknown tokens are checked.
+A checkpoint of `albert pretrain` has the token counts of its text in `token_counts.safetensors`. Other checkpoints lack
+this file; for them only the fraction of unknown tokens is checked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from albert_cli.text.vocabulary import Vocabulary
 
 _COUNTS_FILE: Final = "token_counts.safetensors"
 _COUNTS_KEY: Final = "counts"
-_MIN_TOKENS: Final = 500  # fewer say little
-# Above or below these, pretraining on the task's own text is the better use of time (docs/domain.md has examples).
+_MIN_TOKENS: Final = 500  # with fewer tokens the rates are mostly noise
+# Beyond these limits, pretraining on the task's text is the better use of time (docs/domain.md has examples).
 _MAX_UNKNOWN: Final = 0.02
 _MIN_RELATIVE_LENGTH: Final = 0.8
 _MAX_RELATIVE_COST: Final = 1.3
@@ -32,9 +32,9 @@ Counts = NDArray[np.int64]
 class TextMatch:
     """Rates of a task's tokens compared with those of the pretraining text.
 
-    unknown: the fraction of unknown tokens. relative_length: the characters of a token, divided by those of a token in
-    the pretraining text. relative_cost: the same for the nats of a character under the unigram frequencies of the
-    pretraining text. The last two are None without token counts.
+    unknown: the fraction of unknown tokens. relative_length: the mean characters per token, divided by this mean in the
+    pretraining text. relative_cost: the mean nats per character under the unigram frequencies of the pretraining text,
+    divided by this mean in the pretraining text. The last two are None without token counts.
     """
 
     unknown: float
@@ -42,7 +42,7 @@ class TextMatch:
     relative_cost: float | None = None
 
     def describe_mismatch(self) -> str | None:
-        """Return the values beyond their thresholds; None if there are none."""
+        """Describe the values that are beyond their limits; return None if all are within."""
         reasons = []
         if self.unknown > _MAX_UNKNOWN:
             reasons.append(f"{self.unknown:.1%} of its tokens are unknown")
@@ -59,9 +59,11 @@ def write_token_counts(directory: Path, counts: Counts) -> None:
 
 
 def read_token_counts(directory: Path) -> Counts | None:
-    """Read the token counts of a checkpoint's text; None if it has none."""
+    """Read the token counts [V] of the text that a checkpoint was pretrained on; None if the checkpoint has none."""
     path = directory / _COUNTS_FILE
-    return load_file(path)[_COUNTS_KEY] if path.is_file() else None
+    if not path.is_file():
+        return None
+    return load_file(path)[_COUNTS_KEY]
 
 
 def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> TextMatch:
@@ -69,16 +71,16 @@ def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts
     unknown = float((ids == vocabulary.unk_id).mean())
     if counts is None or len(counts) != vocabulary.size:
         return TextMatch(unknown)
-    lengths = np.array([len(piece) for piece in vocabulary.text_pieces])
-    frequencies = (counts + 1) / (counts + 1).sum()
-    surprisal = -np.log(frequencies)
-    relative_length = lengths[ids].mean() / (frequencies @ lengths)
-    relative_surprisal = surprisal[ids].mean() / (frequencies @ surprisal)
+    lengths_V = np.array([len(piece) for piece in vocabulary.text_pieces])
+    frequencies_V = (counts + 1) / (counts + 1).sum()  # add-one smoothing, because the task may have other tokens
+    surprisal_V = -np.log(frequencies_V)
+    relative_length = lengths_V[ids].mean() / (frequencies_V @ lengths_V)
+    relative_surprisal = surprisal_V[ids].mean() / (frequencies_V @ surprisal_V)
     return TextMatch(unknown, float(relative_length), float(relative_surprisal / relative_length))
 
 
 def warn_about_mismatch(title: str, vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> None:
-    """Print a warning if a task's texts are far from the pretraining text."""
+    """Print a warning if a task's texts, with the tokens `ids` [n], are far from the pretraining text."""
     if len(ids) < _MIN_TOKENS:
         return
     mismatch = measure_match(vocabulary, ids, counts).describe_mismatch()

@@ -1,8 +1,8 @@
-"""Trackers show the curves of a run elsewhere: TensorBoard, Weights & Biases, MLflow, trackio.
+"""Send the curves of a run to trackers: TensorBoard, Weights & Biases, MLflow and trackio.
 
-TensorBoard is used wherever it is installed; `train.track` names the others. Projects and servers are chosen by the
-environment variables of each tool (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, `TRACKIO_DIR`, …). `metrics.jsonl` has every
-value, so a tracker that fails is reported once and closed, and training continues.
+TensorBoard is used wherever it is installed; `train.track` names the other trackers. The environment variables of each
+tool choose its project and server (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, `TRACKIO_DIR`, …). `metrics.jsonl` has every
+value, so a tracker that fails is reported once and dropped, and training continues.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from albert_cli import console, store
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.formatting import first_line
 
-PROJECT: Final = "albert"  # unless an environment variable of the tool names another one
-IDS: Final = "trackers.json"  # each tracker's identifier of this run, so that a resumed run continues its curves
+PROJECT: Final = "albert"  # unless an environment variable of the tool names another project
+# A file in the run's directory: each tracker's identifier of this run, so that a resumed run continues its curves.
+IDS_FILE: Final = "trackers.json"
 
 
 class Tracker(Protocol):
-    """A service that shows curves; `run_id` is its identifier of the run."""
+    """A service that shows curves; `run_id` is its identifier of the run, "" if it needs none."""
 
     name: str
     run_id: str
@@ -38,7 +39,10 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in `RUN/tensorboard`; an error of the disk ends the run, as everywhere else in its directory."""
+    """TensorBoard's event files in `RUN/tensorboard`.
+
+    An error of the disk ends the run, as for every other file in the run's directory.
+    """
 
     name = "tensorboard"
     run_id = ""
@@ -47,7 +51,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._directory = out / "tensorboard"
-        # TensorBoard hides what an interrupted run wrote after the resumed step.
+        # `purge_step` hides the points that an interrupted run wrote after the step from which it resumes.
         with store.translate_os_errors(self._directory):
             self._writer = SummaryWriter(str(self._directory), purge_step=step + 1)
 
@@ -85,7 +89,7 @@ class WeightsAndBiases:
         )
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Add a point to each curve; Weights & Biases ignores steps before the last one that it has."""
+        """Add a point to each curve; after resuming, Weights & Biases ignores steps that it already has."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
@@ -94,7 +98,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, on the server or in the store that `MLFLOW_TRACKING_URI` names."""
+    """A run of MLflow, on the server or in the database that `MLFLOW_TRACKING_URI` names."""
 
     name = "mlflow"
 
@@ -134,8 +138,8 @@ class Trackio:
 
         self.run_id = run_id or f"{out.name}-{uuid.uuid4().hex[:8]}"
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        with redirect_stdout(sys.stderr):  # stdout has our own result, and `--json` allows nothing else
-            self._finish: Callable[[], None] = trackio.finish  # `Run.finish` would run again when Python exits
+        with redirect_stdout(sys.stderr):  # stdout is for the result of the command, with `--json` for its JSON alone
+            self._finish: Callable[[], None] = trackio.finish  # after `Run.finish`, trackio would finish again at exit
             self._run = trackio.init(project=project, name=self.run_id, resume="allow", config=dict(recipe))
 
     def write(self, values: Mapping[str, float], step: int) -> None:
@@ -161,7 +165,7 @@ _HINTS: Final = {
 
 
 class Trackers:
-    """All trackers of a run; one that fails is reported and left out, because the journal has every value."""
+    """All trackers of a run; a tracker that fails is reported and dropped, because the journal has every value."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -190,16 +194,19 @@ class Trackers:
 
 
 def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, object]) -> Trackers:
-    """Open TensorBoard if it is installed, and the named trackers; a resumed run continues its curves.
+    """Open TensorBoard if it is installed, and the trackers in `names`; a resumed run continues its curves.
 
-    Raises `ConfigError` if a tracker is not installed or cannot start, for example without a login.
+    `step` is the step from which the run starts or resumes. Raises `ConfigError` if a named tracker is not installed or
+    cannot start, for example without a login.
     """
     trackers: list[Tracker] = []
     if importlib.util.find_spec("tensorboard") is not None:
         trackers.append(TensorBoard(out, step))
     if not names:
         return Trackers(trackers)
-    ids = {key: str(value) for key, value in store.read_json(out / IDS).items()} if (out / IDS).exists() else {}
+    ids: dict[str, str] = {}
+    if (out / IDS_FILE).exists():
+        ids = {key: str(value) for key, value in store.read_json(out / IDS_FILE).items()}
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"train.track: {name} is not installed", f"pip install 'albert-cli[{name}]'")
@@ -207,12 +214,13 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
             trackers.append(_CLASSES[name](out, ids.get(name), recipe))
         except Exception as error:
             raise ConfigError(f"train.track: {name} does not start: {first_line(error)}", _HINTS[name]) from error
-    store.write_json(out / IDS, ids | {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id})
+    ids |= {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id}
+    store.write_json(out / IDS_FILE, ids)
     return Trackers(trackers)
 
 
 def _flatten(recipe: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return `{"train.seed": 1, …}` for nested sections."""
+    """Return the values of nested sections by their full keys, such as `train.seed`."""
     flat: dict[str, object] = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):

@@ -1,8 +1,9 @@
 """Warm start: pretraining that begins with the weights of another checkpoint, or continues its run.
 
-Depth growth (appendix A.1) uses the weights alone. Where layers share them, a deeper network repeats the same weights
-more often, so it can start from a shallower one. A network of several groups can start every group from group 0, as in
-the reference code. Training longer, on other text or without dropout (§4.8) continues a run.
+Two uses: growing the depth (appendix A.1) starts from the weights alone; training longer, on other text or without
+dropout (§4.8) continues a run with its moments. If layers share weights, a deeper network repeats the same weights more
+often, so it can start from a shallower one. A network of several groups can start every group from the parent's group
+0, as in the reference code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EQUAL_KEYS: Final = (
     "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
 )  # fmt: skip
 
-# The recipe's key to name in an error, where the compared property is not a key itself.
+# The key that the hint of an error names, for a compared property that is not a key of the recipe itself.
 _KEY_TO_SET: Final = {"has_projection": "always_project"}
 
 
@@ -34,17 +35,19 @@ _KEY_TO_SET: Final = {"has_projection": "always_project"}
 class WarmStart:
     """`[warm_start]`: the checkpoint that a run starts from; exactly one of `checkpoint` and `continues`.
 
-    `checkpoint` (a checkpoint directory, a run, whose newest step is taken, or a Hub id) gives its weights; optimizer
+    `checkpoint` (a checkpoint directory, a run, whose newest step is used, or a Hub id) gives its weights; optimizer
     and schedule restart. With `stack` a deeper model repeats the parent's layers from the bottom, which grows models
     without sharing.
 
-    `continues` (a run or one of its steps) gives moments and step as well. The rate follows `[schedule]`, whose steps
-    count from the beginning of the first run, without a second warmup. With the same data, seed and batch the examples
-    continue too. If the model has more positions than the checkpoint, `positions` tells how to fill them
+    `continues` (a run or one of its steps) gives the moments and the step as well. The learning rate follows
+    `[schedule]`, whose steps count from the beginning of the continued run, without a second warmup. With the same
+    data, seed and batch size the sequence of examples continues too.
+
+    If the model has more positions than the checkpoint, `positions` selects how to fill them
     (`model.informed_init.resize_positions`).
 
     The first start records the other keys: the parent's `fingerprint`, so that resuming with another parent fails; and
-    with `continues` the `step` at which this run begins, and its `changes` to the recipe and the data of that run.
+    with `continues` the `step` at which this run begins, and the `changes` of recipe and data since the continued run.
     """
 
     checkpoint: str | None = None
@@ -69,10 +72,10 @@ class WarmStart:
 
 
 def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
-    """Load the checkpoint to start from, its position embeddings resized to the number in `model`.
+    """Load the checkpoint to start from, with its position embeddings resized to the model's number of positions.
 
-    Raises `ConfigError` if it does not fit the model, the vocabulary or the recipe's fingerprint, and `CheckpointError`
-    if there is none.
+    Raises `CheckpointError` if the checkpoint does not exist, and `ConfigError` if it does not fit the model, the
+    vocabulary or the fingerprint in `warm_start`.
     """
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
@@ -93,34 +96,35 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
             f"{parent.directory}: was trained with another vocabulary than the data",
             f"build the data with the checkpoint's vocabulary: albert data … --vocab {parent.directory}",
         )
-    map_parent_blocks(model, parent.config, warm_start.stack)  # raises `ConfigError` before anything is trained
+    map_parent_blocks(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the blocks do not fit
     if warm_start.continues is not None:
         _check_moments_fit(parent, model)
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
 
 
 def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
+    """Raise `ConfigError` unless each moment of the continued run has the shape of its weight in the model."""
     parent_counts = _block_counts(parent.config)
     parent_positions = parent.config.max_position_embeddings
     if (parent_counts, parent_positions) != (_block_counts(model), model.max_position_embeddings):
         raise ConfigError(
             f"{parent.directory}: has moments of {_describe_blocks(parent_counts)} and {parent_positions} positions; "
-            "the model differs",
+            "the recipe's model has other numbers",
             "use warm_start.checkpoint for the weights alone",
         )
 
 
-def map_parent_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = False) -> tuple[list[int], list[int]]:
+def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
     """For each attention and each feed-forward block of the child, return the index of the parent's block to copy.
 
-    With equal counts each block starts from the one with the same index, whatever the depth. With `stack` the parent's
-    blocks are source_counts in their order (progressive stacking, Gong et al., 2019). Otherwise every block is a
-    copy of the parent's group 0. Raises `ConfigError` if the parent shares no weights between layers, or if the child
-    has fewer blocks.
+    With equal numbers of blocks, each block is a copy of the block with the same index. With `stack` the parent's
+    blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise the blocks of the parent's
+    group 0 are repeated. Raises `ConfigError` if the child has fewer blocks, or if it has more blocks without `stack`
+    and the parent's layers share no weights.
     """
     parent_counts = _block_counts(parent)
     child_counts = _block_counts(child)
-    group_counts = (parent.inner_group_num, parent.inner_group_num)
+    group_counts = (parent.inner_group_num, parent.inner_group_num)  # a group has this many blocks of either kind
     has_one_group = parent_counts == group_counts
     # A model of one layer has as many groups as layers; its only group counts as shared.
     layers_share = parent.sharing == "all" and (parent.num_hidden_groups < parent.num_hidden_layers or has_one_group)
@@ -140,6 +144,7 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, stack: bool = Fal
 
 
 def _block_counts(model: ModelConfig) -> tuple[int, int]:
+    """Return the numbers of attention blocks and of feed-forward blocks."""
     return model.num_attention_blocks, model.num_feed_forward_blocks
 
 
@@ -148,20 +153,28 @@ def _describe_blocks(counts: tuple[int, int]) -> str:
 
 
 def copy_parent_weights(
-    model: PretrainingModel, parent: hub.Checkpoint, optimizer_note: str = "the optimizer restarts", stack: bool = False
+    model: PretrainingModel,
+    parent: hub.Checkpoint,
+    optimizer_note: str = "the optimizer restarts",
+    *,
+    stack: bool = False,
 ) -> None:
-    """Copy the parent's weights into the model, and print what was copied; `optimizer_note` ends the line."""
-    blocks = ("encoder.attention.", "encoder.feed_forward.")
-    tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(blocks)}
-    for prefix, sources in zip(blocks, map_parent_blocks(model.config, parent.config, stack), strict=True):
-        for block, source in enumerate(sources):
+    """Copy the parent's weights into the model, and print what was copied; `optimizer_note` ends the printed line."""
+    prefixes = ("encoder.attention.", "encoder.feed_forward.")
+    tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(prefixes)}
+    block_maps = map_parent_blocks(model.config, parent.config, stack=stack)
+    for prefix, parent_blocks in zip(prefixes, block_maps, strict=True):
+        for block, parent_block in enumerate(parent_blocks):
+            parent_prefix = f"{prefix}{parent_block}."
             for name, tensor in parent.tensors.items():
-                if name.startswith(f"{prefix}{source}."):
-                    tensors[name.replace(f"{prefix}{source}.", f"{prefix}{block}.", 1)] = tensor
+                if name.startswith(parent_prefix):
+                    tensors[f"{prefix}{block}.{name.removeprefix(parent_prefix)}"] = tensor
     hub.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
-    copied = f"and the heads {' and '.join(heads)}" if heads else "without a head"
+    heads_note = "without a head"
+    if heads:
+        heads_note = f"and the heads {' and '.join(heads)}"
     console.info(
         f"starts from {parent.directory}: its encoder, {model.config.num_hidden_layers} layers from "
-        f"{parent.config.num_hidden_layers}, {copied}; {optimizer_note}"
+        f"{parent.config.num_hidden_layers}, {heads_note}; {optimizer_note}"
     )

@@ -464,8 +464,8 @@ def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatc
     assert length <= tokens["small"] < tokens["large"] == 131_072 // length * length
     assert plan.resolve_micro_tokens(recipe, CUDA, 512) == 8 * length  # a rank's share of the batch
     assert plan.resolve_micro_tokens(recipe, CPU, 1) == 0
-    auto = BatchSettings(micro_tokens="auto")
-    assert auto.sequences(recipe.train, length) == recipe.train.micro_batch_size
+    unresolved = replace(recipe, batch=BatchSettings(micro_tokens="auto"))
+    assert unresolved.sequences_per_micro_batch == recipe.train.micro_batch_size
 
 
 def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:

@@ -34,7 +34,7 @@ def test_resolve_recipe_resumed_run_keeps_saved_auto_values() -> None:
     saved = replace(RECIPE, train=replace(TRAIN, precision="bf16", threads=7), batch=BatchSettings(micro_tokens=4096))
     recipe = replace(RECIPE, train=TrainSettings(), batch=BatchSettings(micro_tokens="auto"))
     resolved = resolve_recipe(recipe, ENVIRONMENT, saved)
-    assert (resolved.train.precision, resolved.train.threads, resolved.batch.tokens) == ("bf16", 7, 4096)
+    assert (resolved.train.precision, resolved.train.threads, resolved.batch.max_micro_tokens) == ("bf16", 7, 4096)
 
 
 def test_resolve_recipe_time_budget_is_measured_once() -> None:

@@ -17,7 +17,7 @@ import pytest
 from albert_cli import journal
 from albert_cli.errors import ConfigError
 from albert_cli.training.pretrain import pretrain
-from albert_cli.training.trackers import IDS, Trackers, open_trackers
+from albert_cli.training.trackers import IDS_FILE, Trackers, open_trackers
 
 
 def train_losses(run: Path) -> list[tuple[int, float]]:
@@ -67,7 +67,7 @@ def test_run_writes_mlflow_curves(
     run = tmp_path / "run"
     pretrain(str(recipe), tiny_data, run, ['train.track=["mlflow"]'], device="cpu")
     client = mlflow.tracking.MlflowClient()
-    run_id = json.loads((run / IDS).read_text())["mlflow"]
+    run_id = json.loads((run / IDS_FILE).read_text())["mlflow"]
     curve = [(m.step, m.value) for m in client.get_metric_history(run_id, "train/loss")]
     assert_curve_of_journal(curve, run)
     logged = client.get_run(run_id)
@@ -125,7 +125,7 @@ def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, monkeypatch: pytest.Mo
         trackers = open_trackers(tmp_path, step, ["mlflow"], {"train": {"seed": 1}})
         trackers.write({"train/loss": 2.0 - step}, step)
         trackers.close()
-    run_id = json.loads((tmp_path / IDS).read_text())["mlflow"]
+    run_id = json.loads((tmp_path / IDS_FILE).read_text())["mlflow"]
     history = mlflow.tracking.MlflowClient().get_metric_history(run_id, "train/loss")
     assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
 
