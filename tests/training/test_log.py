@@ -78,7 +78,7 @@ def test_window_returns_means_and_speed() -> None:
     window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9)
     window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
     assert window.means() == {"loss": 4.0, "mlm_accuracy": 0.5}
-    window = StepWindow(sums=window.sums, steps_of_value=window.steps_of_value, tokens=400, flops=4e9)
+    window = StepWindow(sums=window.sums, counts=window.counts, tokens=400, flops=4e9)
     speed = window.speed(peak=None)
     assert set(speed) == {"tokens_per_second"}
     words = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
