@@ -183,7 +183,9 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
         columns = {role: name for role, name in names.items() if name}
     else:
         return {}
-    layout: dict[str, object] = {"columns": columns} if columns else {}
+    layout: dict[str, object] = {}
+    if columns:
+        layout["columns"] = columns
     if table.delimiter:
         layout["delimiter"] = table.delimiter
     if table.quoting != "auto":
@@ -216,7 +218,7 @@ def _start_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -
 def _publish_best(
     job: FinetuneJob, out: Path, state: TrainState, parents: Mapping[str, str], schedule: ScheduleSettings
 ) -> RunResult:
-    """Score the best weights, publish them as the task checkpoint `out` and write the run's result."""
+    """Score the best weights, publish them as the task checkpoint `out`, and write and return the run's result."""
     prepared = job.prepared
     inputs = job.inputs
     task = prepared.task
@@ -317,6 +319,6 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
 
 
 def _remove_step_checkpoints(out: Path) -> None:
-    """Delete the checkpoints that only resuming needs; the best model is in `out` itself."""
+    """Delete the steps of a finished run, which only resuming needs; the best model is in `out` itself."""
     for directory in store.saved_steps(out):
         store.remove_directory(directory)

@@ -81,7 +81,7 @@ class Loop(Generic[BatchT]):
     _last_save: float = field(default=0.0, init=False)  # `time.monotonic()` of the last save, or of the start
 
     def run(self) -> None:
-        """Train to the last step.
+        """Train to the last step; evaluate and save when `[train]` says that it is due.
 
         Raises `DivergedError` if a loss, a gradient or an evaluation is not finite. Raises `Interrupted` after saving
         if a signal (SIGTERM, SIGUSR1, Ctrl-C) asks the process to stop.

@@ -111,14 +111,14 @@ def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
     measured = min(sequences, 2 * settings.sequences_per_micro_batch * group.world_size)
     small_train = replace(settings.train, eval_sequences=measured)
     small_job = replace(job, settings=replace(settings, train=small_train))
-    evaluate_job(small_job, group)  # a warmup
+    evaluate_job(small_job, group)  # a warmup, which compiles kernels
     started = time.monotonic()
     evaluate_job(small_job, group)
     return group.broadcast((time.monotonic() - started) * sequences / measured)
 
 
 def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRecipe:
-    """Set the largest number of steps that fits into the time budget with evaluations, checkpoints and a reserve.
+    """Set the number of steps to the largest that fits into the time budget with evaluations and checkpoints.
 
     The warmups and the decay are scaled by the same factor as the number of steps, so the schedule keeps its shape. In
     a continued run the warmups are over, so they keep their length.
@@ -321,7 +321,10 @@ def estimate_duration(
     group: RankGroup,
     new_job: Callable[[PretrainRecipe], PretrainingJob],
 ) -> DurationEstimate:
-    """Measure steps of as many sequences as fit into the memory and into a few seconds, and scale to the run."""
+    """Measure the steps of one micro-batch per rank, and scale their time to the sequences of the run.
+
+    The micro-batch is reduced until it fits into the free memory and, by its FLOPs, into `_MEASURED_SECONDS`.
+    """
     train = recipe.train
     length = recipe.data.max_seq_length
     micro_batch = recipe.sequences_per_micro_batch

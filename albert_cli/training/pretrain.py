@@ -50,7 +50,7 @@ def pretrain(
         run.write_run_status(out) as status,
     ):
         group = inputs.group
-        # The vectors take up to a minute; a time budget measures it, and the first weights then use the same vectors.
+        # Cached, because the vectors take up to a minute, and both the time budget and the first weights need them.
         compute_words = cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
         resolved = _resolve(inputs, out, resume, budget, compute_words)
         if group.rank == 0:
@@ -69,7 +69,7 @@ def pretrain(
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.warmup)
             loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
             loop.run()
-            loop.save()
+            loop.save()  # the last step, which the loop saves only if `train.save_every` is a number of steps
         return read_result(out, schedule.total_steps)
 
 
