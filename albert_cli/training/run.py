@@ -1,4 +1,4 @@
-"""The run directory around a training loop: its lock, its saved recipe, resuming, and `status.json`."""
+"""Manage the directory of a run: its lock, its saved recipe, its newest checkpoint, and `status.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RecipeT = TypeVar("RecipeT")
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that affect the numbers."""
+    """Return the versions of the libraries that affect a run's results, by name."""
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}
 
 
@@ -40,7 +40,9 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
     Raises `BusyError` if `out` holds other files than a run, or if `resume` is "never" and `out` holds any file. Raises
     `ConfigError` if `resume` is "must" and there is no run.
     """
-    entries = [path for path in out.iterdir() if path.name != ".lock"] if out.is_dir() else []
+    entries = []
+    if out.is_dir():
+        entries = [entry for entry in out.iterdir() if entry.name != ".lock"]
     path = out / "recipe.toml"
     if resume == "never" and entries:
         raise BusyError(f"{out}: is not empty", "choose another --out, or use --resume auto to resume its run")
@@ -150,9 +152,13 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
         try:
             yield status
         except BaseException as error:
-            code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)  # 128 + SIGINT
+            code = getattr(error, "exit_code", 1)
+            if isinstance(error, KeyboardInterrupt):
+                code = 130  # 128 + SIGINT, as a shell reports it
+            step = status.step
             steps = store.saved_steps(out)
-            step = checkpoint.step_number(steps[-1]) if steps else status.step
+            if steps:
+                step = checkpoint.step_number(steps[-1])
             _write_end(out, status, RunStatus(_FAILURE_STATES.get(code, "failed"), code, step, message=str(error)))
             raise
         _write_end(out, status, RunStatus("done", 0, status.total_steps))

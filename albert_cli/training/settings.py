@@ -92,7 +92,9 @@ class ScheduleSettings:
     @property
     def warmup(self) -> int:
         """The number of warmup steps: `warmup_steps`, or else `warmup_ratio` of the steps until the rate is zero."""
-        return round(self.warmup_ratio * self.decay) if self.warmup_steps is None else self.warmup_steps
+        if self.warmup_steps is None:
+            return round(self.warmup_ratio * self.decay)
+        return self.warmup_steps
 
     def rate(self, step: int, peak: float) -> float:
         """Return the learning rate of update number `step` (from 0): linear warmup, then linear decay to zero.
