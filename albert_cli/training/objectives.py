@@ -56,7 +56,7 @@ class SampledBatch:
     """A micro-batch of N sequences with M masked positions: as arrays on the host, and as tensors on the device.
 
     On the device: the packed tokens, the ids of the masked tokens (int64 [M]), and the classes of the sentence pairs
-    (int64 [N]; `NO_LABEL` for a sequence without a pair).
+    (int64 [N]; `NO_LABEL` for a sequence without a pair). Only `bench/pretrain.py` reads `host`.
     """
 
     host: PackedBatch
