@@ -202,7 +202,7 @@ class Loop(Generic[BatchT]):
         not. `means` are this rank's parts of the losses, `values` the global losses and the gradient's norm.
         """
         local_causes = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
-        causes = []
+        causes: list[str] = []
         for rank, names in enumerate(self.group.all_gather(local_causes)):
             causes += [f"{name} on rank {rank}" for name in names]
         if not causes:

@@ -40,7 +40,7 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
     Raises `BusyError` if `out` holds other files than a run, or if `resume` is "never" and `out` holds any file. Raises
     `ConfigError` if `resume` is "must" and there is no run.
     """
-    entries = []
+    entries: list[Path] = []
     if out.is_dir():
         entries = [entry for entry in out.iterdir() if entry.name != ".lock"]
     path = out / "recipe.toml"
