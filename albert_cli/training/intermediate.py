@@ -17,9 +17,10 @@ KEY = "intermediate_task"
 
 
 def missing_intermediate(prepared: PreparedTask) -> str | None:
-    """Return the intermediate task to fine-tune on first; None if none is needed.
+    """Return the name of the intermediate task to fine-tune on first, or None.
 
-    None is needed if the recipe names none, or if the checkpoint is only scored or already has the task's head.
+    The result is None if the recipe names no intermediate task, if the checkpoint is only scored, or if it already has
+    the intermediate task's head.
     """
     name = prepared.recipe.intermediate_task
     if name == PRETRAINED or prepared.for_scoring or find_task(name).has_head(prepared.checkpoint):

@@ -61,6 +61,7 @@ class GradientBuckets:
                 parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def _send_next(self) -> None:
+        """Begin the all-reduce of the first bucket that is not sent yet."""
         import torch.distributed as dist
 
         bucket = self.buckets[len(self._sent)]

@@ -88,7 +88,10 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
 
 
 def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
-    """Copy the checkpoint's encoder, and under `model.head = "checkpoint"` its head, into a new model."""
+    """Copy an encoder into a new model: the intermediate run's if there is one, else the checkpoint's.
+
+    Under `model.head = "checkpoint"` the head is copied too. With random weights nothing is copied.
+    """
     settings = prepared.recipe.model
     if settings.weights == "random" and prepared.intermediate is None:
         return

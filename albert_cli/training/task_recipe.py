@@ -146,6 +146,7 @@ class TaskModelSettings:
         return resize_positions(checkpoint, self.max_position_embeddings, self.positions)
 
     def _name_labels(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with the names in `labels` as its class names."""
         if len(self.labels) != len(checkpoint.labels):
             raise ConfigError(
                 f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has {len(checkpoint.labels)}",

@@ -149,6 +149,7 @@ def _block_counts(model: ModelConfig) -> tuple[int, int]:
 
 
 def _describe_blocks(counts: tuple[int, int]) -> str:
+    """Describe the result of `_block_counts` for a message."""
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
 
 
