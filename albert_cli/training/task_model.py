@@ -90,7 +90,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
 def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
     """Copy an encoder into a new model: the intermediate run's if there is one, else the checkpoint's.
 
-    Under `model.head = "checkpoint"` the head is copied too. With random weights and no intermediate run nothing is copied.
+    Under `model.head = "checkpoint"` the head is copied too. With random weights and no intermediate run, nothing is.
     """
     settings = prepared.recipe.model
     if settings.weights == "random" and prepared.intermediate is None:
