@@ -1,8 +1,8 @@
-"""`albert bench finetune`: a step of fine-tuning on a task's examples, of this model and of `transformers`.
+"""`albert bench finetune`: time a fine-tuning step on a task's examples, of albert and of `transformers`.
 
-Both get the same weights, the same examples in the same batches and the same number of steps, alternating.
-`transformers` pads as its own example scripts (`run_glue.py`, `run_ner.py`) do, to a fixed length or to the longest of
-the batch. Neither has dropout inside the encoder, as the paper fine-tunes (Table 14).
+Both models get the same weights, and the same batches in alternating rounds. `transformers` pads as its own example
+scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The dropout is that
+of the task's recipe.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ LabeledBatch = tuple[PackedBatch, NDArray[Any]]
 class FinetuneBenchOptions:
     """Options of the benchmark: the model's shape, the vocabulary, the data, the rounds and the peer."""
 
-    model: str
+    model: str  # a preset or a recipe; only its shape is used
     vocabulary: Path
     data: str | None = None
     overrides: tuple[str, ...] = ()
     rounds: int = 5
-    against: str | None = None
+    against: str | None = None  # "transformers", or None for albert alone
     device: str = "auto"
 
 
 @dataclass(frozen=True)
 class FinetuneBenchResult:
-    """The timings of a step of `batch_size` examples; longer ones are truncated to `max_length` tokens."""
+    """The timings of a step of `batch_size` examples of at most `max_length` tokens."""
 
     task: str
     model: str
@@ -70,14 +70,14 @@ class FinetuneBenchResult:
 
 
 def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenchResult:
-    """Measure; raise `ConfigError` for a task, a model or a device that cannot be used."""
+    """Time a step of the recipe `name`; raise `ConfigError` for a task, a model or a device that cannot be used."""
     bench = FinetuneBench(name, options)
     with use_threads(bench.train.threads):
         return bench.run()
 
 
 class FinetuneBench:
-    """A task's batches, and a model with random weights: the speed does not depend on them."""
+    """The batches of a task, and the shape of a model. Weights are random, because speed does not depend on them."""
 
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options = options
@@ -135,7 +135,7 @@ class FinetuneBench:
         )
 
     def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
-        """Return the step of each variant, and each one's loss without dropout before anything is timed."""
+        """Return each variant's step, and each variant's loss on the first batch without dropout, by name."""
         torch.manual_seed(0)
         model = self.task.new_model(self.shape)
         prepare_model(model, self.train, self.device)
@@ -171,19 +171,23 @@ class FinetuneBench:
 
 
 def mean_loss_of_words(logits_NSC: Tensor, label_NS: Tensor) -> Tensor:
-    """Return the cross-entropy as this package averages it: over the words of each text, and then over texts."""
+    """Return the cross-entropy as albert averages it: over the words of each text, and then over texts.
+
+    logits_NSC: [N, S, C]; label_NS: [N, S], `IGNORED` for tokens that do not begin a word.
+    """
     loss_NS = F.cross_entropy(logits_NSC.float().transpose(1, 2), label_NS, ignore_index=IGNORED, reduction="none")
     words_N = (label_NS != IGNORED).sum(dim=1)
     return (loss_NS.sum(dim=1) / words_N.clamp(min=1)).mean()
 
 
 def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
+    """Return the recipe's task; raise `ConfigError` unless it classifies texts or tokens and has training data."""
     if recipe.task == "table":
         raise ConfigError("bench finetune times the built-in tasks", "choose a task of GLUE, or ner")
     task = open_token_task(recipe.table, data, ()) if recipe.task == NER else find_task(recipe.task)
     is_classifier = isinstance(task, Classification | TokenClassification)
     if not is_classifier or task.train_split is None:
-        message = f"bench finetune times classifiers; {task.title} is none"
+        message = f"bench finetune times classifiers with training data; {task.title} is not one"
         raise ConfigError(message, "choose a task of GLUE, or ner")
     return task
 

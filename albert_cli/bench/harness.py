@@ -1,4 +1,8 @@
-"""Time variants of the same work against each other: alternating, after a warm-up, on any device."""
+"""Time variants of the same work against each other, in alternating rounds after a warm-up, on any device.
+
+A variant is a call without arguments, such as a training step of albert or of `transformers`. The second half of the
+module makes such calls.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ from albert_cli.training.reduction import reduce_gradients
 
 Batch = TypeVar("Batch")
 TimedCall = Callable[[], float]  # does the work once and returns its loss
-WARM_UP: Final = 2  # untimed calls of every variant: compilation, autotuning, the allocator
-SINGLE_PROCESS: Final = RankGroup()
+WARM_UP: Final = 2  # untimed calls of every variant, which compile, tune kernels and fill the allocator's cache
+SINGLE_PROCESS: Final = RankGroup()  # for measurements without data parallelism
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Tokens of text and the full model's FLOPs of one call, without padding and pruning."""
+    """The work of one call: tokens of text without padding, and FLOPs of the full model without pruning."""
 
     tokens: int
     flops: float
@@ -37,12 +41,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """Timings of one variant; `speedup` is its time divided by the time of "albert"."""
+    """Timings of one variant; `speedup` is its time divided by the time of the variant "albert"."""
 
     median_ms: float  # a single slow call does not change it
     minimum_ms: float
     tokens_per_second: int  # of all ranks
-    mfu: float  # fraction of the matmul peak, which is measured in the same rounds
+    mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
     speedup: float
     loss: float
 
@@ -74,25 +78,25 @@ def current_conditions(device: torch.device, precision: str) -> Conditions:
 def time_alternating(
     variants: Mapping[str, TimedCall], rounds: int, device: torch.device, label: str
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Return the seconds of each variant's timed calls, and the result of its last call.
+    """Return the seconds of each variant's timed calls, and the loss of its last call, by name.
 
-    Each variant is called once a round, so that a disturbance of the machine affects all of them alike.
+    Each round calls every variant once, so a disturbance of the machine affects all variants alike.
     """
-    for function in variants.values():
+    for call in variants.values():
         for _ in range(WARM_UP):
-            function()
+            call()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    results: dict[str, float] = {}
+    losses: dict[str, float] = {}
     with console.show_progress(label, rounds) as progress:
         for completed in range(rounds):
-            for name, function in variants.items():
+            for name, call in variants.items():
                 synchronize(device)
                 begin = time.perf_counter()
-                results[name] = function()
+                losses[name] = call()
                 synchronize(device)
                 seconds[name].append(time.perf_counter() - begin)
             progress.update(completed + 1)
-    return seconds, results
+    return seconds, losses
 
 
 def compare_variants(
@@ -105,13 +109,14 @@ def compare_variants(
     losses: Mapping[str, float] | None = None,
     ranks: int = 1,
 ) -> Comparison:
-    """Time "albert" and its peers in turn, one call for each workload.
+    """Time the variants in alternating rounds; the n-th call of each of them is the n-th workload.
 
-    losses: reported instead of the last call's loss.
+    One variant is called "albert". losses: reported by variant instead of the loss of the last call. ranks: processes
+    that do the same work at the same time.
     """
     peak = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
-    # Every round also times a matmul, so that a disturbance of the machine affects the peak alike.
+    # Every round also times a matmul, so a disturbance of the machine affects the peak as it does the variants.
     seconds, last_losses = time_alternating({**variants, "peak": matmul}, len(workloads), device, label)
     peak = max(peak, matmul_flops / min(seconds["peak"]), measure_matmul_peak(precision, device, seconds=0.1))
     timings = {}
@@ -134,7 +139,7 @@ def compare_variants(
 def format_headline(
     name: str, conditions: Conditions, peak: float, *, processes: int = 1, compiled: bool = False
 ) -> str:
-    """Return the line above the tables."""
+    """Return the line above the tables: the model, the conditions, and the matmul peak in FLOP/s."""
     ranks = f"{processes} processes of " if processes > 1 else ""
     compilation = ", compiled" if compiled else ""
     return (
@@ -164,20 +169,20 @@ def format_variants(title: str, variants: Mapping[str, VariantTiming]) -> str:
 
 
 def with_compiled_block(model: PretrainingModel, call: TimedCall) -> TimedCall:
-    """Return the same call with the block compiled."""
+    """Return a call that runs `call` with the encoder's block compiled; the model itself stays uncompiled."""
     plain = model.encoder.block
     model.encoder.compile()
     compiled = model.encoder.block
     model.encoder.block = plain
 
-    def function() -> float:
+    def call_compiled() -> float:
         model.encoder.block = compiled
         try:
             return call()
         finally:
             model.encoder.block = plain
 
-    return function
+    return call_compiled
 
 
 def make_passes(
@@ -208,9 +213,9 @@ def make_training_step(
     precision: str,
     group: RankGroup = SINGLE_PROCESS,
 ) -> TimedCall:
-    """Return a call that takes a step as the training loop does, on the next batch of an endless cycle.
+    """Return a call that takes a step as the training loop does, on the next of `batches`, which repeat.
 
-    The learning rate is 0, so all rounds have the same weights.
+    The learning rate is 0, so the weights are the same in all rounds.
     """
     device = next(model.parameters()).device
     batch_cycle = cycle(batches)
@@ -220,7 +225,7 @@ def make_training_step(
             loss = loss_of(next(batch_cycle))
         torch.autograd.backward(loss)
         reduce_gradients(model, group)
-        # The loop reads both values before the update.
+        # The training loop also waits for both values before the update.
         values = torch.stack([loss.detach(), clip_gradients(model, clip_norm)]).tolist()
         update_weights(optimizer, 0.0)
         return float(values[0])
@@ -231,7 +236,7 @@ def make_training_step(
 def make_plain_step(
     model: nn.Module, loss_of: Callable[[Batch], Tensor], batches: Iterable[Batch], precision: str
 ) -> TimedCall:
-    """Return a call that takes a step as a plain training script does: clipping, fused AdamW; the rate is 0."""
+    """Return a call that takes a step as a plain training script does: clipping and fused AdamW, learning rate 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
     device = next(model.parameters()).device
     batch_cycle = cycle(batches)

@@ -1,4 +1,7 @@
-"""Inputs of speed measurements: the examples of a data directory, random text, or random batches."""
+"""Inputs of speed measurements: the text of a data directory, random text, or random batches.
+
+Random inputs have lengths like those of English text, so they cause the same work.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.words import WordBoundaries
 from albert_cli.training.objectives import PretrainingCorpora
 
-DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, used if a recipe takes it from the data
-# Roughly English Wikipedia in 30,000 pieces: pieces per sentence, sentences per document.
-_SENTENCE_LENGTH: Final = 25
-_DOCUMENT_LENGTH: Final = 30
+DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, for a recipe that takes the size from the data
+# Random text is roughly like English Wikipedia in 30,000 pieces.
+_SENTENCE_LENGTH: Final = 25  # mean number of pieces
+_DOCUMENT_LENGTH: Final = 30  # mean number of sentences
 _DOCUMENTS: Final = 400
 _WORD_START_FRACTION: Final = 0.7  # of the pieces
-_SPECIAL_PIECES: Final = 5
+_SPECIAL_PIECES: Final = 5  # ids 0 to 4
 
 
 def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCorpora, str]:
-    """Return the training split of a data directory, or random text, and a phrase that names the source.
+    """Return the training split of a data directory, or random text without one, and a phrase that names the source.
 
     Raises `CheckpointError` if `data` is not a data directory or is damaged.
     """
@@ -46,11 +49,11 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCor
 
 
 def _random_text(vocab_size: int) -> PretrainingCorpora:
-    """Sample sentences and documents with lengths like those in text, so that the work is the same."""
+    """Sample a corpus of random ids, and a stand-in for its vocabulary."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
-    is_never = np.zeros(vocab_size, bool)
-    boundaries = WordBoundaries(is_word_start, separates=is_never, continues=is_never)
+    no_piece = np.zeros(vocab_size, bool)
+    boundaries = WordBoundaries(is_word_start, separates=no_piece, continues=no_piece)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
     documents = np.cumsum([0, *document_lengths])
     sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
@@ -58,7 +61,7 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     lowest_id = min(_SPECIAL_PIECES, vocab_size - 1)
     ids = rng.integers(lowest_id, vocab_size, int(sentences[-1])).astype(np.uint32)
     corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
-    # The sampler reads only these attributes.
+    # The sampler of examples reads only these attributes.
     vocabulary = SimpleNamespace(
         size=vocab_size,
         word_boundaries=lambda rule: boundaries,
@@ -71,22 +74,27 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
 
 
 def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
-    """Sample sequences of these lengths, with 15 % of the positions masked; every call samples the same."""
+    """Sample sequences of these lengths, with 15 % of the positions masked and two segments of equal length.
+
+    Every call with the same arguments returns the same batch.
+    """
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
     # Position 0 of a sequence, [CLS], is never masked.
     chosen = [rng.permutation(n - 1)[: round(costs.MASKED_FRACTION * n)] for n in lengths]
-    masked = np.concatenate([start + 1 + np.sort(positions) for start, positions in zip(offsets, chosen, strict=False)])
+    starts = offsets[:-1]
+    masked = np.concatenate([start + 1 + np.sort(indices) for start, indices in zip(starts, chosen, strict=True)])
     positions = np.concatenate([np.arange(n) for n in lengths])
     segments = positions > np.repeat(lengths, lengths) // 2
-    ids = rng.integers(5, vocab_size, len(positions))
-    labels = rng.integers(5, vocab_size, len(masked))
-    arrays = (ids, segments, positions, offsets, masked, labels, rng.integers(0, 2, len(lengths)))
+    ids = rng.integers(_SPECIAL_PIECES, vocab_size, len(positions))
+    labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked))
+    order_labels = rng.integers(0, 2, len(lengths))
+    arrays = (ids, segments, positions, offsets, masked, labels, order_labels)
     return PackedBatch(*(array.astype(np.int32) for array in arrays))
 
 
 def pretraining_loss(model: PretrainingModel, device: torch.device, batch: PackedBatch) -> Tensor:
-    """Return the mean loss at masked positions, plus that of sentence order if the batch has such labels."""
+    """Return the mean MLM loss, plus the mean sentence-order loss if the batch has sentence-order labels."""
     labels = torch.from_numpy(batch.masked_labels).long().to(device)
     logits = model(pack(batch, device, batch.masked_index))
     loss = F.cross_entropy(logits.masked.float(), labels)

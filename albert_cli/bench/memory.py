@@ -1,4 +1,4 @@
-"""Memory of a training step, with and without dropout: estimated by `costs.py`, and measured."""
+"""Memory of a training step, with and without dropout: estimated by `counting`, and measured on the device."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast
 from albert_cli.training.settings import TrainSettings
 
-DROPOUT = 0.1  # the rate of the models that have any (§4.8)
+DROPOUT = 0.1  # the rate of the paper's models that have dropout (§4.8)
 _HEADERS = ("memory of the micro-batch, MB", "activations", "estimated", "state, estimated", "device's peak")
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of a micro-batch at one dropout rate; measured values are None if measuring `failed`."""
+    """Bytes of a micro-batch at one dropout rate; measured values are None if the measurement failed."""
 
-    activations_saved: int | None  # by autograd, for the backward pass
+    activations_saved: int | None  # by autograd for the backward pass, measured
     activations_estimated: int
     state_estimated: int  # weights, gradients, moments and the copy in bf16
-    peak: int | None  # by the device's own count, with weights and gradients
-    failed: str = ""
+    peak: int | None  # as the GPU's allocator counts it, with weights and gradients; None on a CPU
+    failed: str = ""  # the reason of the failure
 
 
 def measure_memory(
     config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
 ) -> dict[str, MemoryUse]:
-    """Return the memory of this micro-batch at a dropout of 0 and of 0.1."""
-    setup = costs.ComputeSetup.of(device.type, train.precision, "off")  # nothing is compiled below
+    """Return the memory of this micro-batch without dropout and with a dropout of 0.1, by the name of the rate."""
+    setup = costs.ComputeSetup.of(device.type, train.precision, "off")  # `measure_saved_bytes` compiles nothing
     by_rate = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
@@ -46,11 +46,11 @@ def measure_memory(
         failed = ""
         try:
             saved, peak = measure_saved_bytes(shape, batch, train, device)
-        except RuntimeError as error:  # such as out of memory; timings that were measured before are not lost
+        except RuntimeError as error:  # out of memory, for example; the timings that are already measured are not lost
             failed = str(error).strip().partition("\n")[0]
         estimated = sum(
-            activations.activation_bytes(shape, int(n), setup, checkpointed=train.checkpoint_activations)
-            for n in np.diff(batch.offsets)
+            activations.activation_bytes(shape, int(length), setup, checkpointed=train.checkpoint_activations)
+            for length in np.diff(batch.offsets)
         )
         state = costs.state_bytes(shape, setup).total
         by_rate[f"dropout {rate:g}"] = MemoryUse(saved, estimated, state, peak, failed)
@@ -60,8 +60,11 @@ def measure_memory(
 def measure_saved_bytes(
     config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
 ) -> tuple[int, int | None]:
-    """Return the bytes that autograd saves for the backward pass, without weights, and a GPU's peak, with weights."""
-    with device:  # a GPU initializes weights without delay
+    """Run one forward and backward pass, and return the bytes that autograd saves, and the peak of a GPU.
+
+    The saved bytes do not include weights, the peak does. The peak is None on a CPU.
+    """
+    with device:  # initializing weights is slow on the host
         model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}

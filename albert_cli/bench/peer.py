@@ -1,4 +1,7 @@
-"""The same model and batches as `transformers` takes them. No other module imports that package."""
+"""Convert albert's models and batches for `transformers`, the peer that benchmarks compare with.
+
+No other module of `albert_cli` imports `transformers`, which is optional.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from albert_cli.model.heads import PretrainingModel, SequenceClassifier, TokenCl
 from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.tasks.token_features import IGNORED
 
-Called = Callable[..., Any]  # a model of `transformers`, or its compiled form
+HfForward = Callable[..., Any]  # a model of `transformers`, or its compiled form
 
 
 def make_transformers_model(model: nn.Module) -> nn.Module:
-    """Return the Hugging Face model with the weights of `model`, in training mode, on its device.
+    """Return the model of `transformers` with the weights of `model`, in training mode, on the same device.
 
     Raises `ConfigError` if `transformers` is not installed or has no such architecture.
     """
@@ -54,20 +57,23 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
     return hf_model.to(next(model.parameters()).device).train()
 
 
-def compute_loss(called: Called, inputs: Mapping[str, Tensor]) -> Tensor:
+def compute_loss(hf_model: HfForward, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the loss of inputs with labels."""
-    loss: Tensor = called(**inputs).loss
+    loss: Tensor = hf_model(**inputs).loss
     return loss
 
 
-def compute_logits(called: Called, inputs: Mapping[str, Tensor]) -> Tensor:
+def compute_logits(hf_model: HfForward, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the logits of inputs without labels."""
-    logits: Tensor = called(**inputs).logits
+    logits: Tensor = hf_model(**inputs).logits
     return logits
 
 
 def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
-    """Return the batch as `transformers` takes it: [N, S] int64, padded on the right to `width` (0: the longest)."""
+    """Return the batch as `transformers` takes it: int64 [N, S], padded on the right.
+
+    width: S; 0 for the length of the longest sequence.
+    """
     is_token = _is_token(batch, width)
     arrays = {"attention_mask": is_token.astype(np.int64)}
     for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
@@ -77,7 +83,7 @@ def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[
 
 
 def pad_labels(batch: PackedBatch, labels: NDArray[np.int64], device: torch.device, width: int = 0) -> Tensor:
-    """Return the labels of tokens, int64 [T], padded like the batch [N, S], with `IGNORED` as padding."""
+    """Return the labels of tokens, int64 [T], padded with `IGNORED` to [N, S] as `pad_batch` pads the batch."""
     is_token = _is_token(batch, width)
     padded = np.full(is_token.shape, IGNORED, np.int64)
     padded[is_token] = labels
@@ -85,19 +91,19 @@ def pad_labels(batch: PackedBatch, labels: NDArray[np.int64], device: torch.devi
 
 
 def _is_token(batch: PackedBatch, width: int) -> NDArray[np.bool_]:
-    """Return False for the padding of a batch: [N, S], S is `width` or (0) the longest length."""
+    """Return which positions of the padded batch are tokens, bool [N, S]; `width` as in `pad_batch`."""
     lengths = np.diff(batch.offsets)
     return np.asarray(np.arange(width or int(lengths.max())) < lengths[:, None])
 
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:
-    """Return the padded batch with labels for both heads, -100 where nothing is predicted."""
+    """Return the padded batch with labels for both heads, `IGNORED` where nothing is predicted."""
     inputs = pad_batch(batch, device)
     lengths = np.diff(batch.offsets)
-    row = np.repeat(np.arange(len(lengths)), lengths)[batch.masked_index]
-    labels = np.full(tuple(inputs["input_ids"].shape), -100, np.int64)
-    labels[row, batch.position_ids[batch.masked_index]] = batch.masked_labels
-    order_labels = np.where(batch.order_labels < 0, -100, batch.order_labels).astype(np.int64)
+    sequence_of_masked = np.repeat(np.arange(len(lengths)), lengths)[batch.masked_index]
+    labels = np.full(tuple(inputs["input_ids"].shape), IGNORED, np.int64)
+    labels[sequence_of_masked, batch.position_ids[batch.masked_index]] = batch.masked_labels
+    order_labels = np.where(batch.order_labels < 0, IGNORED, batch.order_labels).astype(np.int64)
     name = "sentence_order_label" if model_type(model.config) == "albert" else "next_sentence_label"
     return inputs | {
         "labels": torch.from_numpy(labels).to(device),

@@ -1,7 +1,8 @@
-"""`albert bench pretrain`: the cost of a recipe's step on this machine, its parts, and the length of the whole run.
+"""`albert bench pretrain`: time a recipe's pretraining step on this machine, and compute the length of the whole run.
 
-A micro-batch is timed as training computes it, update included, alternating with `transformers` on the same examples.
-The recipe's own step is computed from its parts: as many micro-batches as its batch has, and one update.
+A step of one micro-batch is timed as training takes it, with the optimizer's update, alternating with `transformers` on
+the same examples. Then the parts of the step are timed. The time of the recipe's step follows from its parts: all
+micro-batches of the recipe's batch, and one update.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.machine import synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import RankGroup, process_group
+from albert_cli.tasks.token_features import IGNORED
 from albert_cli.training import capacity
 from albert_cli.training.device import (
     autocast,
@@ -48,36 +50,36 @@ from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, l
 from albert_cli.training.reduction import reduce_gradients
 
 PARTS: Final = ("data", "forward", "backward", "optimizer", "communication")
-_CPU_TOKENS: Final = 1024  # of a micro-batch: the recipe's own would take minutes
+_CPU_TOKENS: Final = 1024  # of a micro-batch on a CPU, where the recipe's micro-batch would take minutes
 _SECONDS_PER_DAY: Final = 86400
 
 
 @dataclass(frozen=True)
 class PretrainBenchOptions:
-    """Options of the benchmark: text, sequences of a micro-batch (0: chosen by device), rounds and the peer."""
+    """Options of the benchmark: the text, the micro-batch, the rounds and the peer."""
 
-    data: Path | None = None
+    data: Path | None = None  # without a data directory: random ids
     overrides: tuple[str, ...] = ()
-    sequences: int = 0
+    sequences: int = 0  # of a micro-batch; 0: the recipe's, fewer on a CPU
     rounds: int = 5
-    against: str | None = None
-    compiled: bool = True
+    against: str | None = None  # "transformers", or None for albert alone
+    compiled: bool = True  # with `against`, time compiled models, too
     device: str = "auto"
 
 
 @dataclass(frozen=True)
 class MicroBatchFacts:
-    """Means over the timed micro-batches; `filled_fraction`: of the positions if every sequence were padded in full."""
+    """The sizes of the timed micro-batches."""
 
     sequences: int
-    tokens: float
-    filled_fraction: float
-    model_flops: int
+    tokens: float  # mean
+    filled_fraction: float  # tokens as a fraction of the positions if every sequence were padded to the full length
+    model_flops: int  # median, of the full model
 
 
 @dataclass(frozen=True)
 class RecipeStep:
-    """The recipe's own step and run, computed from the parts."""
+    """The recipe's step and run on this machine, computed from the times of the parts."""
 
     sequences: int
     micro_batches_per_process: int
@@ -94,7 +96,7 @@ class RecipeStep:
 
 @dataclass(frozen=True)
 class PretrainBenchResult:
-    """All measurements of a recipe's step; `parts_ms` are medians, with a wait for the device after each part."""
+    """All measurements; `parts_ms` are median milliseconds, with a wait for the device after each part."""
 
     recipe: str
     text: str
@@ -114,7 +116,7 @@ class PretrainBenchResult:
 
 
 def run_pretrain_bench(name: str, options: PretrainBenchOptions) -> PretrainBenchResult:
-    """Measure; raise `ConfigError` for a recipe, a device or a peer that cannot be used."""
+    """Time a step of the recipe `name`; raise `ConfigError` for a recipe, a device or a peer that cannot be used."""
     device = choose_device(options.device)
     with process_group(device.type) as group:
         if options.against and group.world_size > 1:
@@ -125,7 +127,7 @@ def run_pretrain_bench(name: str, options: PretrainBenchOptions) -> PretrainBenc
 
 
 def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingCorpora, str]:
-    """Return the recipe as it is measured, its text, and a phrase that names the text's source."""
+    """Return the recipe with overrides and the text's vocabulary size, the text, and a phrase that names its source."""
     values = recipes.apply_overrides(recipes.read_recipe(name), options.overrides)
     text, source = load_text(options.data, values.get("model", {}).get("vocab_size"))
     return load_pretrain_recipe(name, options.overrides, text.vocabulary.size), text, source
@@ -154,10 +156,11 @@ class PretrainBench:
         self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # of one micro-batch each
+        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # each step has one micro-batch
         self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]
 
     def _default_sequences(self) -> int:
+        """Return the recipe's micro-batch, on a CPU limited to about 1,024 tokens."""
         if self.device.type != "cpu":
             return self.recipe.sequences_per_micro_batch
         return min(self.recipe.sequences_per_micro_batch, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
@@ -206,7 +209,7 @@ class PretrainBench:
     # ------------------------------------------------------------ the variants
 
     def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
-        """Return the step of each variant, and each one's loss without dropout before anything is timed."""
+        """Return each variant's step, and each variant's loss on the first batch without dropout, by name."""
         precision = self.train.precision
         first = self.packed[0]
         losses = {"albert": harness.loss_without_dropout(self.model, self._albert_loss, self.batches[0], precision)}
@@ -217,12 +220,12 @@ class PretrainBench:
             losses["transformers"] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
             if self.options.compiled and self.train.compile == "off":
                 variants["albert, compiled"] = harness.with_compiled_block(self.model, self.make_step())
-            called: dict[str, peer.Called] = {"transformers": hf_model}
+            variants["transformers"] = harness.make_plain_step(hf_model, peer_loss_of, self.packed, precision)
             if self.options.compiled:
-                called["transformers, compiled"] = torch.compile(hf_model)
-            for name, function in called.items():
-                loss_of = partial(self._peer_loss, function)
-                variants[name] = harness.make_plain_step(hf_model, loss_of, self.packed, precision)
+                loss_of = partial(self._peer_loss, torch.compile(hf_model))
+                step = harness.make_plain_step(hf_model, loss_of, self.packed, precision)
+                variants["transformers, compiled"] = step
+        # Compiled variants have the weights and so the loss of the others.
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
     def make_step(self) -> TimedCall:
@@ -237,22 +240,24 @@ class PretrainBench:
             self.group,
         )
 
-    def _albert_loss(self, part: MicroBatch[SampledBatch]) -> Tensor:
-        sums = self.job.loss_sums(part.data)
-        return torch.stack([sums[name] / max(1, part.counts[name]) for name in self.job.loss_names]).sum()
+    def _albert_loss(self, micro_batch: MicroBatch[SampledBatch]) -> Tensor:
+        """Return the sum of the mean of each loss, as training computes it."""
+        sums = self.job.loss_sums(micro_batch.data)
+        return torch.stack([sums[name] / max(1, micro_batch.counts[name]) for name in self.job.loss_names]).sum()
 
-    def _peer_loss(self, called: peer.Called, batch: PackedBatch) -> Tensor:
+    def _peer_loss(self, hf_model: peer.HfForward, batch: PackedBatch) -> Tensor:
+        """Return the loss of `transformers`: its own, or only the MLM loss for a recipe without a sentence loss."""
         inputs = peer.pretraining_inputs(self.model, batch, self.device)
         if self.recipe.data.sentence_loss != "none":
-            return peer.compute_loss(called, inputs)
+            return peer.compute_loss(hf_model, inputs)
         without_labels = {key: value for key, value in inputs.items() if "label" not in key}
-        logits = called(**without_labels).prediction_logits
-        return F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)
+        logits = hf_model(**without_labels).prediction_logits
+        return F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=IGNORED)
 
     # ------------------------------------------------------------ the parts
 
     def _time_parts(self) -> dict[str, float]:
-        """Return the median seconds of each part of a step, with a wait for the device between them."""
+        """Return the median seconds of each part of a step, with a wait for the device before and after each part."""
         seconds: dict[str, list[float]] = {name: [] for name in PARTS}
 
         @contextmanager
@@ -279,10 +284,11 @@ class PretrainBench:
         return {name: median(timings[harness.WARM_UP :]) for name, timings in seconds.items()}
 
     def _compute_recipe_step(self, parts: Mapping[str, float], micro: MicroBatchFacts, peak: float) -> RecipeStep:
-        """Compute the recipe's own step and run; the next batch is sampled during the computation."""
+        """Compute the recipe's step and run from the seconds of the parts and the matmul peak in FLOP/s."""
         batch_size = self.recipe.train.batch_size
         ranks = self.group.world_size
         micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank with the most
+        # Training samples the next micro-batch during the computation, so the slower of the two counts.
         computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]
         days = seconds * self.recipe.schedule.total_steps / _SECONDS_PER_DAY
@@ -327,7 +333,7 @@ def format_result(result: PretrainBenchResult) -> str:
 
 
 def _format_notes(result: PretrainBenchResult) -> list[str]:
-    """Return sentences on the recipe's own step and run, and on how to read the figures."""
+    """Return sentences on the recipe's step and run, and on how to read the figures."""
     step = result.recipe_step
     duration = f"{step.days:,.0f} days" if step.days > 3 else console.format_duration(_SECONDS_PER_DAY * step.days)
     run_length = f"Its {step.steps:,} steps take {duration} here"

@@ -1,7 +1,8 @@
-"""`albert bench step`: a forward and backward pass of this model and of `transformers`, on the same batch.
+"""`albert bench step`: time a forward and backward pass of albert and of `transformers`, on the same batch.
 
-Pretraining batches are full sequences of 128 and of 512 tokens; the fine-tuning batches have the lengths of real
-GLUE examples. The optimizer's update is not timed: it is the same for both.
+There are three works. `s128` and `s512` are pretraining on full sequences of 128 and 512 tokens, and `glue` is
+fine-tuning on batches with the lengths of real GLUE examples. The optimizer's update is not timed, because it is the
+same for both models.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from albert_cli.model.packing import pack
 from albert_cli.training.device import choose_device
 
 WORKS: Final = ("s128", "s512", "glue")
-# Tokens of an example, [CLS] and [SEP] included: the median of each of N equal parts of the task's training split,
-# where N is the paper's batch size (Table 14), in a vocabulary of 30,000 pieces of English Wikipedia and books.
+# The lengths of one batch per task, with [CLS] and [SEP], in a vocabulary of 30,000 pieces of English Wikipedia and
+# books. The training split is sorted by length and divided into N equal parts, where N is the paper's batch size
+# (Table 14); each length is the median of a part.
 _GLUE: Final = {
     "cola": "6 7 8 8 9 9 10 10 11 11 12 13 14 15 17 22",
     "sst2": "3 4 4 5 5 5 6 6 7 7 8 8 9 9 10 11 11 12 13 14 15 16 17 19 20 22 24 26 29 32 37 46",
@@ -45,17 +47,17 @@ class StepBenchOptions:
     """Options of the benchmark: batches, rounds, peers and precision."""
 
     works: Sequence[str] = WORKS
-    tokens: int = 0  # of a pretraining batch; 0: chosen by device
+    tokens: int = 0  # of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU
     rounds: int = 5
     alone: bool = False  # without `transformers`
-    compiled: bool = True
+    compiled: bool = True  # time compiled models, too
     precision: str = "fp32"
     device: str = "auto"
 
 
 @dataclass(frozen=True)
 class StepBenchResult:
-    """The comparisons by work."""
+    """The comparisons by work, and the conditions of the measurement."""
 
     model: str
     conditions: Conditions
@@ -69,7 +71,7 @@ class StepBenchResult:
 
 @dataclass(frozen=True)
 class _Work:
-    """A model, its call to time, and the same batches for `transformers` by the name of their padding."""
+    """A model, the call to time, and the same batches for `transformers`, by a suffix that names their padding."""
 
     model: PretrainingModel | SequenceClassifier
     call: TimedCall
@@ -104,28 +106,36 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
 def _check_work(work: str, config: ModelConfig) -> None:
     if work not in WORKS:
         raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
-    longest = GLUE_MAX if work == "glue" else int(work[1:])
+    longest = GLUE_MAX if work == "glue" else _sequence_length(work)
     if longest > config.max_position_embeddings:
         message = f"--work {work}: the model has {config.max_position_embeddings} positions"
         raise ConfigError(message, "choose a shorter work or another model")
 
 
+def _sequence_length(work: str) -> int:
+    """Return the sequence length of a pretraining work: 128 for `s128`."""
+    return int(work.removeprefix("s"))
+
+
 def _prepare_work(work: str, config: ModelConfig, options: StepBenchOptions, device: torch.device) -> _Work:
     if work == "glue":
         return _prepare_glue(config, options.precision, device)
-    return _prepare_pretraining(config, int(work[1:]), options, device)
+    return _prepare_pretraining(config, _sequence_length(work), options, device)
 
 
 def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCall]:
-    """Return albert's call and the calls of `transformers`; compiled forms use the last way to pad."""
+    """Return albert's call and the calls of `transformers` by name, a call for each kind of padding.
+
+    The compiled model of `transformers` is timed only with the last kind, in which all batches have the same shape.
+    """
     variants = {"albert": work.call}
     if options.compiled and isinstance(work.model, PretrainingModel):
         variants["albert, compiled"] = harness.with_compiled_block(work.model, work.call)
     if options.alone:
         return variants
     hf_model = peer.make_transformers_model(work.model)
+    loss_of = partial(peer.compute_loss, hf_model)
     for padding, inputs in work.peer_inputs.items():
-        loss_of = partial(peer.compute_loss, hf_model)
         variants[f"transformers{padding}"] = harness.make_passes(hf_model, loss_of, inputs, options.precision)
     if options.compiled:
         padding, inputs = list(work.peer_inputs.items())[-1]
@@ -147,7 +157,7 @@ def _prepare_pretraining(config: ModelConfig, length: int, options: StepBenchOpt
 
 
 def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _Work:
-    """Build one batch of each task, one after the other; sentence-order labels serve as classes."""
+    """Build a batch for each task; a call runs them one after the other. Sentence-order labels serve as classes."""
     shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
     batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
     model = SequenceClassifier(config, 2).to(device).train()
@@ -157,18 +167,18 @@ def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> 
         batch, labels = pair
         return F.cross_entropy(model(pack(batch, device)).float(), labels)
 
-    inputs = {
-        f", padded to {name}": [peer.pad_batch(b, device, width) | {"labels": labels} for b, labels in labeled]
-        for name, width in (("the longest", 0), (str(GLUE_MAX), GLUE_MAX))
-    }
-    lengths = [int(n) for batch in batches for n in np.diff(batch.offsets)]
-    flops = sum(n * costs.training_flops(config, n, masked=0.0) for n in lengths)
+    peer_inputs = {}
+    for name, width in (("the longest", 0), (str(GLUE_MAX), GLUE_MAX)):
+        padded = [peer.pad_batch(batch, device, width) | {"labels": labels} for batch, labels in labeled]
+        peer_inputs[f", padded to {name}"] = padded
+    lengths = [int(length) for batch in batches for length in np.diff(batch.offsets)]
+    flops = sum(length * costs.training_flops(config, length, masked=0.0) for length in lengths)
     call = harness.make_passes(model, loss_of, labeled, precision)
-    return _Work(model, call, inputs, Workload(sum(lengths), flops))
+    return _Work(model, call, peer_inputs, Workload(sum(lengths), flops))
 
 
 def format_result(result: StepBenchResult) -> str:
-    """Return the result as tables."""
+    """Return the result as a headline and a table for each work."""
     tables = [
         harness.format_variants(f"{work}, {comparison.tokens:,.0f} tokens", comparison.variants)
         for work, comparison in result.works.items()

@@ -1,1 +1,1 @@
-"""`albert quickstart`: run the whole pipeline on bundled or own data, from text to a report."""
+"""`albert quickstart`: run the whole pipeline, from text to a report, on bundled data or on the user's."""

@@ -1,7 +1,7 @@
-"""The quickstart's bundled data: the documentation installed on this machine, and a task made of it.
+"""The quickstart's bundled data: the documentation of installed Python packages, and a task that is generated from it.
 
-Which package is a sentence from, with package names masked? The sentences come from modules that are excluded from the
-unlabeled text.
+The task is to tell which package a sentence is from; package names in it are masked. Its sentences come from held-out
+modules, which the unlabeled text does not contain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from albert_cli.text.sentences import split_sentences
 TaskRow = tuple[str, str]  # sentence, package
 
 _MASKED_NAME: Final = "package"  # replaces every package name
-_ALIASES: Final = {
+_ALIASES: Final = {  # of package names, which are masked too
     "numpy": ["np"],
     "pandas": ["pd"],
     "matplotlib": ["plt", "mpl", "pyplot"],
@@ -39,17 +39,17 @@ _MIN_MODULES: Final = 8  # of a package that becomes a class of the task
 
 @dataclass(frozen=True)
 class BundledData:
-    """The size of the bundled data; `heldout` is the fraction of these packages' modules that only the task uses."""
+    """The source and the size of the bundled data."""
 
     source: str
     packages: int  # classes of the task
-    heldout: float
+    heldout: float  # fraction of the modules of these packages that only the task uses
     train_sentences: int
     test_sentences: int
 
 
 def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
-    """Write `corpus.jsonl` and `task/` below `out` unless they exist; return facts about them."""
+    """Write `corpus.jsonl` and `task/` below `out` unless they exist; return their sizes and the corpus's hash."""
     facts_file = out / "text.json"
     if facts_file.is_file():
         return store.read_json(facts_file)
@@ -57,11 +57,11 @@ def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
 
 
 def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
-    """Write the corpus without the held-out modules, and the task's tables from these modules."""
+    """Write the corpus without the held-out modules, and the tables of the task from the held-out modules."""
     documents = list(read_documents([data.source]))
     names = _choose_packages(documents, data.packages)
-    heldout = [d for d in documents if _package(d) in names and _is_held_out(d, data)]
-    heldout_names = {d.name for d in heldout}
+    heldout = [document for document in documents if _package(document) in names and _is_held_out(document, data)]
+    heldout_names = {document.name for document in heldout}
     with store.open_text_writer(out / "corpus.jsonl") as stream:
         for document in documents:
             if document.name not in heldout_names:
@@ -71,8 +71,8 @@ def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
     for split, rows in tables.items():
         with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
-    characters = sum(len(d.text) for d in documents)
-    fingerprint = hashlib.sha256("\0".join(d.text for d in documents).encode()).hexdigest()
+    characters = sum(len(document.text) for document in documents)
+    fingerprint = hashlib.sha256("\0".join(document.text for document in documents).encode()).hexdigest()
     facts: dict[str, object] = {
         "source": data.source,
         "documents": len(documents),
@@ -108,7 +108,10 @@ def _is_held_out(document: Document, data: BundledData) -> bool:
 
 
 def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: BundledData) -> dict[str, list[TaskRow]]:
-    """Return the rows for training and test, from different modules, with classes as balanced as possible."""
+    """Return the rows of the splits `train` and `dev`, from different modules, with classes as balanced as possible.
+
+    A sentence has 5 to 40 words. A sentence that occurs again is left out.
+    """
     sizes = {"train": data.train_sentences, "dev": data.test_sentences}
     train_fraction = sizes["train"] / sum(sizes.values())
     name_pattern = _name_pattern(names)
@@ -125,15 +128,21 @@ def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: B
 
 
 def _name_pattern(names: Sequence[str]) -> re.Pattern[str]:
-    """Match a package's name, its aliases, and dotted paths below either."""
-    words = sorted({w for name in names for w in (name, *_ALIASES.get(name, []))}, key=len, reverse=True)
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b(?:\.\w+)*", re.IGNORECASE)
+    """Return a pattern of the packages' names and aliases, with a dotted path behind them: `np`, `numpy.linalg`."""
+    words = {word for name in names for word in (name, *_ALIASES.get(name, []))}
+    longest_first = sorted(words, key=len, reverse=True)  # scikit-learn before scikit
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b(?:\.\w+)*", re.IGNORECASE)
 
 
 def _balance_classes(split: str, sentences: Mapping[str, Sequence[str]], size: int) -> list[TaskRow]:
-    """Take at most `limit` sentences of each class, the smallest limit that gives `size` rows in all."""
+    """Return `size` or a few more rows, shuffled by a hash, or all rows if there are fewer.
+
+    Every class has the same number of rows, except classes with fewer sentences.
+    """
     counts = [len(pool) for pool in sentences.values()]
-    limit = next((n for n in range(max(counts)) if sum(min(count, n) for count in counts) >= size), max(counts))
+    limit = 0  # rows per class
+    while limit < max(counts) and sum(min(count, limit) for count in counts) < size:
+        limit += 1
     rows = []
     for name, pool in sentences.items():
         shuffled = sorted(pool, key=lambda sentence: hash_to_unit_interval(f"{split} {sentence}"))

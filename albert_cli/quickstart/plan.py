@@ -15,26 +15,23 @@ from albert_cli.tasks.table_settings import TableSettings
 _DEFAULT_LABELS: Final = (100, 500, 2_000)
 _DEFAULT_TIME: Final = "10m"
 _DEFAULT_VOCABULARY: Final = 8_000
+_SAMPLE_SIZE: Final = 200_000  # sentences that the vocabulary is trained on
 _MIN_DEV_ROWS: Final = 20
 
 
 @dataclass(frozen=True)
 class QuickstartPlan:
-    """The settings of every step; a directory resumes only under the same plan.
+    """The settings of all steps. A directory records them, and a quickstart resumes in it only with equal settings."""
 
-    `text` are sources of unlabeled text and `table` is the labeled table. For bundled data both are written first, and
-    these are their paths below the output directory. `labels` are the numbers of training examples.
-    """
-
-    text: tuple[str, ...]
-    table: str
-    title: str
+    text: tuple[str, ...]  # sources of unlabeled text; for bundled data, files below the output directory
+    table: str  # the labeled table; for bundled data, a folder below the output directory
+    title: str  # of the table as a task
     recipe: str
-    max_time: str
+    max_time: str  # of pretraining
     vocabulary_size: int
     sample_size: int  # sentences that the vocabulary is trained on
-    labels: tuple[int, ...]
-    runs: int = 3
+    labels: tuple[int, ...]  # numbers of training examples; a model is fine-tuned and scored for each
+    runs: int = 3  # fine-tuning seeds
     bundled: BundledData | None = None
 
 
@@ -63,10 +60,13 @@ SMOKE: Final = replace(
 def plan_own_data(
     text: Sequence[str], table: str, max_time: str | None = None, labels: str | None = None, size: int | None = None
 ) -> QuickstartPlan:
-    """Return the plan for the user's own data; raises `InputError` for a table that cannot be used."""
+    """Return the plan for the user's own text and table.
+
+    Raises `InputError` if the table has no training data or too few dev rows, and `ConfigError` if `labels` is invalid.
+    """
     task = open_task(table)
     if task.train_split is None:
-        raise InputError(f"{table}: found no training data", "add a train file to --table")
+        raise InputError(f"{table}: has no training data", "add a train file to --table")
     rows = len(task.read(task.train_split, table))
     dev_rows = len(task.read(task.dev_splits[0], table))
     if dev_rows < _MIN_DEV_ROWS:
@@ -80,13 +80,16 @@ def plan_own_data(
         recipe="mini/wiki",
         max_time=max_time or _DEFAULT_TIME,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
-        sample_size=200_000,
+        sample_size=_SAMPLE_SIZE,
         labels=_choose_labels(labels, rows, table),
     )
 
 
 def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]:
-    """Parse `--labels`, or choose numbers that the table has; raises `ConfigError`."""
+    """Parse `--labels`, sorted; without it, choose the default numbers below the table's number of rows.
+
+    Raises `ConfigError` if `labels` is not a list of numbers from 1 to `rows`.
+    """
     if labels is None:
         return tuple(count for count in _DEFAULT_LABELS if count < rows) or (rows,)
     try:
@@ -101,5 +104,5 @@ def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]
 
 
 def open_task(table: str) -> AnyTask:
-    """Open a table as a task."""
+    """Open a table as a task, with default settings."""
     return open_table(TableSettings(), table)

@@ -1,6 +1,6 @@
 """Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning by number of labels, a report.
 
-Each step is a command of albert. It is printed, and it can be repeated by hand. Finished steps are not repeated.
+Each step is an `albert` command, which is printed so that the user can repeat it. Finished steps are not run again.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from albert_cli.tasks.features import tokenize
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import warn_about_mismatch
 
-InvokeJson = Callable[[Sequence[str]], JsonObject]
+InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command and returns the output of `--json`
 
 _MASKED_EXAMPLES: Final = 12
-_MAX_EXAMPLE_WORDS: Final = 16
+_EXAMPLE_WORDS: Final = range(8, 17)  # lengths of the texts with a masked word
 
 
 class _Commands:
-    """Albert's own commands, printed and run in this process."""
+    """A runner of `albert` commands in this process, which prints each of them first."""
 
     def __init__(self, invoke: InvokeJson, device: str) -> None:
         self._invoke = invoke
         self.device = device
 
     def run(self, *arguments: object) -> JsonObject:
-        """Print and run a command; return what its `--json` prints."""
+        """Print and run a command; return the output of its `--json`."""
         words = [str(argument) for argument in arguments]
         console.info(f"$ albert {shlex.join(words)}")
         return self._invoke([*words, "--json"])
 
 
 def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: str = "auto") -> JsonObject:
-    """Run all steps in `out`, without repeating finished ones; return what `--json` prints.
+    """Run the unfinished steps of a quickstart in `out`; return the output of `--json`.
 
-    invoke: runs an `albert` command and returns its JSON; raises if the command fails.
+    invoke: raises if the command fails. Raises `BusyError` if `out` contains something else.
     """
     started = time.monotonic()
     commands = _Commands(invoke, device)
@@ -82,7 +82,7 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     path = out / "plan.json"
     values = asdict(plan) | {"text": list(plan.text), "labels": list(plan.labels)}
     if not path.is_file():
-        if any(p.name != ".lock" for p in out.iterdir()):
+        if any(file.name != ".lock" for file in out.iterdir()):
             raise BusyError(f"{out}: contains something else", "choose another --out")
         store.write_json(path, values)
     elif store.read_json(path) != values:
@@ -93,6 +93,7 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
 
 
 def _pretrain(commands: _Commands, out: Path, plan: QuickstartPlan) -> JsonObject:
+    """Train a vocabulary, build token shards, and pretrain on them; return the output of `albert pretrain`."""
     vocabulary = out / "vocabulary"
     data = out / "data"
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
@@ -106,7 +107,7 @@ def _pretrain(commands: _Commands, out: Path, plan: QuickstartPlan) -> JsonObjec
 
 
 def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
-    """Print a warning before pretraining if the table's texts are far from the unlabeled text."""
+    """Print a warning, before pretraining takes its time, if the table's texts differ much from the unlabeled text."""
     corpus = TokenCorpus.open(data)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     ids, _ = tokenize(_read_texts(plan, "train"), vocabulary)
@@ -114,13 +115,13 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
-    """Return the texts of a split; empty for tables of other kinds than texts with classes or values."""
+    """Return the first texts of a split's examples; empty for tables whose examples are not texts with a label."""
     task = open_task(plan.table)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 
 def _evaluate(commands: _Commands, out: Path, plan: QuickstartPlan, count: int) -> JsonObject:
-    """Fine-tune and score once, at the end: dev selects nothing."""
+    """Fine-tune with `count` labels, and score on dev after the last step only: dev selects no checkpoint."""
     return commands.run(
         *("eval", "mini/table", "--checkpoint", out / "pretrain", "--data", plan.table),
         *("--out", out / "scores" / str(count), "--runs", plan.runs),
@@ -130,7 +131,7 @@ def _evaluate(commands: _Commands, out: Path, plan: QuickstartPlan, count: int) 
 
 
 def _total_seconds(out: Path, started: float) -> float:
-    """Return the first run's time: a repetition only finds everything done."""
+    """Return the seconds of the first complete run, because a repeated run only finds its steps finished."""
     previous = out / "quickstart.json"
     if previous.is_file():
         return float(store.read_json(previous)["seconds"])
@@ -138,15 +139,20 @@ def _total_seconds(out: Path, started: float) -> float:
 
 
 def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[dict[str, str]]:
-    """Mask a word in dev texts, and record the model's guesses; empty without short texts."""
+    """Mask a word in each of some dev texts, let the model guess it, and write the guesses to `examples.json`.
+
+    Return the rows of the file; there are none if dev has no text of a suitable length.
+    """
     texts = _read_texts(plan, "dev")
-    chosen = list(islice(_mask_one_word(texts, Vocabulary.load(out / "vocabulary")), _MASKED_EXAMPLES))
-    filled = []
-    if chosen:
-        masked = (text for text, _ in chosen)
-        filled = commands.run("fill-mask", out / "pretrain", *masked, "--device", commands.device)["texts"]
+    vocabulary = Vocabulary.load(out / "vocabulary")
+    examples = list(islice(_mask_one_word(texts, vocabulary), _MASKED_EXAMPLES))
+    filled_texts = []
+    if examples:
+        masked_texts = [text for text, _ in examples]
+        output = commands.run("fill-mask", out / "pretrain", *masked_texts, "--device", commands.device)
+        filled_texts = output["texts"]
     rows = []
-    for (text, word), filled_text in zip(chosen, filled, strict=True):
+    for (text, word), filled_text in zip(examples, filled_texts, strict=True):
         guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]
         rows.append({"sentence": text, "word": word.lower(), "guesses": ", ".join(guesses)})
     title = "Masked words in texts of the development set"
@@ -155,10 +161,10 @@ def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[di
 
 
 def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Yield texts with one word masked, and the word: a single token, so that one guess can be correct."""
+    """Yield (text with one word masked, the word); the word is a single token, because the model guesses tokens."""
     for text in texts:
         words = text.split()
-        if not 8 <= len(words) <= _MAX_EXAMPLE_WORDS:
+        if len(words) not in _EXAMPLE_WORDS:
             continue
         index = int(hash_to_unit_interval(f"mask {text}") * len(words))
         word = words[index]

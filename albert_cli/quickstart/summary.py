@@ -1,4 +1,7 @@
-"""The outcome of a quickstart in words: scores by number of labels, and if the encoder beats classical features."""
+"""The summary of a quickstart: scores by number of labels, and a comparison of the encoder with classical features.
+
+`summarize` returns values for `quickstart.json`, and `format_summary` the text that closes the command.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _SHOWN_EXAMPLES: Final = 4
 
 
 def summarize(evaluations: Mapping[str, Mapping[str, Any]]) -> JsonObject:
-    """Return the scores by number of labels, the metric, and the differences to the classical baseline."""
+    """Return the scores by number of labels, the metric, and the differences from controls and baseline.
+
+    evaluations: the output of `albert eval` by number of labels.
+    """
     scores = {count: summarize_scores(evaluation) for count, evaluation in evaluations.items()}
     first = next(iter(evaluations.values()))
     differences = {count: evaluation.get("differences", {}) for count, evaluation in evaluations.items()}
@@ -38,19 +44,23 @@ def summarize(evaluations: Mapping[str, Mapping[str, Any]]) -> JsonObject:
 
 
 def summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
-    """Return the scores of the model, its controls and the baselines, each with whether all seeds are above it."""
+    """Return the scores of the model, its controls and its baselines, by name.
+
+    `every_seed_above` is True for a control or a baseline if every seed of the pretrained model is above it.
+    """
     keys = ("median", "spread", "scores_by_seed", "every_seed_above")
     models = {"pretrained": evaluation, **evaluation["controls"]}
     summary = {name: {key: scores[key] for key in keys if key in scores} for name, scores in models.items()}
     baseline = best_baseline(evaluation.get("baselines", {}), evaluation["metric"])
     if baseline is not None:
+        _, baseline_score = baseline
         lowest = min(evaluation["scores_by_seed"].values())
-        summary[CLASSICAL] = {"median": baseline[1], "every_seed_above": lowest > baseline[1]}
+        summary[CLASSICAL] = {"median": baseline_score, "every_seed_above": lowest > baseline_score}
     return summary | {"majority": {"median": evaluation.get("majority")}}
 
 
 def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
-    """Return, by control and baseline, whether every pretrained seed is above it for every number of labels."""
+    """Return True for a control or the baseline if every pretrained seed is above it with every number of labels."""
     return {
         name: all(by_model[name].get("every_seed_above", False) for by_model in scores.values())
         for name in (*CONTROLS, CLASSICAL)
@@ -59,7 +69,10 @@ def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
 
 
 def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say if the encoder is better than classical features on this data, by how much, and how sure that is."""
+    """Return sentences that compare the encoder with classical features: a verdict by number of labels, with intervals.
+
+    differences: by number of labels and model, the fields of `ScoreDifference`.
+    """
     verdicts: dict[str, list[str]] = defaultdict(list)
     for count, by_model in differences.items():
         if CLASSICAL in by_model:
@@ -78,7 +91,7 @@ def _judge(difference: ScoreDifference) -> str:
 
 
 def format_summary(result: Mapping[str, Any]) -> str:
-    """Return the closing text: the pretraining loss, the table of the task, some guesses, the conclusion."""
+    """Format a quickstart's result: the pretraining loss, the scores, some guesses of masked words, the conclusion."""
     pretraining = result["pretraining"]
     below = pretraining["below_unigram_entropy"]
     side = "above" if below >= 0 else "below"
@@ -106,14 +119,14 @@ def format_summary(result: Mapping[str, Any]) -> str:
 
 
 def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
-    """Return one line for all numbers of labels with the same verdict."""
-    counts_by_verdict: dict[str, list[str]] = defaultdict(list)
+    """Return a line for each list of models that every pretrained seed is above, with the numbers of labels."""
+    counts_by_models: dict[str, list[str]] = defaultdict(list)
     for count, by_model in task.items():
-        below = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
-        counts_by_verdict[", ".join(below) or "none of them"].append(f"{int(count):,}")
+        titles = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
+        counts_by_models[", ".join(titles) or "none of them"].append(f"{int(count):,}")
     return [
-        f"with {join_words(counts)} labels every pretrained seed is above: {below}"
-        for below, counts in counts_by_verdict.items()
+        f"with {join_words(counts)} labels every pretrained seed is above: {models}"
+        for models, counts in counts_by_models.items()
     ]
 
 

@@ -81,7 +81,7 @@ def test_bench_finetune_ner_computes_the_same_loss(tmp_path: Path, tiny_vocabula
         (["table"], 2, "GLUE"),
         (["nonsense"], 2, "nonsense"),
         (["ner"], 2, "the task 'ner' has no data"),
-        (["race"], 2, "RACE is none"),
+        (["race"], 2, "RACE is not one"),
         (["sst2", "--data", "nowhere"], 3, "nowhere"),
         (["sst2", "--against", "tensorflow"], 2, "transformers"),
     ],
