@@ -1,4 +1,4 @@
-"""Compare a device with the CPU in fp32: loss and gradients of a step as training takes it.
+"""Compare loss and gradients of a training step on a device with the same step on the CPU in fp32.
 
 python -m benchmarks.correctness pretrain/albert-base --device cuda
 """
@@ -24,8 +24,8 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast, choose_device, prepare_model, resolve_auto
 from albert_cli.training.settings import TrainSettings
 
-# Relative differences that rounding explains, of the loss and of all gradients (by the norm of their difference). In
-# bf16 a CPU's are 9e-5 and 1.7e-2 for ALBERT-base.
+# By precision, the largest relative differences that rounding explains: of the loss, and of all gradients (the norm of
+# their difference). For comparison, ALBERT-base in bf16 on a CPU has 9e-5 and 1.7e-2.
 TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
 _LENGTHS: Final = (128, 16, 112, 32, 96, 48, 80, 64)
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -33,9 +33,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Correctness:
-    """Losses, and the relative differences of loss and gradients from the CPU's in fp32."""
+    """Losses, and the relative differences of loss and gradients from those of the CPU in fp32."""
 
-    form: str  # precision, and whether it was compiled
+    form: str  # the precision, followed by ", compiled" for a compiled step
     loss_fp32_cpu: float
     loss: float
     loss_difference: float
@@ -44,10 +44,10 @@ class Correctness:
 
 
 def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch.device) -> Correctness:
-    """Compare a step on the device, as training takes it, with the CPU in fp32, on sequences of many lengths.
+    """Compare a step on the device, with the settings of training, with a plain step on the CPU in fp32.
 
-    Dropout is off. The result is correct if both differences are within `TOLERANCES` and, where a compiled step was
-    requested, something was compiled: the compiler may fall back silently.
+    The batch has sequences of many lengths, and there is no dropout. The result is correct if both differences are
+    within `TOLERANCES`. A compiled step must also have compiled a graph, because the compiler may fall back silently.
     """
     config = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     lengths = [min(length, config.max_position_embeddings) for length in _LENGTHS]
@@ -84,7 +84,7 @@ def _count_compiled_graphs() -> int:
 def compute_loss_and_gradients(
     config: ModelConfig, batch: PackedBatch, settings: TrainSettings, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss and the concatenated gradients of the weights of seed 0, in fp32 on the CPU."""
+    """Return the loss and the concatenated gradients of a model with seed 0, as fp32 tensors on the CPU."""
     torch._dynamo.reset()  # do not reuse a graph that was compiled for another form
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
@@ -120,7 +120,7 @@ def main(
     result = measure_correctness(prepared.model, prepared.train, choose_device(device))
     console.print_result(asdict(result), format_result(result))
     if not result.is_correct:
-        raise AlbertError(f"{device}: computes something else than the CPU")
+        raise AlbertError(f"{device}: loss or gradients differ from the CPU's by more than rounding")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time every stage from text to masked pairs on one core, and SentencePiece alone for comparison.
+"""Time every stage of the data pipeline on one core, from text to masked sequences, and SentencePiece for comparison.
 
 python -m benchmarks.data wiki.jsonl --vocab vocabulary
 """
@@ -38,8 +38,8 @@ from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.vocabulary import MODEL_FILE, Vocabulary
 
 Result = TypeVar("Result")
-_TOKENS: Final = 131_072  # of one call of the sampler: a micro-batch of 256 sequences of 512
-_SENTENCES: Final = 8192  # of one call of SentencePiece: about as many as a task encodes at a time
+_TOKENS: Final = 131_072  # per call of the sampler: a micro-batch of 256 sequences of 512 tokens
+_SENTENCES: Final = 8192  # per call of SentencePiece; `albert data` encodes about as many at a time
 _LENGTHS: Final = (128, 512)
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -48,18 +48,18 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 class SamplingSpeed:
     """Speed of the sampler at one sequence length."""
 
-    sequences: int  # of one call
-    tokens_per_cpu_second: int  # by one thread
-    prefetched_tokens_per_second: int  # wall-clock time, delivered to a consumer that only waits
-    bytes_per_token: float
+    sequences: int  # per call
+    tokens_per_cpu_second: int  # sampled by one thread
+    prefetched_tokens_per_second: int  # received by a consumer that only waits, in wall-clock time
+    bytes_per_token: float  # of the sampled batches
 
 
 @dataclass(frozen=True)
 class DataSpeed:
-    """Speeds in MB (1e6 bytes) of text per second of processor time, by stage.
+    """Speeds of all stages in MB (1e6 bytes) of text per second of processor time, and of the sampler.
 
-    "everything" is a task of `albert data` from the file to the committed shards; "sentencepiece alone" encodes the
-    same cleaned sentences to lists of ids, many in a call or one.
+    "everything" is the whole work of `albert data`, from the file to the committed shards. "sentencepiece alone"
+    encodes the same cleaned sentences to lists of ids, many per call; "sentencepiece, line by line" encodes one per call.
     """
 
     bytes: int
@@ -73,32 +73,35 @@ class DataSpeed:
 def measure_data(
     sources: Sequence[str], vocabulary_dir: Path, settings: BuildSettings, megabytes: int, seconds: float = 1.0
 ) -> DataSpeed:
-    """Time each stage of `albert data` on about the first `megabytes` (of files) of the sources, in this process.
+    """Time each stage of `albert data` in this process, on about the first `megabytes` of the sources' files.
 
-    seconds: for each figure of the sampler.
+    seconds: time to spend on each figure of the sampler. Raises `ConfigError` for a vocabulary that is not of
+    SentencePiece, and `InputError` if the sources have no text.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     if not isinstance(vocabulary, SentencePieceVocabulary):
         raise ConfigError(f"{vocabulary_dir}: not a SentencePiece vocabulary", "build one with `albert vocab`")
     text_bytes = 0
 
-    def count_bytes(disk: int, text: int) -> None:
+    def count_bytes(file_bytes: int, document_bytes: int) -> None:
         nonlocal text_bytes
-        text_bytes += text
+        text_bytes += document_bytes
 
     with TemporaryDirectory(prefix="albert-bench-") as folder:
         planned = plan_tasks(sources, vocabulary_dir, Path(folder) / "data", settings)
         tasks = planned[:1]
         for task in planned[1:]:
-            if sum(t.size for t in tasks) + task.size <= megabytes * 1_000_000:
+            if sum(planned_task.size for planned_task in [*tasks, task]) <= megabytes * 1_000_000:
                 tasks.append(task)
         _, total_seconds = _timed(lambda: [tokenize_task(task, count_bytes) for task in tasks])
     if not text_bytes:
         raise InputError("no text in any source", "check the files, or choose others")
     parts = [(part, task.settings.read) for task in tasks for part in task.parts]
-    documents, reading_seconds = _timed(
-        lambda: [document for part, read in parts for document in read_part(part, read, ReadCounter())]
-    )
+
+    def read_documents() -> list[Document]:
+        return [document for part, read_settings in parts for document in read_part(part, read_settings, ReadCounter())]
+
+    documents, reading_seconds = _timed(read_documents)
     stages = _time_stages(documents, vocabulary, vocabulary_dir, settings.language)
     seconds_by_stage = {"reading": reading_seconds, **stages, "everything": total_seconds}
     tokenized = tokenize_documents(documents, vocabulary, settings.language)
@@ -135,7 +138,7 @@ def _time_stages(
     flat = list(itertools.chain.from_iterable(sentences))
     cleaned, cleaning_seconds = _timed(lambda: clean_single_spaced(flat, vocabulary.cleaning))
     encoding_seconds = 0.0
-    for start in range(0, len(cleaned), _SENTENCES):  # one call for all would be slowed down by its result's size
+    for start in range(0, len(cleaned), _SENTENCES):  # a single call would be slow, because its result is so large
         lines = cleaned[start : start + _SENTENCES]
         encoding_seconds += _timed(partial(vocabulary.encode_cleaned, lines))[1]
     encode = SentencePieceProcessor(model_file=str(vocabulary_dir / MODEL_FILE)).encode
@@ -152,11 +155,12 @@ def _time_stages(
 def measure_sampling(
     corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = _LENGTHS, seconds: float = 1.0
 ) -> dict[int, SamplingSpeed]:
-    """Sample packed batches for about `seconds` a figure, for each maximum length."""
+    """Return the speed of sampling packed batches by maximum length; each figure takes about `seconds`."""
     return {length: _measure_sampling_at(corpus, vocabulary, length, seconds) for length in lengths}
 
 
 def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: int, seconds: float) -> SamplingSpeed:
+    """Measure the sampler at one maximum length: first in this thread, then prefetching."""
     rules = PairSettings(max_seq_length=length)
     sequences = max(1, _TOKENS // length)
 
@@ -166,15 +170,15 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
         batch = sample_batch(corpus, vocabulary, rules, 0, index)
         return batch.ids.size, sum(array.nbytes for array in vars(batch).values())
 
-    sample(0)  # loads the vocabulary's tables and the pages of the shards' offsets
+    sample(0)  # warm up: load the vocabulary's tables and the pages of the shards' offsets
     tokens = 0
-    size = 0
+    sampled_bytes = 0
     spent = 0.0
     begin = time.process_time()
     for step in itertools.count(1):
         batch_tokens, batch_bytes = sample(step)
         tokens += batch_tokens
-        size += batch_bytes
+        sampled_bytes += batch_bytes
         spent = time.process_time() - begin
         if spent >= seconds:
             break
@@ -191,14 +195,14 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
         sequences=sequences,
         tokens_per_cpu_second=round(tokens / spent),
         prefetched_tokens_per_second=round(delivered / waited),
-        bytes_per_token=round(size / tokens, 2),
+        bytes_per_token=round(sampled_bytes / tokens, 2),
     )
 
 
 def format_result(result: DataSpeed) -> str:
     """Return the result as tables."""
     rates = [(stage, f"{rate:,.1f}") for stage, rate in result.mb_per_cpu_second.items()]
-    size = f"{result.bytes / 1e6:.1f} MB of text, {result.documents:,} documents"
+    corpus = f"{result.bytes / 1e6:.1f} MB of text, {result.documents:,} documents"
     ratio = f"everything runs at {result.fraction_of_sentencepiece:.0%} of the speed of SentencePiece alone"
     headers = ("pairs and masks: length", "sequences", "tokens/s per core", "tokens/s prefetched", "bytes per token")
     rows = [
@@ -212,7 +216,7 @@ def format_result(result: DataSpeed) -> str:
         for length, speed in result.sampling.items()
     ]
     stages = console.format_table(("stage", "MB/s per core"), rates)
-    return "\n".join([stages, "", f"{size}; {ratio}", "", console.format_table(headers, rows)])
+    return "\n".join([stages, "", f"{corpus}; {ratio}", "", console.format_table(headers, rows)])
 
 
 @verb(app)

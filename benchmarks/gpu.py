@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu --out speeds --data data
 
-The first part checks that the GPU computes what the CPU does. The others time a recipe's step by model and length,
-against `transformers` and against the goals, and then variants of the same step. One JSON and one Markdown file contain
-everything measured so far.
+The first part checks that the GPU computes the same as the CPU. The others time a pretraining step by model and length,
+compared with `transformers` and with goals, variants of the step, its kernels, fine-tuning, and the largest batches.
+`bench.json` and `bench.md` in the output directory contain everything measured so far.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from benchmarks import correctness, kernels, measurements, memory
 
 SIZES: Final = ("base", "large", "xlarge", "xxlarge")
 LENGTHS: Final = (128, 512)
-# Tokens a second of pretraining in bf16 on one H200, by a bottom-up estimate of what kernels can reach: matmuls at 82
-# to 90 % of a large one's 790 TFLOP/s, elementwise passes at the 4.3 TB/s of a copy.
+# Tokens per second of pretraining in bf16 on one H200, by model and length. They are estimated from the speed that
+# kernels can reach: matmuls 82 to 90 % of the 790 TFLOP/s of a large one, elementwise operations the 4.3 TB/s of a copy.
 GOALS: Final = {
     ("base", 128): 950_000,
     ("base", 512): 870_000,
@@ -45,19 +45,20 @@ GOALS: Final = {
     ("xlarge", 512): 80_000,
     ("xxlarge", 512): 42_000,
 }
-# The goal of the speed relative to transformers on the same text, eager and compiled.
+# Speed relative to transformers on the same text.
 SPEEDUP_GOALS: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
 PROFILE_GOALS: Final = {"busy": "at least 0.95", "waits": "at most 1", "pageable_copies": "0"}
-# Milliseconds of four fine-tuning steps at which eight processes take the 443,000 steps of GLUE (eight tasks, five
+# Milliseconds of four fine-tuning steps, at which eight processes finish the 443,000 steps of GLUE (eight tasks, five
 # seeds) in 15 minutes.
 FINE_TUNING_MS: Final = 4 * 8 * 15 * 60_000 / 443_000
-# Tokens of a micro-batch that leave room on 141 GB for transformers, whose activations take several times ours.
+# Tokens of a micro-batch. On 141 GB they leave room for transformers, whose activations take several times ours.
 _TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 16_384}
-_COMPILED_PEER: Final = ("base", "large")  # compiling the larger ones takes too many minutes for a part
-# As the second release of the models was trained.
+_COMPILED_PEER: Final = ("base", "large")  # compiling the larger models of transformers takes too many minutes
+# The second release (v2) of the paper's models was trained without dropout.
 _NO_DROPOUT: Final = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 AS_TRAINED: Final = "as trained"
 PADDED: Final = "padded attention"
+# The timed variants of a step, as overrides of the recipe; `PADDED` replaces the attention instead.
 VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     AS_TRAINED: (),
     PADDED: (),
@@ -73,19 +74,19 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class GpuBenchOptions:
-    """Options of all parts: the text (None: random ids), overrides of all recipes, tokens of a micro-batch."""
+    """Options of all parts."""
 
-    data: str | None = None
-    overrides: tuple[str, ...] = ()
+    data: str | None = None  # a data directory; None for random ids
+    overrides: tuple[str, ...] = ()  # of all recipes
     tokens: int = 0  # of a micro-batch; 0: by model
     rounds: int = 9
-    alone: bool = False
+    alone: bool = False  # without transformers
     device: str = "cuda"
 
 
 @dataclass(frozen=True)
 class Part:
-    """The measurements of one part, of which it fills one field, or the reason of its failure."""
+    """The measurements of one part, in the field for its kind, or the reason of its failure."""
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of `albert bench pretrain`, by label
     correctness: dict[str, Any] | None = None
@@ -98,7 +99,7 @@ class Part:
 
     @property
     def is_wrong(self) -> bool:
-        """True if the device computes something else than the CPU."""
+        """True if the part has compared the device with the CPU and they differ."""
         return self.correctness is not None and not self.correctness["is_correct"]
 
     @property
@@ -116,11 +117,11 @@ class GpuBenchResult:
 
 
 def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions) -> GpuBenchResult:
-    """Measure the requested parts (none: all that `out` lacks) and return all parts that `out` then contains.
+    """Measure the requested parts, or all unfinished parts without a request, and return all parts that `out` contains.
 
-    Each part is written when it is done. One that fails is recorded, and the others are measured; `AlbertError` at the
-    end names it. A wrong result of the correctness part ends the command at once. Raises `ConfigError` for an unknown
-    part and for an `out` that was measured under other conditions.
+    Each part is written when it is measured. A failure of a part is recorded, and the other parts are still measured.
+    Raises `AlbertError` at the end if parts have failed, and at once if the device computes something else than the
+    CPU. Raises `ConfigError` for an unknown part, and if `out` was measured under other conditions.
     """
     device = choose_device(options.device)
     options = replace(options, device=device.type)
@@ -138,16 +139,17 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     with store.lock(out):
         previous = measurements.load_previous(out, conditions)
         parts = {name: Part(**values) for name, values in previous.items()}
-        for name in requested or [name for name in PARTS if name not in parts or not parts[name].is_finished]:
+        unfinished = [name for name in PARTS if name not in parts or not parts[name].is_finished]
+        for name in requested or unfinished:
             console.info(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             parts[name] = _attempt(PARTS[name], options)
-            parts = {part: parts[part] for part in PARTS if part in parts}
+            parts = {part: parts[part] for part in PARTS if part in parts}  # in the order of `PARTS`
             result = GpuBenchResult(conditions, parts)
             measurements.save(out, conditions, {part: asdict(values) for part, values in parts.items()})
             store.write_text(out / measurements.MARKDOWN, format_result(result, console.format_markdown_table) + "\n")
             if parts[name].is_wrong:
-                message = f"{device}: computes something else than the CPU; see {out / measurements.MARKDOWN}"
-                raise AlbertError(message)
+                message = f"{device}: loss or gradients differ from the CPU's by more than rounding"
+                raise AlbertError(message, f"see {out / measurements.MARKDOWN}")
     failed = [f"{name} ({part.failed})" for name, part in parts.items() if part.failed]
     if failed:
         raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
@@ -155,7 +157,7 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
 
 
 def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOptions) -> Part:
-    """Measure a part, or return the reason of its failure."""
+    """Measure a part; if it fails, return a part with the reason."""
     begin = time.monotonic()
     _free_everything()
     part, failed = _catch_failure(partial(measure, options))
@@ -163,13 +165,14 @@ def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOption
 
 
 def _attempt_step(request: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
-    """Return the JSON of `albert bench pretrain`, or the reason of its failure: the other variants are still timed."""
+    """Return the JSON of `albert bench pretrain`; if it fails, the reason, so that other variants are still timed."""
     _free_everything()
     result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *request))
     return result.as_json() if result else {"failed": failed}
 
 
 def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
+    """Return (measurement, ""), or (None, reason) after an error of torch or of albert."""
     try:
         return measure(), ""
     except torch.OutOfMemoryError:
@@ -179,7 +182,7 @@ def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _free_everything() -> None:
-    """Release what the last measurement holds: models in cycles, exceptions, compiled graphs."""
+    """Release the memory of the last measurement: models in reference cycles, compiled graphs, cached blocks."""
     gc.collect()
     torch._dynamo.reset()
     if torch.cuda.is_available():
@@ -194,14 +197,17 @@ def _request(
     length: int,
     options: GpuBenchOptions,
     tokens: int = 0,
-    more: Sequence[str] = (),
+    more_overrides: Sequence[str] = (),
     against: str | None = None,
 ) -> tuple[str, PretrainBenchOptions]:
-    """Return the recipe and the options of `albert bench pretrain`; tokens: of a micro-batch, 0 for the default."""
+    """Return the recipe's name and the options of `albert bench pretrain`.
+
+    size: of ALBERT. length: maximum tokens of a sequence. tokens: of a micro-batch; 0 for those of the options.
+    """
     tokens = tokens or options.tokens or _TOKENS[size]
     return f"pretrain/albert-{size}", PretrainBenchOptions(
         data=Path(options.data) if options.data else None,
-        overrides=(*_NO_DROPOUT, f"data.max_seq_length={length}", *more, *options.overrides),
+        overrides=(*_NO_DROPOUT, f"data.max_seq_length={length}", *more_overrides, *options.overrides),
         sequences=max(1, tokens // length),
         rounds=options.rounds,
         against=against,
@@ -227,13 +233,13 @@ def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
     for name, overrides in VARIANTS.items():
         context: AbstractContextManager[None] = _padded_attention() if name == PADDED else nullcontext()
         with context:
-            results[name] = _attempt_step(_request(size, length, options, more=overrides))
+            results[name] = _attempt_step(_request(size, length, options, more_overrides=overrides))
     return Part(results=results)
 
 
 @contextmanager
 def _padded_attention() -> Iterator[None]:
-    """Pad sequences to a rectangle for attention, also where the variable-length kernel applies."""
+    """Let attention pad sequences to a rectangle while the block runs, even where it has a variable-length kernel."""
     namespace = vars(encoder)
     original = namespace["has_varlen"]
     namespace["has_varlen"] = lambda device, dtype, head_size: False
@@ -244,9 +250,9 @@ def _padded_attention() -> Iterator[None]:
 
 
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
-    """Time the step by tokens of a micro-batch, up to the number that `batch.micro_tokens = "auto"` chooses."""
-    most = options.tokens or 131_072
-    sizes = [most // divisor for divisor in (8, 4, 2, 1)]
+    """Time the step with micro-batches of several sizes, up to the size that `batch.micro_tokens = "auto"` chooses."""
+    maximum = options.tokens or 131_072
+    sizes = [maximum // divisor for divisor in (8, 4, 2, 1)]
     return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
 
 
@@ -267,7 +273,7 @@ def _measure_attention(options: GpuBenchOptions) -> Part:
 
 
 def _measure_fine_tuning(options: GpuBenchOptions) -> Part:
-    """Time a forward and backward pass on real GLUE lengths, where the host's work counts."""
+    """Time a forward and backward pass on real GLUE lengths: batches so small that the host's work counts."""
     step_options = StepBenchOptions(
         works=("glue",), rounds=options.rounds, alone=options.alone, precision="bf16", device=options.device
     )
@@ -280,6 +286,7 @@ def _measure_batches(options: GpuBenchOptions) -> Part:
 
 
 def _list_parts() -> dict[str, Callable[[GpuBenchOptions], Part]]:
+    """Return all parts in the order in which they run: a function that measures the part, by name."""
     parts: dict[str, Callable[[GpuBenchOptions], Part]] = {"correctness": _measure_correctness}
     for size in SIZES:
         for length in LENGTHS:
@@ -304,7 +311,7 @@ _HEADERS: Final = ("model", "length", "", "tokens", "tokens/s", "MFU", "of the g
 
 
 def format_result(result: GpuBenchResult, render: Render) -> str:
-    """Return all measurements as tables."""
+    """Return all measurements as tables; `render` makes a table of headers and rows."""
     conditions = result.conditions
     source = conditions["data"] or "random ids laid out like text"
     blocks = [f"{conditions['device_name']}, torch {conditions['versions']['torch']}; {source}; no dropout"]
@@ -331,7 +338,11 @@ def _format_steps(parts: Mapping[str, Part], render: Render) -> list[str]:
 
 
 def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row for each variant of a result of `albert bench pretrain`."""
+    """Return a row for each variant of a result of `albert bench pretrain`.
+
+    part: the name of the part, which ends with size and length: `variants-base-s512`. label: what distinguishes the
+    results of one part. step: the JSON of the result, or a failure.
+    """
     *_, size, length_name = part.split("-")
     if "failed" in step:
         return [[size, length_name, f"{label}: {step['failed']}", *[""] * (len(_HEADERS) - 3)]]
@@ -354,7 +365,7 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
 
 
 def _format_part(name: str, part: Part, render: Render) -> list[str]:
-    """Return the tables of a part that is not a step."""
+    """Return the tables of a part with other measurements than results of `albert bench pretrain`."""
     if part.correctness is not None:
         return [correctness.format_result(correctness.Correctness(**part.correctness))]
     if part.profile is not None:

@@ -1,9 +1,9 @@
-"""Label texts with `albert predict`, transformers and onnxruntime, in every precision, on the same texts.
+"""Time the labeling of texts by albert, transformers and onnxruntime, in every precision, on the same texts.
 
     python -m benchmarks.inference sst2-model --input sentences.txt --rounds 5
 
-All tools read the texts in batches sorted by length. "model" is the model alone, on tokens; "all" includes the
-tokenizer. Start-up is not included.
+All tools label batches of texts that are sorted by length. The times "model" are those of the model alone, on token
+ids; the times "all" include the tokenizer. Start-up is not timed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Final, Literal
@@ -41,7 +42,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Tool:
-    """A tokenizer, and a model that labels its output: the index of the class of each text."""
+    """A tokenizer of the texts, and a model that takes its output and returns the class index of each text."""
 
     encode: Callable[[], Any]
     label: Callable[[Any], Labels]
@@ -49,60 +50,60 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolSpeed:
-    """Median seconds, texts and tokens per second of the model, and albert's speed relative to the tool.
-
-    `equal_labels`: the fraction of texts with the label of albert in fp32.
-    """
+    """Median times of one tool, and the speed of albert in its faster precision relative to the tool's."""
 
     model_seconds: float
     all_seconds: float
-    texts_per_second: float
-    tokens_per_second: float
+    texts_per_second: float  # of the model
+    tokens_per_second: float  # of the model
     model_speedup: float
     all_speedup: float
-    equal_labels: float
+    equal_labels: float  # fraction of the texts with the same label as from albert in fp32
 
 
 @dataclass(frozen=True)
 class InferenceSpeeds:
-    """Speeds by tool; `speedup` compares with the faster precision of albert."""
+    """Speeds by tool, and the conditions of the measurement."""
 
     model: str
     texts: int
     tokens: int
-    best: str
+    best: str  # the tool "albert fp32" or "albert bf16", whichever is faster
     conditions: Conditions
     tools: dict[str, ToolSpeed]
 
 
 def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpeeds:
-    """Time every tool on the texts, in alternating rounds; raises `ConfigError` without texts."""
+    """Time every tool on the texts, in alternating rounds; raise `ConfigError` if there are no texts."""
     if not texts:
         raise ConfigError("--input: has no lines", "name a file with one text per line")
+    device = torch.device("cpu")
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model"
         export(ExportRequest(name), exported)
         precisions: tuple[Precision, ...] = ("fp32", "bf16")
-        tools = {f"albert {p}": _make_albert(load_predictor(name, "cpu", p), texts) for p in precisions}
-        tools |= {f"transformers {p}": _make_transformers(checkpoint.directory, texts, p) for p in precisions}
-        for label, file in (("fp32", "model.onnx"), ("int8", "model_quantized.onnx")):
-            tools[f"onnxruntime {label}"] = _make_onnxruntime(exported, file, texts)
-        inputs = {tool: made.encode() for tool, made in tools.items()}
+        tools: dict[str, Tool] = {}
+        for precision in precisions:
+            tools[f"albert {precision}"] = _make_albert(load_predictor(name, "cpu", precision), texts)
+        for precision in precisions:
+            tools[f"transformers {precision}"] = _make_transformers(checkpoint.directory, texts, precision)
+        tools["onnxruntime fp32"] = _make_onnxruntime(exported, "model.onnx", texts)
+        tools["onnxruntime int8"] = _make_onnxruntime(exported, "model_quantized.onnx", texts)
+        inputs = {label: tool.encode() for label, tool in tools.items()}
         labels: dict[str, Labels] = {}
 
-        def time_model(tool: str) -> float:
+        def run_model(tool: str) -> float:
             labels[tool] = tools[tool].label(inputs[tool])
             return 0.0
 
-        def time_all(tool: str) -> float:
+        def run_all(tool: str) -> float:
             tools[tool].label(tools[tool].encode())
             return 0.0
 
-        device = torch.device("cpu")
-        calls = {tool: (lambda tool=tool: time_model(tool)) for tool in tools}
+        calls = {tool: partial(run_model, tool) for tool in tools}
         model_seconds, _ = time_alternating(calls, rounds, device, "model")
-        calls = {tool: (lambda tool=tool: time_all(tool)) for tool in tools}
+        calls = {tool: partial(run_all, tool) for tool in tools}
         all_seconds, _ = time_alternating(calls, rounds, device, "all")
     best = min(("albert fp32", "albert bf16"), key=lambda tool: median(model_seconds[tool]))
     tokens = int(inputs["albert fp32"].lengths.sum())
@@ -122,11 +123,16 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
 
 
 def _median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
-    return round(median(one / other for one, other in zip(seconds, reference, strict=True)), 3)
+    """Return the median over rounds of the seconds divided by the reference's."""
+    return round(median(first / second for first, second in zip(seconds, reference, strict=True)), 3)
 
 
 def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
+    """Return albert as a tool: `albert predict` without reading and writing files."""
     examples = [TextExample(text, None, None, str(number)) for number, text in enumerate(texts)]
+
+    def encode() -> Any:
+        return predictor.task.encode(examples, predictor.vocabulary, predictor.opened.checkpoint.max_length)
 
     def label(features: Any) -> Labels:
         with autocast(predictor.opened.precision, predictor.opened.device):
@@ -134,12 +140,11 @@ def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
         labels: Labels = np.asarray(outputs).argmax(-1)
         return labels
 
-    return Tool(
-        lambda: predictor.task.encode(examples, predictor.vocabulary, predictor.opened.checkpoint.max_length), label
-    )
+    return Tool(encode, label)
 
 
 def _make_transformers(directory: Path, texts: Sequence[str], precision: Precision) -> Tool:
+    """Return transformers as a tool, with the checkpoint in `directory`."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -160,6 +165,7 @@ def _make_transformers(directory: Path, texts: Sequence[str], precision: Precisi
 
 
 def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
+    """Return onnxruntime as a tool, with a file of the exported checkpoint in `directory`."""
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -167,7 +173,7 @@ def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(directory / "onnx" / file), options, ["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    names = {value.name for value in session.get_inputs()}
+    input_names = {value.name for value in session.get_inputs()}
 
     def label(ids: TokenIds) -> Labels:
         labels = np.empty(len(ids), np.int64)
@@ -179,13 +185,14 @@ def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
                 input_ids[position, : len(ids[row])] = ids[row]
                 mask[position, : len(ids[row])] = 1
             arrays = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": np.zeros_like(input_ids)}
-            labels[rows] = session.run(None, {key: arrays[key] for key in names})[0].argmax(-1)
+            labels[rows] = session.run(None, {name: arrays[name] for name in input_names})[0].argmax(-1)
         return labels
 
     return Tool(lambda: [encoding.ids for encoding in tokenizer.encode_batch(list(texts))], label)
 
 
 def _batches_by_length(ids: TokenIds) -> list[NDArray[np.int64]]:
+    """Return the indices of the texts of each batch, with the shortest texts first."""
     order = np.argsort([len(row) for row in ids], kind="stable")
     return [order[start : start + _PEER_BATCH] for start in range(0, len(order), _PEER_BATCH)]
 

@@ -1,4 +1,4 @@
-"""Profile a GPU's step, kernel by kernel, and time the kernels of attention by themselves.
+"""Profile a training step on a GPU, kernel by kernel, and time the attention kernels by themselves.
 
 python -m benchmarks.kernels --device cuda
 """
@@ -38,21 +38,24 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class StepProfile:
-    """Requests of a warm step to the device, per step, and its longest kernels.
+    """The time of a step, its requests to the device, and its longest kernels; all are means per step.
 
-    On a CPU torch's own operations are counted as kernels.
+    On a CPU torch's operations count as kernels.
     """
 
     ms: float
     busy: float  # fraction of the time in which a kernel runs
-    launches: float
-    waits: float
-    pageable_copies: float
+    launches: float  # of kernels
+    waits: float  # of the host for the device
+    pageable_copies: float  # from host memory that is not pinned, which also make the host wait
     kernels_ms: dict[str, float]
 
 
 def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
-    """Profile a step that has been called before."""
+    """Profile a step, which must have been called before, because the first calls compile and allocate.
+
+    Raises `AlbertError` if the profiler sees no kernel.
+    """
     is_cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU]
     if is_cuda:
@@ -73,7 +76,9 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
         times[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
     names = Counter(event.name for event in events)
     pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
-    waits = sum(names[name] for name in _WAITS) - is_cuda  # the last wait is our own
+    waits = sum(names[name] for name in _WAITS)
+    if is_cuda:
+        waits -= 1  # the last one is the wait of `synchronize` above
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
     longest = times.most_common(_SHOWN_KERNELS)
     return StepProfile(
@@ -87,21 +92,22 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
 
 
 def _busy_time(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the length of the union of the intervals, and of the span from the first to the last."""
+    """Return the length of the union of (start, end) intervals, and the time from the first start to the last end."""
     intervals = sorted(intervals)
-    first = intervals[0][0]
+    first_start = intervals[0][0]
+    last_end = first_start
     busy = 0.0
-    until = first
     for start, end in intervals:
-        busy += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return busy, until - first
+        busy += max(0.0, end - max(start, last_end))
+        last_end = max(last_end, end)
+    return busy, last_end - first_start
 
 
 def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionTimes:
-    """Time attention's forward and backward pass by shape and kernel, or say why a kernel does not run.
+    """Return the milliseconds of attention's forward and backward pass by shape and kernel.
 
-    All sequences have 512 tokens, so that every kernel computes the same.
+    An error message replaces the milliseconds of a kernel that does not run here. All sequences have 512 tokens, so all
+    kernels do the same work.
     """
     times: AttentionTimes = {}
     sequences = max(1, tokens // _LENGTH)
@@ -109,7 +115,7 @@ def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionT
         shape = (sequences * _LENGTH, 3, heads, size)
         qkv = torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True)
         offsets = torch.arange(0, len(qkv) + 1, _LENGTH, dtype=torch.int32, device=device)
-        kernels = _attention_kernels(offsets, sequences)
+        kernels = _make_attention_kernels(offsets, sequences)
         row = {name: _time_kernel(name, kernel, qkv, rounds, device) for name, kernel in kernels.items()}
         times[f"{heads} heads of {size}"] = row
     return times
@@ -118,6 +124,8 @@ def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionT
 def _time_kernel(
     name: str, kernel: Callable[[Tensor], Tensor], qkv: Tensor, rounds: int, device: torch.device
 ) -> float | str:
+    """Return the milliseconds of the fastest round, or the error message if the kernel does not run."""
+
     def call() -> float:
         torch.autograd.backward(kernel(qkv).sum())
         qkv.grad = None
@@ -130,7 +138,12 @@ def _time_kernel(
     return round(1e3 * min(seconds[name]), 3)
 
 
-def _attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
+def _make_attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Return attention by kernel, a function of queries, keys and values, bf16 [T, 3, heads, head size].
+
+    offsets: the starts of the sequences and the end of the last one, int32 [sequences + 1].
+    """
+
     def flash_2(qkv: Tensor, dropout: float = 0.0) -> Tensor:
         q, k, v = qkv.unbind(1)
         outputs = torch.ops.aten._flash_attention_forward(

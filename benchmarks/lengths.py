@@ -1,9 +1,9 @@
-"""Time and memory of an encoder by the length of its input, for full and sparse attention, Longformer and Big Bird.
+"""Measure time and memory of an encoder by input length: full and sparse attention, Longformer and Big Bird.
 
     python -m benchmarks.lengths albert-base --layers 4 --length 512 --length 1024
 
-One sequence forward and backward; all states of the last layer are read. Every measurement runs in its own process, so
-that its memory peak is its own.
+A measurement is a forward and backward pass of one sequence through all states of the last layer. It runs in a separate
+process, so that its peak of memory does not include other measurements.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ States = Callable[[int], Tensor]  # from a number of tokens to the last layer's 
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192)
 PEERS: Final = ("longformer", "big bird")
 FORMS: Final = ("full", "window", "block", *PEERS)
-# Tokens of the untimed pass. On 704 or fewer, Big Bird switches to full attention permanently.
+# Tokens of the untimed first pass. Big Bird switches to full attention for good if it reads 704 tokens or fewer.
 _WARM_UP_TOKENS: Final = 768
-_BIG_BIRD_BLOCK: Final = 64  # tokens; it has three random blocks in addition
+_BIG_BIRD_BLOCK: Final = 64  # tokens; Big Bird has three random blocks in addition to its window
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
 class LengthMeasurement:
-    """Seconds of the fastest round and bytes of the peak without the model; or the reason of the failure."""
+    """The result for one form and length, or the reason of its failure."""
 
-    seconds: float | None = None
-    bytes: int | None = None
+    seconds: float | None = None  # of the fastest round
+    bytes: int | None = None  # the peak of memory, without the model
     error: str = ""
 
 
 @dataclass(frozen=True)
 class LengthsResult:
-    """Measurements by form and length."""
+    """Measurements by form of attention and length."""
 
     model: str
     layers: int
@@ -77,7 +77,10 @@ def measure_lengths(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> LengthsResult:
-    """Measure every form at every length; layers: 0 for the model's. Raises `ConfigError` for an unknown form."""
+    """Measure every form at every length; raise `ConfigError` for an unknown form.
+
+    name: a preset or a recipe, whose shape is used. layers: 0 for the number of the shape.
+    """
     for form in forms:
         if form not in FORMS:
             raise ConfigError(f"--form {form}: unknown", f"choose from {', '.join(FORMS)}")
@@ -110,6 +113,7 @@ def measure_lengths(
 
 
 def _failure(error: BaseException) -> LengthMeasurement:
+    """Return a failed measurement with the first line of the error."""
     lines = str(error).splitlines()
     return LengthMeasurement(error=lines[0] if lines else repr(error))
 
@@ -134,19 +138,23 @@ def _measure(
 
     time_pass(min(_WARM_UP_TOKENS, length))
     _reset_peak_memory(device)
-    before = _peak_memory(device)
+    model_bytes = _peak_memory(device)
     seconds = min(time_pass(length) for _ in range(rounds))
-    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - before)
+    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - model_bytes)
 
 
 def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> States:
+    """Build albert's encoder with this form of attention."""
     attention = cast(Literal["full", "window", "block"], form)
     encoder = Encoder(replace(config, attention=attention), pooler=False).to(device).train()
     return lambda tokens: encoder(pack(random_batch([tokens], config.vocab_size), device), all_rows=True)
 
 
 def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> States:
-    """Build Longformer with the same window and a global [CLS], or Big Bird with its own blocks."""
+    """Build Longformer with the window of `config` and a global [CLS], or Big Bird with blocks of 64 tokens.
+
+    length: the longest input.
+    """
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -188,16 +196,17 @@ def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.
 
 
 def _reset_peak_memory(device: torch.device) -> None:
+    """Set the peak of memory to the memory in use, on CUDA and on Linux."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif Path("/proc/self/clear_refs").exists():
-        switch = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        os.write(switch, b"5")
-        os.close(switch)
+        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        os.write(descriptor, b"5")  # 5 resets VmHWM, see proc(5)
+        os.close(descriptor)
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the bytes at the peak since the last reset; 0 on systems other than Linux, which count no such peak."""
+    """Return the peak of memory in bytes since the last reset; 0 on a CPU without Linux, which does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -208,7 +217,7 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def format_result(result: LengthsResult) -> str:
-    """Return two tables, and from which length on sparse attention is faster."""
+    """Return tables of time and memory, and the lengths at which sparse attention is faster than full attention."""
     forms = result.forms
     lengths = list(next(iter(forms.values())))
     conditions = result.conditions
@@ -233,7 +242,7 @@ def _cell(value: float | None, scale: float) -> str:
 
 
 def _format_speedup(forms: dict[str, dict[int, LengthMeasurement]], form: str) -> str:
-    """Say from which length on a form is faster than full attention."""
+    """Return a sentence on the lengths at which a form is faster than full attention."""
     speedups = {}
     for length, measurement in forms[form].items():
         full_seconds = forms["full"][length].seconds

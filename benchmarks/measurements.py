@@ -1,4 +1,4 @@
-"""JSON files of measurements that a benchmark extends: a stopped command continues where it was."""
+"""The file `bench.json`, to which a benchmark adds one measurement at a time, so a stopped benchmark can resume."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MARKDOWN = "bench.md"
 
 
 class Measurements(TypedDict, total=False):
-    """The file's content: the conditions, and what was measured by name."""
+    """The content of the file: the conditions, and the measurements by name."""
 
     conditions: dict[str, Any]
     measured: dict[str, Any]
 
 
 def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier call measured in `out`; raise `ConfigError` if it was under other conditions."""
+    """Return the measurements in `out`, or none; raise `ConfigError` if their conditions are not `conditions`."""
     file = out / JSON
     if not file.exists():
         return {}
@@ -35,5 +35,5 @@ def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(out: Path, conditions: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
-    """Write all measurements so far."""
+    """Write all measurements so far to the file in `out`."""
     store.write_json(out / JSON, {"conditions": conditions, "measured": measured})

@@ -1,4 +1,4 @@
-"""Find the largest batches that 12 GB of a GPU hold, by trying: BERT's published table.
+"""Find the largest batches that 12 GB of a GPU hold, by trying: the table in the README of BERT.
 
 python -m benchmarks.memory --device cuda
 """
@@ -28,27 +28,28 @@ from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import OptimizerSettings
 
 _MODELS: Final = ("bert-base", "bert-large", "albert-base", "albert-large")
-_CONTEXT_BYTES: Final = 2**29  # of the device's own context
+_CONTEXT_BYTES: Final = 2**29  # of the 12 GB, for the CUDA context
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
 class LargestBatches:
-    """Sequences of the largest batch at each of `costs.LENGTHS`."""
+    """The sequences of the largest batch at each of `costs.LENGTHS`, measured and estimated."""
 
     measured: list[int]
     by_arithmetic: list[int]
 
 
 def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
-    """Return the largest batch of a whole LAMB step that 12 GB hold, by model and precision; nothing without CUDA.
+    """Return the largest batches of a whole LAMB step that 12 GB hold, by model and precision; none without CUDA.
 
-    The process is limited to so much of the GPU, less half a gigabyte for the device's own context.
+    PyTorch limits the process to 12 GB of the GPU's memory, minus half a gigabyte for the CUDA context.
     """
     if device.type != "cuda":
         return {}
     batches = {}
-    torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / torch.cuda.mem_get_info(device)[1], device)
+    _, total_bytes = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / total_bytes, device)
     try:
         for name, precision in itertools.product(_MODELS, PRECISIONS):
             setup = costs.ComputeSetup("cuda", precision, compiled=False)
@@ -64,7 +65,10 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
 
 
 def find_largest(fits: Callable[[int], bool], estimate: int) -> int:
-    """Return the largest number that fits, to within a sixteenth, searching from an estimate; 0 if 1 does not fit."""
+    """Return the largest number that fits, or one at most a sixteenth below it; 0 if 1 does not fit.
+
+    The search doubles from the estimate until a number does not fit, and then bisects.
+    """
     fitting = 0
     failing = max(1, estimate)
     while fits(failing):
@@ -91,13 +95,13 @@ def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.d
 
 
 def _run_two_steps(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> None:
-    with device:  # on the host, initializing some three hundred models would take minutes
+    with device:  # on the host, initializing the about three hundred models of a search would take minutes
         model = PretrainingModel(config).train()
     batch = random_batch([length] * sequences, config.vocab_size)
     optimizer = make_optimizer(model, OptimizerSettings())
     step = make_training_step(model, partial(pretraining_loss, model, device), [batch], optimizer, 1.0, precision)
     step()
-    step()  # only now all moments exist
+    step()  # the first step creates the optimizer's moments, so only the second one needs all of the memory
 
 
 def batches_table(batches: dict[str, LargestBatches]) -> tuple[list[str], list[list[str]]]:

@@ -3,13 +3,13 @@
     python -m benchmarks.sharing --out speeds --tokens 4096
     python -m benchmarks.sharing paper --out paper
 
-Sharing saves parameters and no arithmetic. It saves time if a batch has few tokens, because reading the weights from
-memory dominates then. The plot shows from which batch on the two models are equally fast.
+Sharing weights saves parameters but no arithmetic. It saves time only in batches of few tokens, where reading the
+weights from memory takes most of the time. The plot shows the batch size from which the two models are equally fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,13 +39,13 @@ Precision = Literal["fp32", "bf16"]
 PASSES: Final = ("training", "inference")
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
-# The paper's speedups (Table 2, and Table 3 of arXiv 1909.11942v1), in the order of `PAPER_MODELS`: of 125,000 steps on
-# TPUs, where communication and memory matter as well.
+# The paper's speedups (Table 2, and Table 3 of arXiv 1909.11942v1), in the order of `PAPER_MODELS`. The paper measured
+# 125,000 steps on TPUs, where communication and memory matter as well.
 PAPER_SPEEDUPS: Final[dict[str, tuple[float | None, ...]]] = {
     "bert-large": (4.7, 1.0, None, 5.6, 1.7, 0.6, 0.3),
     "bert-xlarge": (17.7, 3.8, 1.0, 21.1, 6.5, 2.4, 1.2),
 }
-_BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and some room
+_BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and a reserve
 PLOT: Final = "speed.svg"
 _PAPER_NOTE: Final = (
     "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient are "
@@ -56,8 +56,8 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One measurement: the pass, tokens of a sequence and sequences of a batch."""
+class BatchShape:
+    """The work of one measurement: training or inference, tokens per sequence and sequences per batch."""
 
     kind: str
     length: int
@@ -65,19 +65,19 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The cell's name in the file."""
+        """The name of the measurement in the file."""
         return f"{self.kind} {self.length} {self.batch}"
 
     @classmethod
-    def parse(cls, key: str) -> Cell:
-        """Return the cell of a name in the file."""
+    def parse(cls, key: str) -> BatchShape:
+        """Return the work of a measurement from its name in the file."""
         kind, length, batch = key.split(" ")
         return cls(kind, int(length), int(batch))
 
 
 @dataclass(frozen=True)
 class SharingResult:
-    """Milliseconds of each of the models by cell."""
+    """The conditions, and by `BatchShape.key` the milliseconds of each model."""
 
     conditions: dict[str, Any]
     cells: dict[str, list[float]]
@@ -91,27 +91,29 @@ class SharingResult:
 def measure_sharing(
     models: Sequence[str], out: Path, tokens: int, rounds: int, precision: Precision, device_name: str
 ) -> SharingResult:
-    """Time the models alternately in every cell that `out` lacks; "paper" means the paper's seven models.
+    """Time the models in alternating rounds, for every batch shape that `out` lacks.
 
-    The update is not timed: with the paper's batch it takes below a hundredth of a step. Weights are random and share
-    one buffer, so only the largest model needs memory. Raises `ConfigError` if it does not fit, and if `out` was
-    measured under other conditions.
+    The optimizer's update is not timed, because it takes less than a hundredth of a step with the paper's batch. The
+    models share one buffer of random weights, so only the largest model needs memory.
+
+    models: two presets, or "paper" for the paper's seven models. tokens: as for the command.
+    Raises `ConfigError` if the largest model does not fit, and if `out` was measured under other conditions.
     """
     names = _choose_models(models)
     device = choose_device(device_name)
     conditions = {**asdict(harness.current_conditions(device, precision)), "models": list(names), "rounds": rounds}
     if names == PAPER_MODELS:
-        conditions["tokens"] = tokens  # two models are compared at many numbers of tokens, these at one
+        conditions["tokens"] = tokens  # the seven models are compared at one number of tokens, two models at many
     built = _build_models(names, device)
     with store.lock(out):
-        cells = measurements.load_previous(out, conditions)
-        for cell in _iter_cells(names, tokens, device):
-            if cell.key not in cells:
-                calls = {name: _make_call(cell, model, precision, device) for name, model in built.items()}
-                seconds, _ = harness.time_alternating(calls, rounds, device, cell.key)
-                cells[cell.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
-                measurements.save(out, conditions, cells)
-        result = SharingResult(conditions, cells)
+        milliseconds = measurements.load_previous(out, conditions)
+        for shape in _iter_shapes(names, tokens, device):
+            if shape.key not in milliseconds:
+                calls = {name: _make_call(shape, model, precision, device) for name, model in built.items()}
+                seconds, _ = harness.time_alternating(calls, rounds, device, shape.key)
+                milliseconds[shape.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
+                measurements.save(out, conditions, milliseconds)
+        result = SharingResult(conditions, milliseconds)
         store.write_text(out / measurements.MARKDOWN, format_result(result, markdown=True) + "\n")
         if names != PAPER_MODELS:
             draw_speedups(result, out / PLOT)
@@ -119,6 +121,7 @@ def measure_sharing(
 
 
 def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
+    """Return two presets, or the paper's seven for "paper"; raise `ConfigError` for anything else."""
     names = PAPER_MODELS if list(models) == ["paper"] else tuple(models)
     for name in names:
         if name not in PRESETS:
@@ -128,31 +131,31 @@ def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _iter_cells(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[Cell]:
-    """Yield the cells of two models; of the paper's seven a training batch, and one sequence for inference."""
+def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[BatchShape]:
+    """Yield the batch shapes to time: for the paper's models one of training, and one sequence for inference."""
     is_cpu = device.type == "cpu"
     if names == PAPER_MODELS:
-        # On a CPU a round of 128 tokens takes 6 TFLOP, half a minute on two cores.
+        # On a CPU a round with one sequence of 128 tokens takes 6 TFLOP, half a minute on two cores.
         length = 128 if is_cpu else 512
-        default = 128 if is_cpu else 8192
-        yield Cell("training", length, max(1, (tokens or default) // length))
-        yield Cell("inference", length, 1)
+        default_tokens = 128 if is_cpu else 8192
+        yield BatchShape("training", length, max(1, (tokens or default_tokens) // length))
+        yield BatchShape("inference", length, 1)
         return
-    most = tokens or (2048 if is_cpu else 65_536)
+    default_tokens = 2048 if is_cpu else 65_536
     for kind in PASSES:
         for length in LENGTHS:
             for batch in BATCHES:
-                if length * batch <= most:
-                    yield Cell(kind, length, batch)
+                if length * batch <= (tokens or default_tokens):
+                    yield BatchShape(kind, length, batch)
 
 
 def _build_models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
-    """Build the presets without dropout, on one buffer of weights; raise `ConfigError` if that does not fit."""
+    """Build the presets without dropout, on one buffer of weights; raise `ConfigError` if memory is too small."""
     size, largest = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
     needed = _BYTES_PER_PARAMETER * size
     available = capacity.available_memory(device)
     if available is not None and available < needed:
-        message = f"{largest} needs {needed / 1e9:.0f} GB of memory; {available / 1e9:.0f} GB available"
+        message = f"{largest} needs {needed / 1e9:.0f} GB of memory; {available / 1e9:.0f} GB are available"
         raise ConfigError(message, "choose smaller models")
     torch.manual_seed(0)
     weights = torch.empty(size, device=device).uniform_(-0.03, 0.03)
@@ -160,6 +163,7 @@ def _build_models(names: Sequence[str], device: torch.device) -> dict[str, Pretr
 
 
 def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
+    """Build a preset whose parameters are views of the first elements of `weights`."""
     config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with torch.device("meta"):
         model = PretrainingModel(config)
@@ -172,10 +176,12 @@ def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
     return model
 
 
-def _make_call(cell: Cell, model: PretrainingModel, precision: Precision, device: torch.device) -> harness.TimedCall:
-    """Return a call on full sequences: forward and backward pass in training, through the encoder in inference."""
-    batch = random_batch([cell.length] * cell.batch, model.config.vocab_size)
-    if cell.kind == "training":
+def _make_call(
+    shape: BatchShape, model: PretrainingModel, precision: Precision, device: torch.device
+) -> harness.TimedCall:
+    """Return a call on full sequences: forward and backward pass for training, the encoder alone for inference."""
+    batch = random_batch([shape.length] * shape.batch, model.config.vocab_size)
+    if shape.kind == "training":
         return harness.make_passes(model, partial(pretraining_loss, model, device), [batch], precision)
 
     def call() -> float:
@@ -190,17 +196,17 @@ def _make_call(cell: Cell, model: PretrainingModel, precision: Precision, device
 
 
 def compute_speedups(result: SharingResult, kind: str) -> dict[int, dict[int, float]]:
-    """Return how many times as fast as the second model the first is, by length and batch."""
+    """Return the speed of the first model relative to the second's, by sequence length and batch size."""
     speedups: dict[int, dict[int, float]] = {}
     for key, (first, second) in result.cells.items():
-        cell = Cell.parse(key)
-        if cell.kind == kind:
-            speedups.setdefault(cell.length, {})[cell.batch] = second / first
+        shape = BatchShape.parse(key)
+        if shape.kind == kind:
+            speedups.setdefault(shape.length, {})[shape.batch] = second / first
     return speedups
 
 
 def draw_speedups(result: SharingResult, path: Path) -> None:
-    """Draw the speedup against the batch size, one line a length, for training and inference."""
+    """Draw the speedup against the batch size, a line for each sequence length, for training and inference."""
     import io
 
     from matplotlib.figure import Figure
@@ -242,23 +248,27 @@ def format_result(result: SharingResult, *, markdown: bool = False) -> str:
 
 
 def _speedup_table(result: SharingResult, kind: str) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows: a row for each sequence length, a column for each batch size."""
     rows = [
-        [str(length), *(_cell(by_batch.get(batch)) for batch in BATCHES)]
+        [str(length), *(_format_ratio(by_batch.get(batch)) for batch in BATCHES)]
         for length, by_batch in compute_speedups(result, kind).items()
     ]
     return [f"{kind}: tokens per sequence", *map(str, BATCHES)], rows
 
 
 def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]]]]:
-    """Return the measured speedups next to the paper's and to those of the FLOPs, relative to two models."""
+    """Return headers and rows of two tables: speeds relative to BERT-large and to BERT-xlarge.
+
+    Each compares the measured speedups with the paper's and with those that the FLOPs predict.
+    """
     training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
-    cell = Cell.parse(next(iter(result.cells)))
-    flops = {name: costs.training_flops(PRESETS[name], cell.length) for name in PAPER_MODELS}
+    training_shape = BatchShape.parse(next(iter(result.cells)))
+    flops = {name: costs.training_flops(PRESETS[name], training_shape.length) for name in PAPER_MODELS}
     tables = []
     for base, published in PAPER_SPEEDUPS.items():
         headers = [
             f"speed, {base} = 1",
-            f"training, {cell.batch} x {cell.length}",
+            f"training, {training_shape.batch} x {training_shape.length}",
             "paper",
             "by FLOPs",
             "inference",
@@ -268,10 +278,10 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
         rows = [
             [
                 name,
-                _cell(_relative_speed(training, base, name)),
-                _cell(paper),
-                _cell(_relative_speed(flops, base, name)),
-                _cell(_relative_speed(inference, base, name)),
+                _format_ratio(training[base] / training[name]),
+                _format_ratio(paper),
+                _format_ratio(flops[base] / flops[name]),
+                _format_ratio(inference[base] / inference[name]),
                 f"{training[name]:,.1f}",
                 f"{inference[name]:,.1f}",
             ]
@@ -281,11 +291,7 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
     return tables
 
 
-def _relative_speed(costs_by_model: Mapping[str, float], base: str, name: str) -> float:
-    return costs_by_model[base] / costs_by_model[name]
-
-
-def _cell(ratio: float | None) -> str:
+def _format_ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 

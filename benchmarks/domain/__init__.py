@@ -1,1 +1,1 @@
-"""Data sets for `albert quickstart --text … --table …`: unlabeled text of a domain, and a small labeled table."""
+"""Builders of data sets for `albert quickstart --text … --table …`: text of a domain, and a small labeled table."""

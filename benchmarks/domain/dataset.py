@@ -1,7 +1,8 @@
-"""Make a domain's data set from pages: `text.jsonl`, a page a line, `task/train.jsonl` and `task/dev.jsonl`.
+"""Build a domain's data set from labeled pages: unlabeled text (`text.jsonl`), and a table in `task/`.
 
-Whole pages belong to train or to dev. The unlabeled text consists of all pages that are not in dev, so it contains the
-training texts; a dev text that also occurs there is dropped.
+A hash of a page's name assigns the page to train or to dev. The unlabeled text is all training pages, one per line. The
+rows of the table, `task/train.jsonl` and `task/dev.jsonl`, are some paragraphs of each page; a dev row whose text also
+occurs in the unlabeled text is left out.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ DEV_ROWS: Final = 2_000
 TRAIN_ROWS: Final = 20_000
 MIN_CHARACTERS: Final = 15  # of a paragraph of the unlabeled text
 _DEV_FRACTION: Final = 0.25  # of the pages
-_ROWS_OF_A_PAGE: Final = 30  # so that no long page dominates its class
-_MIN_PAGES: Final = 20  # of a label that becomes a class
+_MAX_ROWS_PER_PAGE: Final = 30  # so that no long page dominates its class
+_MIN_PAGES: Final = 20  # of a label, to become a class
 _MIN_BYTES: Final = 60  # of a labeled paragraph: 60 Latin, 30 Cyrillic or 20 Chinese characters
-_MIN_ROWS_OF_A_WORD: Final = 5
+_MIN_ROWS_PER_WORD: Final = 5  # of a word that `find_best_word` considers
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class LabeledText:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a manual: its name, its label, and its paragraphs without anything that gives the label away."""
+    """A page of a manual: its name, its label, and its paragraphs without words that reveal the label."""
 
     name: str
     label: str
@@ -45,35 +46,31 @@ class Page:
 
     @property
     def is_dev(self) -> bool:
-        """True if the page belongs to dev; the translations of a page agree."""
+        """True if the page belongs to dev; all translations of a page have the same name, and so the same split."""
         return hash_to_unit_interval(f"dev page {self.name}") < _DEV_FRACTION
 
     def sample_rows(self) -> list[LabeledText]:
-        """Return some of the page's paragraphs with its label."""
+        """Return up to 30 of the page's longer paragraphs, with its label."""
         rows = [LabeledText(text, self.label) for text in self.paragraphs if len(text.encode()) >= _MIN_BYTES]
-        return shuffle_rows(rows)[:_ROWS_OF_A_PAGE]
+        return shuffle_rows(rows)[:_MAX_ROWS_PER_PAGE]
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """Sizes of a data set, and two scores on dev that need no model, as fractions.
-
-    `majority` is the frequency of the most common training class. `best_word` is the accuracy of the best rule of the
-    form "class A if the text has this word, otherwise class B"; a label that one word gives away shows here.
-    """
+    """Sizes of a data set, and the dev accuracies of two simple rules, as fractions."""
 
     documents: int
     characters: int
-    train: int
-    dev: int
-    classes: dict[str, int]
-    majority: float
-    best_word: float
+    train: int  # rows
+    dev: int  # rows
+    classes: dict[str, int]  # training rows by class
+    majority: float  # accuracy of the most common training class
+    best_word: float  # accuracy of the best rule "class A if the text has `word`, otherwise class B"
     word: str
 
 
 def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
-    """Split pages and write their data set; raises `InputError` if they are too few."""
+    """Split pages and write their data set; raise `InputError` if no label has enough pages."""
     counts = Counter(page.label for page in pages if page.paragraphs)
     labels = {label for label, count in counts.items() if count >= _MIN_PAGES}
     train_pages = [page for page in pages if not page.is_dev and page.paragraphs]
@@ -82,7 +79,7 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
     dev = shuffle_rows(row for page in dev_pages for row in page.sample_rows() if row.text not in unlabeled)
     train = shuffle_rows(row for page in train_pages if page.label in labels for row in page.sample_rows())
     if not train or not dev:
-        raise InputError(f"found no label with {_MIN_PAGES} pages", "use a folder with more pages")
+        raise InputError(f"no label has {_MIN_PAGES} pages with text", "use a folder with more pages")
     documents = ("\n".join(page.paragraphs) for page in train_pages)
     return write_dataset(out, documents, train[:TRAIN_ROWS], dev[:DEV_ROWS])
 
@@ -90,7 +87,7 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
 def write_dataset(
     out: Path, documents: Iterable[str], train: Sequence[LabeledText], dev: Sequence[LabeledText]
 ) -> DatasetFacts:
-    """Write the files of a data set into `out` and return its sizes."""
+    """Write the files of a data set into `out`, with `dataset.json`; return the content of the latter."""
     written = 0
     characters = 0
     with store.open_text_writer(out / "text.jsonl") as stream:
@@ -102,7 +99,7 @@ def write_dataset(
         lines = [json.dumps({"text": row.text, "label": row.label}, ensure_ascii=False) for row in rows]
         store.write_text(out / "task" / f"{split}.jsonl", "\n".join(lines) + "\n")
     classes = Counter(row.label for row in train)
-    majority = classes.most_common(1)[0][0]
+    majority_class = classes.most_common(1)[0][0]
     word, best_word = find_best_word(train, dev)
     facts = DatasetFacts(
         documents=written,
@@ -110,7 +107,7 @@ def write_dataset(
         train=len(train),
         dev=len(dev),
         classes=dict(sorted(classes.items())),
-        majority=sum(row.label == majority for row in dev) / len(dev),
+        majority=sum(row.label == majority_class for row in dev) / len(dev),
         best_word=best_word,
         word=word,
     )
@@ -119,33 +116,49 @@ def write_dataset(
 
 
 def shuffle_rows(rows: Iterable[LabeledText]) -> list[LabeledText]:
-    """Return distinct rows in the order of a hash of their text, the same for every order of the input."""
+    """Return the distinct rows, ordered by a hash of their text, so the order of the input does not matter."""
     return sorted(dict.fromkeys(rows), key=lambda row: hash_to_unit_interval(f"order {row.text}"))
 
 
+@dataclass(frozen=True)
+class _WordRule:
+    """A classifier by the presence of one word, and its number of correct training rows."""
+
+    word: str
+    correct: int
+    label_with: str
+    label_without: str
+
+    def predict(self, text: str) -> str:
+        """Return the class of a text."""
+        return self.label_with if self.word in text.lower().split() else self.label_without
+
+
 def find_best_word(train: Sequence[LabeledText], dev: Sequence[LabeledText]) -> tuple[str, float]:
-    """Return the word whose presence predicts the class best on train, and the accuracy of that rule on dev."""
+    """Return the word whose presence predicts the class best on train, and the accuracy of this rule on dev.
+
+    A high accuracy shows that a single word reveals the label.
+    """
     totals = Counter(row.label for row in train)
     with_word: dict[str, Counter[str]] = defaultdict(Counter)
     for row in train:
         for word in set(row.text.lower().split()):
             with_word[word][row.label] += 1
-    best = ("", 0, "", totals.most_common(1)[0][0])
+    best = _WordRule("", 0, "", totals.most_common(1)[0][0])
     for word, counts in with_word.items():
         without = totals - counts
-        if counts.total() >= _MIN_ROWS_OF_A_WORD and without:
-            inside, correct_inside = counts.most_common(1)[0]
-            outside, correct_outside = without.most_common(1)[0]
-            rule = (word, correct_inside + correct_outside, inside, outside)
-            best = max(best, rule, key=lambda candidate: candidate[1])
-    word, _, inside, outside = best
-    predicted = [inside if word in row.text.lower().split() else outside for row in dev]
-    correct = sum(label == row.label for label, row in zip(predicted, dev, strict=True))
-    return word, correct / len(dev)
+        if counts.total() >= _MIN_ROWS_PER_WORD and without:
+            label_with, correct_with = counts.most_common(1)[0]
+            label_without, correct_without = without.most_common(1)[0]
+            correct = correct_with + correct_without
+            if correct > best.correct:
+                best = _WordRule(word, correct, label_with, label_without)
+    correct = sum(best.predict(row.text) == row.label for row in dev)
+    return best.word, correct / len(dev)
 
 
 def format_facts(facts: DatasetFacts) -> str:
-    """Return two lines about a data set."""
+    """Return two lines of text: the sizes, and the accuracies of the two rules."""
     classes = ", ".join(f"{name} {count:,}" for name, count in facts.classes.items())
     return (
         f"{facts.documents:,} documents, {facts.characters / 1e6:.1f} M characters; {facts.train:,} training and "

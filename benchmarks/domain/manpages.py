@@ -1,10 +1,10 @@
-"""Build a domain's data set from translated manual pages; the label of a paragraph is the section of its page.
+"""Build a domain's data set from translated manual pages; the label of a paragraph is the section of its manual page.
 
     python -m benchmarks.domain.manpages /usr/share/man/de --out domain-de
 
 Debian's packages manpages-de, -fr, -ja, -zh and others contain the pages; `mandoc` renders them. Sections are 1
-(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. Paths and the section in
-references such as ls(1) are removed, because they give the label away.
+(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. The word PATH replaces paths,
+and the section in references such as ls(1) is removed, because both reveal the label.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
 
 _RENDER: Final = ("mandoc", "-T", "html", "-K", "utf-8", "-O", "fragment")
-_TEXT_TAGS: Final = ("p", "dd")
-_OTHER_TAGS: Final = ("pre", "table", "dt", "h1", "h2")
+_TEXT_TAGS: Final = ("p", "dd")  # HTML blocks of running text
+_OTHER_TAGS: Final = ("pre", "table", "dt", "h1", "h2")  # blocks that are left out
 _REFERENCE: Final = re.compile(r"\((?:\d[a-z]{0,4}|n|l)\)")  # the section in `ls(1)`
 _PATH: Final = re.compile(r"(?<![\w/.])~?/[\w.+*%@-]+(?:/[\w.+*%@-]*)*")
 
@@ -44,7 +44,7 @@ class _ParagraphParser(HTMLParser):
         self._open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begin a paragraph at each tag of a block."""
+        """Begin a paragraph at the tag of a block."""
         if tag in _TEXT_TAGS or tag in _OTHER_TAGS:
             self._open.append(tag)
             self.paragraphs.append("")
@@ -54,12 +54,12 @@ class _ParagraphParser(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """End the paragraph of a block."""
         if tag in self._open:
-            while self._open.pop() != tag:
+            while self._open.pop() != tag:  # blocks inside it may have no end tags
                 pass
             self.paragraphs.append("")
 
     def handle_data(self, data: str) -> None:
-        """Add text inside of a text block."""
+        """Add text to the paragraph, unless a block that is left out is open."""
         if self._open and not set(self._open) & set(_OTHER_TAGS):
             self.paragraphs[-1] += data
 
@@ -73,15 +73,18 @@ def parse_paragraphs(html: str) -> tuple[str, ...]:
 
 
 def read_pages(folder: Path) -> Iterator[Page]:
-    """Yield the pages of a manual in a fixed order, links to other pages left out; raises `InputError`."""
+    """Yield the pages of a manual in a fixed order, without links to other pages.
+
+    Raises `InputError` if mandoc is not installed or the folder has no pages.
+    """
     if shutil.which(_RENDER[0]) is None:
         raise InputError("mandoc is not installed", "install it with `apt install mandoc`")
     paths = sorted(path for path in folder.glob("man*/*.gz") if not path.is_symlink())
     if not paths:
-        raise InputError(f"{folder}: found no manual pages (man*/*.gz)", "name a folder such as /usr/share/man/de")
+        raise InputError(f"{folder}: has no manual pages (man*/*.gz)", "name a folder such as /usr/share/man/de")
     for path in paths:
         source = gzip.decompress(path.read_bytes())
-        if not source.startswith(b".so "):
+        if not source.startswith(b".so "):  # a link
             html = subprocess.run(_RENDER, input=source, capture_output=True, check=False).stdout.decode()
             section = path.parent.name.removeprefix("man")
             yield Page(path.name.removesuffix(".gz"), f"section {section}", parse_paragraphs(html))

@@ -1,9 +1,9 @@
-"""Build a domain's data set from LibreOffice's help; the label of a paragraph is the program of its page.
+"""Build a domain's data set from LibreOffice's help; the label of a paragraph is the program that its page is about.
 
     python -m benchmarks.domain.office_help /usr/share/libreoffice/help/ru/text --out domain-ru
 
-Debian's packages libreoffice-help-de, -ja, -ru, -zh-cn and others contain the pages. Names of programs are removed,
-because they give the label away.
+Debian's packages libreoffice-help-de, -ja, -ru, -zh-cn and others contain the pages. The word PROGRAM replaces names of
+programs, because they reveal the label.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _HelpParser(HTMLParser):
             self._is_text = False
 
     def handle_data(self, data: str) -> None:
-        """Add the text of a paragraph."""
+        """Add text to the paragraph, unless its class shows that it is not running text."""
         if self._is_text:
             self.paragraphs[-1] += data
 
@@ -62,10 +62,10 @@ def parse_help(html: str) -> tuple[str, ...]:
 
 
 def read_help(folder: Path) -> Iterator[Page]:
-    """Yield the pages of a help folder in a fixed order; raises `InputError`."""
+    """Yield the pages of a help folder in a fixed order; raise `InputError` if the folder has none."""
     paths = sorted(folder.glob("*/**/*.html"))
     if not paths:
-        message = f"{folder}: found no help pages (PROGRAM/**/*.html)"
+        message = f"{folder}: has no help pages (PROGRAM/**/*.html)"
         raise InputError(message, "name a folder such as /usr/share/libreoffice/help/ru/text")
     for path in paths:
         name = path.relative_to(folder)

@@ -2,7 +2,8 @@
 
     python -m benchmarks.domain.sst2 glue --out domain-sst2
 
-Experiments take 100 to 2,000 of the labels (`data.train_examples`). Dev is GLUE's; its sentences are not in the text.
+The table has at most 20,000 training rows; `data.train_examples` selects fewer. Dev is GLUE's, and its sentences are
+removed from text and training rows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def _read_split(split: str, glue: str) -> list[LabeledText]:
+    """Return the phrases of a split with their labels as words."""
     task = find_task("sst2")
     assert isinstance(task, Classification)
     return [
