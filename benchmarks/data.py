@@ -59,7 +59,7 @@ class DataSpeed:
     """Speeds of all stages in MB (1e6 bytes) of text per second of processor time, and of the sampler.
 
     "everything" is the whole work of `albert data`, from the file to the committed shards. "sentencepiece alone"
-    encodes the same cleaned sentences to lists of ids, many per call; "sentencepiece, line by line" encodes one per call.
+    encodes the same cleaned sentences to lists of ids, many per call, and "sentencepiece, line by line" one per call.
     """
 
     bytes: int
