@@ -155,7 +155,7 @@ def _build_models(names: Sequence[str], device: torch.device) -> dict[str, Pretr
     needed = _BYTES_PER_PARAMETER * size
     available = capacity.available_memory(device)
     if available is not None and available < needed:
-        message = f"{largest} needs {needed / 1e9:.0f} GB of memory; {available / 1e9:.0f} GB are available"
+        message = f"{largest} needs {needed / 1e9:.0f} GB of memory; {available / 1e9:.0f} GB available"
         raise ConfigError(message, "choose smaller models")
     torch.manual_seed(0)
     weights = torch.empty(size, device=device).uniform_(-0.03, 0.03)

@@ -1,4 +1,4 @@
-"""`albert bench finetune`: the same examples and losses for everyone, padded by those who pad."""
+"""Tests of `albert bench finetune`: albert and transformers get the same examples and compute the same loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measured(glue: Path, tiny_vocabulary: Path) -> dict[str, Any]:
     return result
 
 
-def test_everyone_computes_the_same_loss_on_the_same_examples(measured: dict[str, Any]) -> None:
+def test_albert_and_transformers_compute_the_same_loss(measured: dict[str, Any]) -> None:
     variants = measured["comparison"]["variants"]
     assert list(variants) == ["albert", "transformers, padded to the longest", "transformers, padded to 128"]
     ours = variants["albert"]
@@ -50,12 +50,12 @@ def test_everyone_computes_the_same_loss_on_the_same_examples(measured: dict[str
     assert measured["max_length"] == 128 and 5 < measured["tokens_per_example"] < 128
 
 
-def test_a_regression_of_pairs_and_what_is_said(glue: Path, tiny_vocabulary: Path) -> None:
+def test_regression_of_pairs_prints_table_and_notes(glue: Path, tiny_vocabulary: Path) -> None:
     call = ("bench", "finetune", "stsb", "--data", glue, "--vocab", tiny_vocabulary, "--against", "transformers")
-    said = albert(*call, *FEW).out
-    assert "stsb: a step of 8 examples" in said and "padding is not counted" in said
-    assert "only for [CLS]" in " ".join(said.split())
-    losses = [line.split()[-1] for line in said.splitlines() if line.startswith(("albert ", "transformers,"))]
+    printed = albert(*call, *FEW).out
+    assert "stsb: a step of 8 examples" in printed and "padding is not counted" in printed
+    assert "only for [CLS]" in " ".join(printed.split())
+    losses = [line.split()[-1] for line in printed.splitlines() if line.startswith(("albert ", "transformers,"))]
     assert len(losses) == 3 and len(set(losses)) == 1
     alone = albert("bench", "finetune", "stsb", "--data", glue, "--vocab", tiny_vocabulary, *FEW).out
     assert "transformers" not in alone
@@ -76,7 +76,7 @@ def test_bench_finetune_ner_computes_the_same_loss(tmp_path: Path, tiny_vocabula
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["table"], 2, "GLUE"),
         (["nonsense"], 2, "nonsense"),
@@ -86,5 +86,5 @@ def test_bench_finetune_ner_computes_the_same_loss(tmp_path: Path, tiny_vocabula
         (["sst2", "--against", "tensorflow"], 2, "transformers"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], code: int, said: str, tiny_vocabulary: Path) -> None:
-    assert said in albert("bench", "finetune", *arguments, "--vocab", tiny_vocabulary, *FEW, expect=code).err
+def test_wrong_arguments(arguments: list[str], code: int, message: str, tiny_vocabulary: Path) -> None:
+    assert message in albert("bench", "finetune", *arguments, "--vocab", tiny_vocabulary, *FEW, expect=code).err

@@ -1,4 +1,4 @@
-"""`albert bench pretrain`: what it measures adds up, and everyone computes the same."""
+"""Tests of `albert bench pretrain`: the parts add up to the step, and albert and transformers compute the same loss."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def measured(recipe: Path, tiny_data: Path) -> dict[str, Any]:
     return result
 
 
-def test_everyone_computes_the_same_loss_on_the_same_text(measured: dict[str, Any]) -> None:
-    ours, theirs = (measured["variants"][name] for name in ("albert", "transformers"))
-    assert 5 < ours["loss"] < 7.5 and theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4)
-    assert ours["speedup"] == 1 and theirs["speedup"] > 0
-    for variant in (ours, theirs):
+def test_albert_and_transformers_compute_the_same_loss(measured: dict[str, Any]) -> None:
+    albert_timing, peer_timing = (measured["variants"][name] for name in ("albert", "transformers"))
+    assert 5 < albert_timing["loss"] < 7.5 and peer_timing["loss"] == pytest.approx(albert_timing["loss"], rel=1e-4)
+    assert albert_timing["speedup"] == 1 and peer_timing["speedup"] > 0
+    for variant in (albert_timing, peer_timing):
         assert variant["tokens_per_second"] > 0 and variant["mfu"] > 0
 
 
-def test_the_recipe_s_step_is_put_together_from_the_parts(measured: dict[str, Any]) -> None:
+def test_recipe_step_is_computed_from_the_parts(measured: dict[str, Any]) -> None:
     parts, step, micro = measured["parts_ms"], measured["recipe_step"], measured["micro_batch"]
     assert list(parts) == list(pretrain.PARTS) and micro["sequences"] == 4
     assert 4 * 8 < micro["tokens"] <= 4 * 32 and 0 < micro["filled_fraction"] <= 1
@@ -50,7 +50,7 @@ def test_memory_grows_with_dropout_and_is_as_estimated(measured: dict[str, Any])
         assert memory["peak"] is None
 
 
-def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
+def test_without_data_ids_are_random_as_printed(recipe: Path) -> None:
     few = ("--rounds", 1, "--device", "cpu", "-s", "model.vocab_size=40", "-s", 'data.sentence_loss="none"')
     printed = albert("bench", "pretrain", recipe, *few, "--against", "transformers", "--no-compiled").out
     assert "random ids of 40 pieces" in printed and "(no --data)" in printed
@@ -58,7 +58,7 @@ def test_without_data_ids_are_random_and_it_says_so(recipe: Path) -> None:
     assert "dropout 0.1" in printed
 
 
-def test_damaged_data_are_no_text(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_damaged_data_are_rejected(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     data = shutil.copytree(tiny_data, tmp_path / "data")
     path = next(data.rglob("train-*.sentences"))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1, *path.read_bytes()[1:]]))

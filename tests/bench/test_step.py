@@ -1,4 +1,4 @@
-"""`albert bench step`: the same work for everyone, and what it says."""
+"""Tests of `albert bench step`: albert and transformers do the same work in alternating rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measured() -> dict[str, Any]:
     return result
 
 
-def test_everyone_computes_the_same_loss(
+def test_albert_and_transformers_compute_the_same_loss(
     measured: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]],
 ) -> None:
     assert list(measured["works"]) == ["s128", "s512", "glue"]
@@ -39,7 +39,7 @@ def test_everyone_computes_the_same_loss(
         assert variants["albert"]["speedup"] == 1
 
 
-def test_bert_is_compared_too_and_what_has_no_peer_is_not() -> None:
+def test_bert_is_compared_and_a_shape_without_peer_rejected() -> None:
     few = ("--tokens", 128, "--rounds", 1, "--work", "s128", "--no-compiled", "--device", "cpu")
     bert = "bert-base:L=2,H=32,E=32,A=2,F=64,vocab_size=500"
     variants = json.loads(albert("bench", "step", bert, *few, "--json").out)["works"]["s128"]["variants"]
@@ -49,7 +49,7 @@ def test_bert_is_compared_too_and_what_has_no_peer_is_not() -> None:
     assert "transformers" not in albert("bench", "step", custom, *few, "--alone").out
 
 
-def test_variants_alternate_after_two_calls_that_do_not_count() -> None:
+def test_variants_alternate_after_two_untimed_calls() -> None:
     calls: list[str] = []
 
     def call(name: str) -> float:

@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.domain`: the data sets have no leak between splits, and no label that a name gives away."""
+"""Tests of `benchmarks.domain`: nothing leaks from dev into the text, and no name reveals a label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.gpu`, on the CPU at a tiny size: the same parts, the same files."""
+"""Tests of `benchmarks.gpu`, on the CPU with tiny models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ("hidden_size=32", "embedding_size=16", "intermediate_size=64", "num_hid
 OPTIONS = ("--device", "cpu", "--tokens", 256, "--rounds", 1, "-s", "train.precision=fp32")
 TINY = [*OPTIONS, *(word for value in (*SMALL, "vocab_size=200") for word in ("-s", f"model.{value}"))]
 
-# One part of each kind, and two variants: the others differ in a recipe's values.
+# One part of each kind, and two variants; the other parts and variants differ only in values of the recipe.
 KINDS = ("correctness", "base-s128", "variants-base-s512", "sweep-base-s512", "profile-base-s512", "attention")
 FEW_VARIANTS = (gpu.AS_TRAINED, gpu.PADDED)
 
@@ -46,7 +46,7 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """All parts, the first two in a call of their own."""
+    """The output directory and all parts, which two calls have measured: the first two parts, and then the others."""
     out = tmp_path_factory.mktemp("gpu") / "speeds"
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
@@ -151,7 +151,7 @@ def test_memory_of_the_last_part_is_freed() -> None:
         itself: Any
 
     model = Model()
-    model.itself = model  # a cycle, as models and their steps form
+    model.itself = model  # a reference cycle, as between models and their steps
     reference = weakref.ref(model)
     del model
     part = gpu._attempt(lambda options: gpu.Part(profile={"is_freed": reference() is None}), gpu.GpuBenchOptions())
@@ -159,7 +159,7 @@ def test_memory_of_the_last_part_is_freed() -> None:
 
 
 def test_bench_creates_one_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two would hold the moments twice, 1.8 GB of xxlarge's."""
+    """Two optimizers would hold the moments twice, 1.8 GB for xxlarge."""
     optimizers = list[Lamb]()
     original = Lamb.__init__
 
@@ -185,7 +185,7 @@ def test_wrong_gradient_ends_the_command(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The device decides which forms are compiled."""
+    """Parts get the device that "auto" chooses, because it determines which models are compiled."""
     monkeypatch.setattr(gpu, "PARTS", {"device": lambda options: gpu.Part(profile={"device": options.device})})
     monkeypatch.setattr(gpu, "choose_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(gpu, "_format_part", lambda name, part, render: [])
@@ -194,7 +194,7 @@ def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def _wrong_in_bf16(original: Any) -> Any:
-    """Return a layer that computes something else if its matmuls are in bf16."""
+    """Return a layer with wrong results if its matmuls are in bf16."""
 
     def add_and_norm(*arguments: Any) -> Any:
         return original(*arguments) * (1.5 if torch.is_autocast_enabled("cpu") else 1.0)

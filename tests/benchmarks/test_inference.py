@@ -30,5 +30,5 @@ def test_command_labels_the_same_texts_with_every_tool(tuned: Callable[[str], Pa
 
 def test_command_without_texts_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("")
-    said = run_benchmark(inference.app, "any", "--input", tmp_path / "in.txt", expect=2)
-    assert "error: --input: has no lines" in said.err
+    rejected = run_benchmark(inference.app, "any", "--input", tmp_path / "in.txt", expect=2)
+    assert "error: --input: has no lines" in rejected.err

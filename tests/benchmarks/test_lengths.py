@@ -54,7 +54,7 @@ def test_format_result_names_the_length_of_lasting_speedup(speedups: dict[int, f
 
 
 def test_big_bird_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass on few tokens would switch it to full attention permanently."""
+    """A pass on few tokens would switch Big Bird to full attention for good."""
     switches = []
     monkeypatch.setattr(BigBirdModel, "set_attention_type", lambda self, kind: switches.append(kind))
     config = replace(shapes.find_shape("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)

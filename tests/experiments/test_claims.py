@@ -1,4 +1,4 @@
-"""Verdicts of claims: bounds of several seeds, sampling errors, exact counts, and single seeds."""
+"""Tests of `experiments.claims`: verdicts with several seeds, sampling errors, exact counts, and single seeds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def values(**variants: list[float]) -> Values:
     [
         ([0.5, 0.51, 0.49], HOLDS, FAILS),  # 0.2 more than b, with little spread
         ([0.31, 0.30, 0.29], FAILS, HOLDS),
-        ([0.6, 0.3, 0.45], NOISY, NOISY),  # as far, but the seeds disagree
-        ([0.9], NOISY, NOISY),  # one seed, however far
+        ([0.6, 0.3, 0.45], NOISY, NOISY),  # a difference of 0.15, but the seeds disagree
+        ([0.9], NOISY, NOISY),  # one seed never decides
         ([], NOISY, NOISY),
     ],
 )
@@ -71,7 +71,7 @@ def test_difference_error_is_from_differing_examples() -> None:
     condition = Condition("a.mlm_accuracy", "above", 0, minus=("b.mlm_accuracy",))
     correct = answers(0.5, 1000, rng)
     better = answers(0, 1000, rng, change=0.03, base=correct)
-    other = rng.permutation(better)  # as many, elsewhere
+    other = rng.permutation(better)  # the same number of correct examples, but different ones
     alike, unlike = (
         {"a": {"mlm_accuracy": dict.fromkeys((0, 1), accuracy(a))},
          "b": {"mlm_accuracy": dict.fromkeys((0, 1), accuracy(correct))}}
@@ -105,7 +105,7 @@ def test_counts_of_one_seed_are_decided_exactly() -> None:
     assert check_condition(ratio, measured).verdict == HOLDS
     measured["a"]["block_parameters"][0] = exact_value(1201)
     assert check_condition(ratio, measured).verdict == FAILS
-    assert check_condition(ratio, {"a": measured["a"]}).verdict == NOISY, "what was not counted is not known"
+    assert check_condition(ratio, {"a": measured["a"]}).verdict == NOISY, "a missing count decides nothing"
 
 
 def test_ratio_over_zero_is_noisy() -> None:

@@ -1,4 +1,4 @@
-"""Minimal pairs: pseudo-log-likelihoods, scores by phenomenon, and files that are not valid."""
+"""Tests of `experiments.minimal_pairs`: pseudo-log-likelihoods, scores by phenomenon, and invalid files."""
 
 from __future__ import annotations
 

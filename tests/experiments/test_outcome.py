@@ -1,4 +1,4 @@
-"""Outcomes from result files: the scores of the paper give its own Avg, and errors follow the predictions."""
+"""Tests of `experiments.outcome`: the paper's scores give the paper's averages, and errors follow the predictions."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "table"), PARAMETERS)
 def test_planned_models_have_the_paper_parameters(name: str, table: int) -> None:
-    """To rounding, or `albert params` says why not; `sizes` counts Table 1 itself."""
+    """Rounded counts equal the paper's, or `albert params` explains the difference; `sizes` is tested separately."""
     plan = make_plan(recipe.load_experiment(name), ExperimentRequest("paper", Path("out"), dry_run=True))
     printed = plan.experiment.tables[table]
     models = {run.variant: run.recipe.model for run in plan.runs if run.recipe}
@@ -169,9 +169,9 @@ def journal(plan: ExperimentPlan, stage: Stage | None, paces: Sequence[float]) -
 @pytest.mark.parametrize(
     ("seconds", "paces", "verdict"),
     [
-        (0.1, (0.1,), NOISY),  # two runs of one line agree by rounding alone
+        (0.1, (0.1,), NOISY),  # one journal line per run, so the equal seconds have an unknown error
         (100.0, (25.0, 25.1, 24.9, 25.0), HOLDS),
-        (100.0, (5.0, 90.0, 30.0, 5.0), NOISY),  # a pace that tells nothing
+        (100.0, (5.0, 90.0, 30.0, 5.0), NOISY),  # the speed varies too much
     ],
 )
 def test_seconds_have_the_error_of_their_pace(
@@ -230,7 +230,7 @@ def test_speedup_has_the_error_of_both_runs(paces: tuple[float, ...], verdict: s
 
 
 def test_matched_steps_follow_measured_seconds(tmp_path: Path) -> None:
-    """At the paper's own speeds the paper's own steps: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
+    """With the paper's speeds the steps are the paper's: 400,000 of BERT-large take as long as 125,000 of xxlarge."""
     request = ExperimentRequest("paper", tmp_path, dry_run=True)
     plan = make_plan(recipe.load_experiment("equal-time"), request)
     needed = [[stage.kind for stage in plan.unfinished([speed])] for speed in plan.speeds]
@@ -244,4 +244,4 @@ def test_matched_steps_follow_measured_seconds(tmp_path: Path) -> None:
     assert steps == {"xxlarge": 125_000, "bert-large": 400_000} and all(
         again.is_finished(speed) for speed in again.speeds
     )
-    assert again.matched_times["bert-large"].steps_by_flops > 2 * 400_000, "what FLOPs alone would say"
+    assert again.matched_times["bert-large"].steps_by_flops > 2 * 400_000, "equal FLOPs give another number of steps"

@@ -1,4 +1,4 @@
-"""The table of the `long-inputs` experiment."""
+"""Tests of `experiments.recall_table`, which writes the table of the experiment `long-inputs`."""
 
 from __future__ import annotations
 

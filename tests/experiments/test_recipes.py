@@ -1,4 +1,4 @@
-"""Every experiment that comes with the package: read, checked, planned at all four scales."""
+"""Tests of all experiments in the package: their recipes are read, checked, and planned at all four scales."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_paper_tables_have_a_cell_for_each_column(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
 def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
-    longer = {"sharing": 40, "long-inputs": 70, "init-long": 180}  # as their files say
+    longer = {"sharing": 40, "long-inputs": 70, "init-long": 180}  # minutes; these experiments are meant to take longer
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
         totals = describe_plan(planned(name, scale)).totals
@@ -121,7 +121,7 @@ def test_plan_includes_the_cost_of_prefixes() -> None:
 
 
 def test_override_of_the_seed_is_rejected() -> None:
-    """Their spread would be nothing, and every claim decided."""
+    """With equal seeds the spread would be zero, so every claim would be decided."""
     with pytest.raises(ConfigError, match="its own seed"):
         make_plan(
             recipe.load_experiment("sentence-loss"),
@@ -141,7 +141,7 @@ def test_overrides_keep_matched_times_equal() -> None:
     more = steps("schedule.total_steps=5000")
     assert more["xxlarge"] == 5000
     assert more["bert-large"] / 5000 == pytest.approx(usual["bert-large"] / usual["xxlarge"], rel=0.01)
-    assert steps("train.batch_size=1") == usual, "of both"
+    assert steps("train.batch_size=1") == usual, "the batch size changes for both variants"
 
 
 def test_given_speeds_determine_matched_steps() -> None:
@@ -200,12 +200,12 @@ def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
     assert deeper.device_hours > first.device_hours > 0
     two = list(decidability(2).values())
     assert not any(verdict.reason for verdict in two)
-    assert [f.device_hours for f in two] == pytest.approx([f.device_hours for f in one]), "of two seeds in any case"
+    assert [f.device_hours for f in two] == pytest.approx([f.device_hours for f in one]), "always two seeds"
     untested = list(decidability(2, dry=False).values())
     assert [bool(verdict.reason) for verdict in untested] == [False, False, True, True] and "--tasks" in untested[
         2
     ].reason
-    # What a claim compares, with what that starts from: of 6 and 3 layers also the run with 1.
+    # The cost includes the runs that the compared ones start from: that of 1 layer for 3 and for 6 layers.
     description = describe_plan(planned("depth", "paper"))
     hours = {run.variant: run.hours for run in description.runs}
     assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
@@ -215,7 +215,7 @@ def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
     overall = describe_plan(planned("overall", "paper"))
     hours = {run.variant: run.hours for run in overall.runs}
     (faster,) = (decidability for claim, decidability in overall.claims if "trains faster" in claim.statement)
-    compared = ("large", "xxlarge", "bert-large")  # whose speed the others are measured by
+    compared = ("large", "xxlarge", "bert-large")  # the speed of bert-large is the unit
     assert faster.device_hours == pytest.approx(2 * sum(hours[name] for name in compared))
 
 
@@ -227,8 +227,7 @@ def test_claim_about_a_skipped_task_is_undecidable() -> None:
     assert "--tasks" in judge_decidability(plan, claim).reason
 
 
-# Between these lie the values of models that have learned nothing, each variant with its own: they know at most how
-# frequent pieces and classes are.
+# Lowest and highest values of models that have learned nothing but the frequencies of pieces and classes.
 NOTHING = {
     "mlm_accuracy": (0.0, 0.15), "own_mlm_accuracy": (0.0, 0.15), "mlm_loss": (5.0, 8.0), "sop_accuracy": (0.49, 0.51),
     "below_unigram_entropy": (-1.0, 0.5), "nsp_accuracy": (0.49, 0.51), "tasks_mean": (0.4, 0.6),
@@ -236,13 +235,13 @@ NOTHING = {
     "l2_variation": (0.0, 2.0), "degrees_mean": (5.0, 60.0), "degrees_last": (5.0, 60.0),
     "degrees_variation": (0.0, 9.0),
 }  # fmt: skip
-# What is asked of any model: counts, and how long it trains.
+# Metrics that do not depend on learning: counts and times.
 OF_ANY = {"parameters", "block_parameters", "paper_count", "layers", "steps", "seconds", "speedup"}
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
 def test_no_claim_about_learning_holds_for_random_models(name: str) -> None:
-    """The values of variants differ at random, and both seeds of each agree."""
+    """The values of the variants differ at random, and the two seeds of a variant agree."""
     experiment = recipe.load_experiment(name)
     rng = random.Random(0)
     for _ in range(200):
@@ -337,6 +336,6 @@ def test_claims_page_lists_experiments_and_tables() -> None:
     missing = [
         name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page
     ]
-    assert sorted(missing) == ["init", "init-long", "long-inputs"], "of no row of the paper"
+    assert sorted(missing) == ["init", "init-long", "long-inputs"], "these experiments are not from the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))

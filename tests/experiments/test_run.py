@@ -55,7 +55,7 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> str:
 def ran(
     tmp_path_factory: pytest.TempPathFactory, sharing: str, tiny_data: Path, tiny_glue: Path
 ) -> tuple[Path, dict[str, Any]]:
-    """Sharing with one seed, and where it lies."""
+    """The output directory and the result of `sharing` with one seed."""
     out = tmp_path_factory.mktemp("reproduce") / "out"
     return out, reproduce(sharing, out, "--data", tiny_data, "--tasks", tiny_glue, "--seeds", 1)
 
@@ -162,7 +162,7 @@ def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path)
 def test_killed_run_resumes_to_the_same_report(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
 ) -> None:
-    """After kill -9 the finished stages are unchanged, and the page is that of an uninterrupted run."""
+    """After kill -9 a repeated run leaves finished stages unchanged and has the scores of an uninterrupted run."""
     out = tmp_path / "out"
     call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1]
     call += ["--data", tiny_data, "--tasks", tiny_glue]
@@ -189,7 +189,7 @@ def test_probe_rejects_more_tokens_than_positions(ran: tuple[Path, dict[str, Any
 
 
 def test_probe_uses_the_settings_of_the_run(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
-    """Its own length and masks, which an experiment names for all of its runs."""
+    """By default a probe has the length and the masks of the run that trained the checkpoint."""
     plan_says = next(ran[0].glob("stages/probe-*.json"))
     expected = json.loads(plan_says.read_text())["result"]
     layers = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 32, "--json").out)
@@ -199,11 +199,11 @@ def test_probe_uses_the_settings_of_the_run(ran: tuple[Path, dict[str, Any]], ti
     assert json.loads(other)["data"]["ngram"] == 3
 
 
-@pytest.mark.parametrize(("written", "ended"), [("data = 3", r"no \[data\] in it"), ("data = [", "not valid TOML")])
+@pytest.mark.parametrize(("written", "ended"), [("data = 3", "data is not a section"), ("data = [", "not valid TOML")])
 def test_probe_rejects_a_damaged_recipe(
     written: str, ended: str, ran: tuple[Path, dict[str, Any]], tiny_data: Path, tmp_path: Path
 ) -> None:
-    """With hashes the damage is reported first."""
+    """While the manifest exists, its hashes reveal the damage before the recipe is read."""
     run = hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/"))))
     shutil.copytree(run, tmp_path / "it")
     (tmp_path / "it" / "recipe.toml").write_text(written)
@@ -236,7 +236,7 @@ def test_probe_scores_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: 
     assert (deep["layers"], deep["trained"], layers) == (9, 4, 4)
     assert {len(deep[key]) for key in ("l2", "two_back", "mlm_accuracy", "speed")} == {9}
     assert deep["l2"][:4] == pytest.approx(output["layer_steps"]["l2"], rel=1e-4)
-    assert deep["mlm_accuracy"][3] == pytest.approx(output["mlm_accuracy"], abs=1e-6), "its own depth is the model"
+    assert deep["mlm_accuracy"][3] == pytest.approx(output["mlm_accuracy"], abs=1e-6), "the trained depth"
     assert deep["speed"][3] == 1
     assert deep["behaviour"] in albert(*options, "--layers", 9).out
     (short,) = json.loads(albert(*options, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
@@ -318,7 +318,7 @@ def counted(folder: Path, *shapes: str) -> ExperimentPlan:
 
 
 def test_stages_with_ranks_run_as_processes(tmp_path: Path) -> None:
-    """`torchrun` handles signals for its whole process, so it needs a process of its own."""
+    """`torchrun` handles the signals of its whole process, so it must not run in the process of the experiment."""
     plan = counted(tmp_path, "albert-base")
     stages = list(plan.stages.values())
     assert run_stages(plan, stages, elsewhere) == 1
@@ -362,7 +362,7 @@ def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: P
 
     def stage(arguments: Sequence[str]) -> tuple[int, str]:
         begun.append(arguments[0])
-        os.kill(os.getpid(), signal.SIGTERM)  # which the stage takes for its own, and ends well
+        os.kill(os.getpid(), signal.SIGTERM)  # the stage handles the signal and succeeds
         return 0, '{"recipe_step": {"seconds": 1.0}}'
 
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")

@@ -1,4 +1,4 @@
-"""The sampling error of measured numbers: what samples drawn anew would show, and that of a score's own formula."""
+"""Tests of `experiments.uncertainty`: jackknife errors agree with repeated samples and with known formulas."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_unknown_error_is_infinite() -> None:
 
 @pytest.mark.parametrize("runs", [1, 3])
 def test_jackknife_task_has_the_result_and_its_error(runs: int, tmp_path: Path) -> None:
-    """And its error that of the metric itself, computed from the predictions of every run."""
+    """The value is that of the result file, and the error is computed from the predictions of all runs."""
     rng = np.random.default_rng(2)
     gold = rng.random(1000) < 0.5
     for run in range(runs):
@@ -73,7 +73,7 @@ def test_jackknife_task_has_the_result_and_its_error(runs: int, tmp_path: Path) 
     result = evaluation_result(all_scores={"mcc": [0.41] * runs}, labels=["is False", "is True"])
     estimate = jackknife_task(["mcc"], result, tmp_path)["mcc"]
     assert estimate[0] == pytest.approx(0.41)
-    # (1 - r²) / √n for one run; several runs that err by themselves are surer together.
+    # The error of a correlation is (1 - r²) / √n for one run, and smaller for the mean of several independent runs.
     assert jackknife_error(estimate) < (1.3 if runs == 1 else 0.95) * (1 - 0.4**2) / math.sqrt(1000)
     assert jackknife_error(jackknife_task(["mcc"], result, tmp_path / "run-0")["mcc"]) > 0.7 * (1 - 0.4**2) / math.sqrt(
         1000

@@ -1,7 +1,7 @@
-"""Every experiment from end to end: its variants differ as their titles say.
+"""Run every experiment from end to end: its variants differ as their titles say.
 
-The tests read what the runs wrote (tensors of checkpoints, parents in manifests, batches of the run's own recipe), not
-the experiment's file.
+The tests do not read the experiment's recipe, but the files of the runs: tensors of checkpoints, parents in manifests,
+and the resolved recipes, with which they sample batches.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def dropout(one: Facts) -> tuple[float, float]:
 
 
 LOSSES = ("none", "nsp", "sop")
-# What each experiment's variants are to differ in, and what that is for each.
+# By experiment: a function that returns the property in which its variants differ, and its value for each variant.
 PARTS: dict[str, object] = {
     "full": ("cooccurrence", [-1, 1], 0.93), "none": ("random", [], 0.0),
     "no-words": ("random", [-1, 1], 0.93), "no-neighbors": ("cooccurrence", [], 0.93),
@@ -176,11 +176,11 @@ def test_variants_differ_as_described(name: str, out: Path, tiny_data: Path) -> 
         check(plan, facts_by_variant, tiny_data)
 
 
-# ---------------------------------------------------------------- what no shape shows
+# ---------------------------------------------------------------- differences that tensor shapes do not show
 
 
 def drawn(one: Facts, data: Path) -> tuple[PackedBatch, TokenCorpus, Vocabulary]:
-    """Return the first 256 examples of a run's training, by its own recipe."""
+    """Return the first 256 training examples of a run, sampled with its resolved recipe."""
     corpus = TokenCorpus.open(data, "train")
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     recipe_ = config.validate_recipe(PretrainRecipe, one["recipe"], "run")
@@ -192,21 +192,21 @@ def check_labels(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data:
     assert set(labels["none"].tolist()) == {-1} and set(labels["three"].tolist()) >= {0, 1, 2}
     for name in ("nsp", "sop"):
         assert {0, 1} <= set(labels[name].tolist())
-    # The same pieces, swapped, under SOP; under NSP a label of 1 brings pieces that the plain pair has not.
+    # A pair with label 1 has the pieces of the plain pair in another order with SOP, and other pieces with NSP.
     texts = {name: pieces(drawn(one, data)[0]) for name, one in facts_by_variant.items()}
     plain = texts["none"]
     rows_of = {name: np.flatnonzero(labels[name] == 1) for name in ("sop", "nsp")}
     swapped = rows_of["sop"]
     assert any(texts["sop"][i] != plain[i] for i in swapped)
-    # (Where a pair is too long, what is cut off differs with the order, so that not quite all is the same.)
+    # A pair that is too long loses different pieces in each order, so the overlap with SOP is not 1.
     overlap = {name: np.mean([common(texts[name][i], plain[i]) for i in rows]) for name, rows in rows_of.items()}
     assert overlap["sop"] > 0.8
     assert overlap["nsp"] < overlap["sop"] - 0.1
 
 
-def common(ours: list[int], theirs: list[int]) -> float:
-    """Return the fraction of our pieces that are also in theirs, counted with multiplicity."""
-    return (Counter(ours) & Counter(theirs)).total() / len(ours)
+def common(first: list[int], second: list[int]) -> float:
+    """Return the fraction of the pieces in `first` that are also in `second`, counted with multiplicity."""
+    return (Counter(first) & Counter(second)).total() / len(first)
 
 
 def pieces(packed: PackedBatch) -> list[list[int]]:
@@ -222,13 +222,14 @@ def check_masks(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: 
         begins = np.array([p.startswith("▁") for p in vocabulary.pieces])[original_ids(packed)]
         masked = np.zeros(len(packed.ids), bool)
         masked[packed.masked_index] = True
-        # A word is cut where one of its pieces is masked and the next, which continues it, is not (or the other way).
+        # A word is masked only in part if one of its pieces is masked and the next piece of the same word is not, or
+        # vice versa.
         ordinary = original_ids(packed) >= 5
         inside = ordinary[1:] & ordinary[:-1] & ~begins[1:]
         cut[name] = int((inside & (masked[1:] != masked[:-1])).sum())
         starts = np.flatnonzero(masked & begins)
         longest[name] = float(masked.sum() / max(len(starts), 1))
-    assert cut["pieces"] > 10 * max(cut["n1"], 1), "only single pieces tear words"
+    assert cut["pieces"] > 10 * max(cut["n1"], 1), "only single pieces mask parts of words"
 
 
 def check_depth(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
@@ -246,13 +247,13 @@ def check_prefix(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data:
     assert store.fingerprint(step) == facts_by_variant["with"]["parents"]["warm_start"]
     assert (
         facts_by_variant["with"]["steps"] == facts_by_variant["without"]["steps"] == 7
-    )  # of the four before and three more
+    )  # four steps of `before` and three more
     assert step.name == "step-00000004"
     for name in ("with", "without"):
         run = plan.directory(next(r.pretrain for r in plan.runs if r.variant == name and r.pretrain))
         rate = next(r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r)
         peak = config.read_recipe("mini/experiment")["optimizer"]["lr"]
-        assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "it has no second warm-up"
+        assert rate == pytest.approx(peak * (3 / 7 + 2 / 7 + 1 / 7) / 3, rel=1e-4), "no second warmup"
 
 
 def check_stack(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: Path) -> None:
@@ -286,7 +287,7 @@ def check_time(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: P
     assert facts_by_variant["bert-large"]["steps"] == max(2, round(steps * albert_seconds / bert_seconds))
     page = (plan.request.out / "equal-time-smoke" / "report.html").read_text(encoding="utf-8")
     assert f"{equal.steps_by_flops:,} steps would have the same FLOPs" in page
-    for scale in ("mini", "paper"):  # until they are measured, FLOPs stand in
+    for scale in ("mini", "paper"):  # without measured speeds the FLOPs are equal
         planned = make_plan(plan.experiment, ExperimentRequest(scale, Path("out"), seeds=1, dry_run=True))
         flops = {r.variant: _cost(planned, r) for r in planned.runs}
         assert flops["bert-large"] == pytest.approx(flops["xxlarge"], rel=1e-3)
@@ -316,7 +317,7 @@ def test_extra_text_is_only_trained_on(
 ) -> None:
     extra = tmp_path / "extra.txt"
     extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
-    mine = tmp_path / f"{name}.toml"  # so little text makes a small vocabulary
+    mine = tmp_path / f"{name}.toml"  # the text is too short for the usual vocabulary
     mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
     request = ExperimentRequest("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
     plan = run(str(mine), dataclasses.replace(request))
@@ -355,15 +356,15 @@ def test_hub_layout_text_runs_to_a_verdict(tmp_path: Path, documents: list[str],
     totals = store.read_json(data / "data.json")["totals"]
     sentences = sum(split["sentences"] for split in totals.values())
     document_count = sum(split["documents"] for split in totals.values())
-    assert 300 < document_count < 360 < sentences / 4, "books of forty sentences, not of one"
+    assert 300 < document_count < 360 < sentences / 4, "a book has forty sentences, not one"
     report = json.loads((tmp_path / "out" / "mine-smoke" / "results.json").read_text(encoding="utf-8"))
     measured = {metric for values in report["values"].values() for metric in values}
     assert {"task_rte", "tasks_mean", "mlm_accuracy"} <= measured
     assert "speedup" not in measured
-    for claim in report["claims"]:  # one seed decides counts alone
+    for claim in report["claims"]:  # a single seed decides only claims about counts
         exact = all(".parameters" in f["condition"] for f in claim["findings"])
         assert all(f["mean"] is not None for f in claim["findings"]) and (claim["verdict"] != HOLDS or exact)
-    # three models answer together, on top of what each says alone
+    # The ensemble has three members.
     members = next(r for r in plan.runs if r.variant == "ensemble").tasks
     ended = store.read_json(plan.directory(members["rte"]) / "results.json")
     assert (ended["kind"], len(ended["members"])) == ("ensemble", 3)
@@ -391,7 +392,7 @@ def test_intrinsic_scores_use_the_text_of_tasks(tmp_path: Path, tiny_data: Path,
     )
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     ended = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
-    assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in ended["values"].values()), "of that text's own entropy"
+    assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in ended["values"].values()), "of the scored text"
     usual = make_plan(
         recipe.load_experiment("sentence-loss"),
         ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu"),

@@ -1,4 +1,4 @@
-"""Minimal pairs of word order: what they contain, and the task of an experiment that uses them."""
+"""Tests of `experiments.word_order_pairs`: the content of the pairs, and an experiment with them as its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `albert_cli.quickstart.bundled`: the task made of the installed documentation is fair."""
+"""Tests of `albert_cli.quickstart.bundled`: the task has balanced classes, hidden names, and splits by module."""
 
 from __future__ import annotations
 

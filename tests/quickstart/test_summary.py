@@ -1,4 +1,4 @@
-"""Tests of `albert_cli.quickstart.summary`: the closing text agrees with the scores."""
+"""Tests of `albert_cli.quickstart.summary`: the text that closes a quickstart agrees with the scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def difference(value: float, low: float, high: float) -> dict[str, Any]:
 
 
 def evaluation(init_scores: list[float], classical: float) -> dict[str, Any]:
-    """The result of `albert eval` for one number of labels; the pretrained seeds have 0.5 to 0.52."""
+    """Return the output of `albert eval` for one number of labels, with pretrained seeds from 0.5 to 0.52."""
     controls = {
         name: {
             "median": sorted(scores)[1],
