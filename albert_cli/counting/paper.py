@@ -131,13 +131,14 @@ _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the 
 _INTRODUCTION: Final = """# Every shape of the paper
 
 `albert params --paper --markdown` prints this page: exact parameter counts next to the paper's figures.
-A shape is a preset, or a preset with changed values: E embedding size, H hidden size, L layers, A attention heads,
-F width of the feed-forward part, G groups of layers.
-In a recipe the shape `albert-base:E=64,sharing=none` is `-s model.embedding_size=64 -s model.sharing=none`.
+A shape is a preset such as `albert-base`, or a preset with changed values such as `albert-base:E=64,sharing=none`.
+E is the embedding size, H the hidden size, L the number of layers, and A the number of attention heads.
+F is the width of the feed-forward part, and G the number of layer groups.
+With a recipe, `-s model.embedding_size=64 -s model.sharing=none` gives the second shape.
 
-The paper counts no heads, and counts the pooler only where layers share weights.
+The paper leaves out the heads, and counts the pooler only where layers share weights.
 The count in **bold** is the one that the paper rounds.
-A star marks a figure that differs from the rounded count; the last section explains it.
+A star marks a figure of the paper that differs from the rounded count; the last section explains the difference.
 A dash means that the paper has no figure."""
 
 
