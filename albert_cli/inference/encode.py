@@ -27,7 +27,7 @@ from albert_cli.inference.predict import InferenceSummary, print_lengths
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
-from albert_cli.tasks.base import AnyTask, as_any_tasks, check_finite, iter_evaluation_batches
+from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.read_settings import OnBadBytes
@@ -40,7 +40,7 @@ _SUFFIXES = (".jsonl", ".safetensors")
 WriteVectors = Callable[[Sequence[InputRow[TextExample]], Vectors], None]
 # Reads a text or a pair of texts as a classifier does; it has neither labels nor metrics.
 TEXT_READER = Classification(name="", title="", metrics=(), inputs=0)
-ANY_TEXT_READER: AnyTask = as_any_tasks({"": TEXT_READER})[""]
+ANY_TEXT_READER: AnyTask = as_any_task(TEXT_READER)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def encode_file(
     count = 0
     truncated = 0
     longest = 0
-    reader = InputReader(ANY_TEXT_READER, TEXT_READER.example, on_bad_bytes=on_bad_bytes)
+    reader = InputReader(ANY_TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
         for rows, features in run_ahead(_encode_rows(reader.read_chunks(input_file), vocabulary, length)):
             with autocast(opened.precision, opened.device):

@@ -118,7 +118,7 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
 
 def _choices(source: ExportSource) -> int:
     """Return the number of choices of a question, or 0 for a model without multiple choice."""
-    return source.features.group if isinstance(source.model, MultipleChoice) else 0
+    return source.features.sequences_per_item if isinstance(source.model, MultipleChoice) else 0
 
 
 # ---------------------------------------------------------------- comparing

@@ -183,7 +183,7 @@ def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkp
     task: reads the examples. Raises `ConfigError` for a file without inputs.
     """
     if input_file is None:
-        return [task.example(line) for line in _sample_lines(task.inputs == 2)], "sample"
+        return [task.parse_example(line) for line in _sample_lines(task.inputs == 2)], "sample"
     chunks = read_rows(task, checkpoint.finetuned_task, input_file)
     examples = [row.example for row in itertools.chain.from_iterable(chunks)]
     if not examples:

@@ -146,7 +146,7 @@ class InputReader(Generic[ExampleT]):
             all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
             dialect = replace(dialect, quoting=is_quoted(all_lines, dialect))
         delimited = open_delimited(name, lines, dialect)
-        columns, rows = delimited.rows_as_wide_as_the_header()
+        columns, rows = delimited.named_columns_and_rows()
         for number, cells in rows:
             yield number, dict(zip(columns, cells, strict=True))
 

@@ -28,7 +28,7 @@ from albert_cli.inference.outputs import (
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.registry import order_classifier, task_from_checkpoint
+from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast
@@ -103,7 +103,7 @@ def load_predictor(
     without a head that predicts.
     """
     opened = open_for_inference(checkpoint, device, precision)
-    as_order_classifier = order_classifier(opened.checkpoint)
+    as_order_classifier = sentence_order_classifier(opened.checkpoint)
     if as_order_classifier is not None:
         console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in order")
         opened = replace(opened, checkpoint=as_order_classifier)
@@ -179,7 +179,7 @@ def read_rows(
         for start in range(0, len(document), CHUNK_ROWS):
             yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]
         return
-    reader = InputReader(task, task.example, TableLayout.of_training(finetuned), on_bad_bytes)
+    reader = InputReader(task, task.parse_example, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)
 
 

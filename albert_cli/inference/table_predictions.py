@@ -13,7 +13,7 @@ from albert_cli.inference.outputs import SUFFIXES, merge_columns, open_predictio
 from albert_cli.inference.predict import predict_file, read_rows
 from albert_cli.model.hub import FinetunedTask
 from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
+from albert_cli.tasks.table_sources import TableSource
 from albert_cli.tasks.token_data import TokenFiles
 
 
@@ -26,7 +26,7 @@ def find_test_file(task: AnyTask) -> Path | None:
     if isinstance(source, TokenFiles):
         name = source.files.get("test")
         suffixes: tuple[str, ...] = (".jsonl", *CONLL_SUFFIXES)
-    elif isinstance(source, TextTableSource | ChoiceTableSource | MultiLabelTableSource):
+    elif isinstance(source, TableSource):
         name = source.tables.files.get("test")
         suffixes = SUFFIXES
     else:

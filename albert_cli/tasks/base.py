@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, Self, TypeVar, cast
@@ -33,7 +33,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 PREDICTIONS = "predictions.dev.jsonl"
 EvaluationSplit = Literal["dev", "test"]
-EVALUATION_TOKENS = 16_384  # of a forward pass without gradients; bounds memory, does not change the result
+EVALUATION_TOKENS = 16_384  # tokens per batch without gradients: a bound on memory, without effect on the results
 
 
 class Example(Protocol):
@@ -45,11 +45,11 @@ class Example(Protocol):
 
 
 class TaskRecipe(Protocol):
-    """The section of a fine-tuning recipe that a kind of task reads."""
+    """The sections of a fine-tuning recipe that `Task.with_recipe` may read."""
 
     @property
     def span(self) -> SpanSettings:
-        """Settings of tasks whose answers are spans."""
+        """The section `[span]`: settings of tasks whose answers are spans of a text."""
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -62,13 +62,16 @@ OutputsT = TypeVar("OutputsT")
 class TaskInfo:
     """A task's name, labels, metrics and splits.
 
-    `labels` name the classes in the order of the logits. The first of `metrics` selects the best checkpoint.
-    `published` lists the metrics in the paper's tables, if not that one alone (for MNLI: matched only, §4.2.2).
-    `inputs` is the number of texts of an example. `dev_splits` and `test_splits` begin with the main split.
-    `classifier_of` names the task to fine-tune instead, because this one has no training data or is a part of that
-    task. With `scores_whole_file` a single file is dev data: a model is scored on all of it, nothing is held out. With
-    `accepts_any_task` a model of any task with as many texts per example is accepted, because the data are not for
-    training.
+    * `title` is the name in tables and messages.
+    * The first of `metrics` selects the best checkpoint.
+    * `labels` name the classes in the order of the logits; a task without labels is a regression.
+    * `inputs` is the number of texts in an example: 1 or 2; 0 if a checkpoint to predict with does not tell.
+    * `dev_splits` and `test_splits` begin with the main split.
+    * `classifier_of` names the task whose models also answer this one: MNLI's answer AX, and RACE's each of its levels.
+    * `sibling_tasks` are further tasks whose fine-tuned models are accepted.
+    * `published` lists the metrics in the paper's tables; empty for the first of `metrics` alone.
+    * `scores_whole_file`: if the data are a single file, all of it is dev data, and nothing is held out of it.
+    * `accepts_any_task`: the data are not for training, so models of all tasks with the same `inputs` are accepted.
     """
 
     name: str
@@ -80,7 +83,7 @@ class TaskInfo:
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     classifier_of: str | None = None
-    sibling_tasks: tuple[str, ...] = ()  # other tasks whose fine-tuned models are accepted
+    sibling_tasks: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
     scores_whole_file: bool = False
     accepts_any_task: bool = False
@@ -92,7 +95,10 @@ class TaskInfo:
         return (*train, *self.dev_splits, *self.test_splits)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """Return a label's class index, or its value; raises `InputError` beginning with `where` (file and line)."""
+        """Return a label's class index, or its value in a regression.
+
+        Raises `InputError` for another label; the message begins with `where`, the label's file and line.
+        """
         if text not in self.labels:
             hint = "correct the label, or remove the row"
             raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint)
@@ -111,9 +117,10 @@ class ExampleSource(Protocol[ExampleT_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
-    """A task whose examples are encoded as features; a model's outputs hold its answers to all examples, in order.
+    """A task: how to read its examples, to encode them as features, and to use a model's outputs for them.
 
-    `source` is None for a task that is derived from a checkpoint to predict with it.
+    The outputs of `predict` hold the answers to all examples, in the order of the examples. `source` is None for a task
+    that `from_checkpoint` derives, which only predicts.
     """
 
     source: ExampleSource[ExampleT] | None = None
@@ -121,7 +128,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     # ---------------------------------------------------------------- reading
 
     def read(self, split: str, data: str | None = None) -> list[ExampleT]:
-        """Read all examples of a split; "dev" and "test" mean the main one. Raises `ConfigError` for other names."""
+        """Read all examples of a split; "dev" and "test" mean the main dev or test split.
+
+        Raises `ConfigError` for a split that the task does not have.
+        """
         if split == "dev" and self.dev_splits:
             split = self.dev_splits[0]
         if split == "test" and self.test_splits:
@@ -131,12 +141,12 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return list(self.source.read(self, split, data))
 
     @abstractmethod
-    def example(self, line: InputLine) -> ExampleT:
+    def parse_example(self, line: InputLine) -> ExampleT:
         """Parse an unlabeled example; raises `InputError` naming file and line."""
 
+    @abstractmethod
     def example_fields(self, example: ExampleT) -> dict[str, object]:
-        """Return the example's texts by name, as a table of predictions shows them."""
-        return {}
+        """Return the example's texts, by the names that they have in a file of predictions."""
 
     # ---------------------------------------------------------------- training
 
@@ -158,11 +168,14 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return dataclasses.replace(scored, title=title, dev_splits=self.test_splits, test_splits=())
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
-        """Return recipe overrides (`key=value`) that encode inputs as in a checkpoint's fine-tuning."""
+        """Return the recipe overrides (`key=value`) with which inputs are encoded as in a checkpoint's fine-tuning."""
         return [f"data.max_seq_length={finetuned.max_seq_length}"]
 
     def group_for_encoding(self, examples: Sequence[ExampleT]) -> Iterable[Sequence[ExampleT]]:
-        """Split examples into consecutive groups that `encode` takes at once, such as those with as many options."""
+        """Split examples into consecutive groups, each for one call of `encode`.
+
+        A group of multiple-choice questions has the same number of options, so that `encode` adds no padding.
+        """
         return [examples]
 
     @abstractmethod
@@ -170,20 +183,23 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Tokenize examples into sequences of at most `max_seq_length` tokens."""
 
     def swap_pairs(self, examples: Sequence[ExampleT]) -> list[ExampleT]:
-        """Return pairs of texts in the opposite order; raises `ConfigError` if the examples are not pairs."""
+        """Return the examples with their two texts exchanged; raises `ConfigError` if the examples are not pairs."""
         raise ConfigError(f"data.both_orders: {self.title} has no pairs of texts", "set it to false")
 
     def describe_truncation(self, max_seq_length: int) -> str:
-        """Return the message on inputs that were cut."""
+        """Return the words that follow the number of truncated examples in a message."""
         return f"inputs are longer than {max_seq_length} tokens"
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task that leaves a question unanswered above these null odds; `ConfigError` for other tasks."""
+        """Return the task with the null odds above which a question is left unanswered.
+
+        Raises `ConfigError` for a task that does not answer questions by spans.
+        """
         raise ConfigError("--null-threshold is for models that answer questions", "leave it out")
 
     @property
     def null_threshold(self) -> float | None:
-        """The null odds above which a question is left unanswered; None for tasks without such questions."""
+        """The null odds above which a question is left unanswered; None if every example has an answer."""
         return None
 
     @property
@@ -193,11 +209,14 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def new_model(self, config: ModelConfig) -> nn.Module:
-        """Return an encoder of this shape with the task's head; weights come from torch's generator."""
+        """Return an encoder of this shape with the task's head, with weights sampled from torch's global generator."""
 
     @abstractmethod
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """Return the loss summed over a batch's items."""
+        """Return the loss, summed over the items (examples or windows) of a batch: a scalar.
+
+        `labels` are as `FeaturesT.batch` returns them.
+        """
 
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
         """Initialize the head's bias from the labels' frequencies, if this kind of head has such a bias."""
@@ -210,11 +229,14 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def compute_metrics(self, outputs: OutputsT, features: FeaturesT, examples: Sequence[ExampleT]) -> dict[str, float]:
-        """Compute the task's metrics and further dev figures, such as the mean loss, with the key `loss`."""
+        """Compute the task's metrics by name; kinds whose outputs are logits add the mean loss per item as `loss`."""
 
     @abstractmethod
     def score_baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
-        """Compute the main metric of always answering the most frequent training label, or the labels' mean."""
+        """Compute the first metric on dev of answers that use nothing but the training labels.
+
+        A subclass defines these answers, for example the most frequent class.
+        """
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:
         """Return the loss of a model that knows only the label frequencies; None if that is undefined."""
@@ -222,15 +244,15 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def describe_collapse(self, outputs: OutputsT, features: FeaturesT) -> str | None:
-        """Describe outputs that are constant although the labels differ; None for outputs that vary."""
+        """Describe outputs that are the same for all inputs although the labels differ; None for other outputs."""
 
     @abstractmethod
     def average(self, outputs: Sequence[OutputsT]) -> OutputsT:
-        """Average the outputs of several models on the same examples, as an ensemble (§4.9)."""
+        """Average the outputs of an ensemble's models on the same examples (§4.9)."""
 
     @abstractmethod
     def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, scored: bool) -> list[str]:
-        """Return one JSON line per example; `scored` adds texts, gold answers and scores, for reports on mistakes."""
+        """Return a JSON line per example; `scored` adds texts, gold answers and scores, for a report on mistakes."""
 
     def write_predictions(self, directory: Path, examples: Sequence[ExampleT], outputs: OutputsT) -> None:
         """Write `PREDICTIONS`, and the files that the task's official tools read."""
@@ -240,25 +262,28 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write a checkpoint whose `config.json` names the `transformers` class that reads its head."""
+        """Write a checkpoint; its `config.json` names the model class, of `transformers` if it has the head."""
 
     @abstractmethod
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
         """Return True if the checkpoint's head answers this task, so that it can be scored without training."""
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Return the checkpoint with the head's outputs in the task's order, if it names them."""
+        """Return the checkpoint with the head's outputs in the order of `output_names`.
+
+        Raises `CheckpointError` if the head is not for this task.
+        """
         return checkpoint
 
     def accepts_checkpoint(self, checkpoint: hub.Checkpoint) -> bool:
-        """Return True if a checkpoint was fine-tuned for this task or a sibling, or does not say for which one."""
+        """Return True if models of the checkpoint's task are accepted, or if the checkpoint names no task."""
         finetuned = checkpoint.finetuned_task
         if finetuned is None or finetuned.task in (self.name, self.classifier_of, *self.sibling_tasks):
             return True
         return self.accepts_any_task and finetuned.inputs == self.inputs
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's model, its outputs in the task's order."""
+        """Load the checkpoint's model, with the head's outputs in the order of `output_names`."""
         model = self.new_model(checkpoint.config)
         hub.load_weights(model, self.reorder_labels(checkpoint), hub.LoadPolicy.HEADS)
         return model
@@ -269,13 +294,13 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Derive the task that a checkpoint's head answers, to predict with it; None for a head of another kind."""
 
 
-# A task whose kind is unknown. Its examples and outputs are opaque: callers only hand them back to the task.
+# A task of an unknown kind. Callers cannot look into its examples and outputs, but only pass them back to the task.
 AnyTask = Task[Example, Features, object]
 
 
-def as_any_tasks(tasks: Mapping[str, Task[ExampleT, FeaturesT, OutputsT]]) -> dict[str, AnyTask]:
-    """Hide the kind of tasks. This is safe as long as a caller mixes no examples or outputs of different tasks."""
-    return cast("dict[str, AnyTask]", dict(tasks))
+def as_any_task(task: Task[ExampleT, FeaturesT, OutputsT]) -> AnyTask:
+    """Return the task under the type `AnyTask`; safe if the caller mixes no examples or outputs of different tasks."""
+    return cast("AnyTask", task)
 
 
 def iter_evaluation_batches(
@@ -283,11 +308,12 @@ def iter_evaluation_batches(
 ) -> Iterator[tuple[Int64, PackedTokens]]:
     """Yield batches that cover every item once: indices into `features` [B], and the packed items on the device."""
     for index in features.eval_batches(max_tokens):
-        yield index, pack(features.batch(index)[0], device)
+        batch, _ = features.batch(index)
+        yield index, pack(batch, device)
 
 
 def check_finite(outputs: Array) -> None:
-    """Raise `DivergedError` if outputs are not finite; `argmax` would turn them into some answer."""
+    """Raise `DivergedError` if outputs are not finite; without this check `argmax` would make classes of NaN."""
     if not np.isfinite(outputs).all():
         raise DivergedError("the model's predictions are not finite", "lower optimizer.lr, or use other weights")
 

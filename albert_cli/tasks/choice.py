@@ -1,6 +1,7 @@
 """Multiple choice: select the option that answers a question about a passage, by one logit per option (RACE, §4.2).
 
-Each option is a sequence `[CLS] passage [SEP] question and option [SEP]`.
+Each option is encoded as a sequence `[CLS] passage [SEP] question and option [SEP]`. Q is the number of questions, K
+the largest number of options of a question.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array
-from albert_cli.tasks.classification import LogitsTask, label_array
+from albert_cli.tasks.classification import LogitsTask, label_array, predict_logits
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, first_of
 from albert_cli.text.vocabulary import Vocabulary
 
-MAX_ANSWER_TOKENS = 128  # of question and option; the last ones as in the reference, because the option comes last
-MAX_OPTIONS = len(ascii_uppercase)  # an option is named by a letter
+MAX_ANSWER_TOKENS = 128  # tokens of question and option together, as in the reference's RACE
+MAX_OPTIONS = len(ascii_uppercase)  # an option's name in predictions is a letter
 _ARCHITECTURE = "ForMultipleChoice"
-_MASKED_LOGIT = -1e30  # the logit of an option that a question lacks
-_BLANK = re.compile("_+")
+_MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
+_BLANK = re.compile("_+")  # where the option belongs in a question such as "She felt _ ."
 _SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample:
-    """A question about a passage, which may be empty, with its options.
+    """A question about a passage, with its options; passage or question may be empty.
 
-    `label` is the correct option's index, None if it is hidden. `group` names a part of the data that is also scored
-    separately, such as RACE's "middle" and "high".
+    `label` is the index of the correct option, None if it is hidden. `group` names a part of the data with an accuracy
+    of its own, such as RACE's "middle" and "high".
     """
 
     id: str
@@ -55,86 +56,99 @@ class ChoiceExample:
 
     @property
     def answers(self) -> list[str]:
-        """The question with each option, which replaces its blank (`_`, `___`) or follows it."""
+        """The question with each option: the option replaces the question's blanks (`_`, `___`), or follows it."""
         if "_" in self.question:
-            parts = _BLANK.split(self.question)
-            return [option.join(parts) for option in self.options]
+            texts_between_blanks = _BLANK.split(self.question)
+            return [option.join(texts_between_blanks) for option in self.options]
         return [f"{self.question} {option}".strip() for option in self.options]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(LogitsTask[ChoiceExample]):
-    """Selection of one option for each question; `labels` name the options' positions."""
+    """Selection of one option for each question; `labels` are the letters of the options, in their order."""
 
     collapse_message = "the same option for all questions"
 
-    def example(self, line: InputLine) -> ChoiceExample:
-        """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`."""
+    def parse_example(self, line: InputLine) -> ChoiceExample:
+        """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`.
+
+        Passage or question may be absent, but not both.
+        """
         values = line.values()
         options = _parse_options(first_of(values, ("choices", "options")), line.where)
         passage = first_of(values, ("text", "passage", "article", "context"))
+        if passage is None:
+            passage = ""
         question = values.get("question", "")
-        passage = "" if passage is None else passage
-        if not isinstance(passage, str) or not isinstance(question, str) or not (passage or question):
+        if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
             raise InputError(f'{line.where}: neither "text" nor "question" is a text', _SHAPE)
         return ChoiceExample(str(values.get("id", line.number)), passage, question, options, None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
-        """Split into runs of examples with the same number of options."""
+        """Split into groups of consecutive examples with the same number of options."""
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Encode a sequence per option, passage first; questions with fewer options are padded with empty sequences.
+        """Encode K sequences per question, the passage first; missing options become empty sequences.
 
-        Question and option retain their last 128 tokens (at most half of a shorter limit), passages their first.
+        A question with its option keeps its last tokens, because the option comes last: at most `MAX_ANSWER_TOKENS`, or
+        half of `max_seq_length` if that is less. A passage keeps its first tokens.
         """
         size = len(examples)
         counts = np.array([len(example.options) for example in examples], dtype=np.int64)
-        choices = int(counts.max(initial=1))
+        max_options = int(counts.max(initial=1))
         passages = [example.passage for example in examples]
-        answers = [answer for e in examples for answer in [*e.answers, *[""] * (choices - len(e.options))]]
+        answers: list[str] = []
+        for example in examples:
+            answers += example.answers
+            answers += [""] * (max_options - len(example.options))
         ids, slices = tokenize(passages + answers, vocabulary)
-        is_padding = (np.arange(choices) >= counts[:, None]).ravel()
-        passage = slices.select(np.repeat(np.arange(size), choices))
-        answer = slices.select(np.arange(size, len(slices.start)))
-        room = max_seq_length - SPECIALS
-        answer_length = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (room + 1) // 2))
-        passage_length = np.where(is_padding, 0, np.minimum(passage.length, room - answer_length))
-        is_cut = (passage_length < passage.length) | (answer_length < answer.length)
-        is_cut &= ~is_padding
+        passage = slices.select(np.repeat(np.arange(size), max_options))
+        answer = slices.select(size + np.arange(size * max_options))
+        is_padding = (np.arange(max_options) >= counts[:, None]).ravel()
+        max_text_tokens = max_seq_length - SPECIALS
+        answer_length = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (max_text_tokens + 1) // 2))
+        passage_length = np.where(is_padding, 0, np.minimum(passage.length, max_text_tokens - answer_length))
+        is_truncated = ~is_padding & ((passage_length < passage.length) | (answer_length < answer.length))
         return PairFeatures(
             ids=ids,
             first=TokenSlices(passage.start, passage_length),
             second=TokenSlices(answer.start + answer.length - answer_length, answer_length),
-            is_pair=np.ones(size * choices, dtype=bool),
+            is_pair=np.ones(size * max_options, dtype=bool),
             labels=label_array([example.label for example in examples]),
-            truncated=int(np.count_nonzero(is_cut.reshape(-1, choices).any(axis=1))),
+            truncated=int(np.count_nonzero(is_truncated.reshape(-1, max_options).any(axis=1))),
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
-            group=choices,
-            options=counts if is_padding.any() else None,
+            sequences_per_item=max_options,
+            option_counts=counts if is_padding.any() else None,
         )
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
         return MultipleChoice(config, len(self.labels))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """Return the cross-entropy over each question's options, summed over questions."""
+        """Return the cross-entropy over each question's options, summed over questions.
+
+        `labels` are int64 [Q], or [Q, 2] with the number of options if some questions have fewer than K.
+        """
         assert isinstance(model, MultipleChoice)
-        model.choices = (len(batch.offsets) - 1) // len(labels)
+        sequences = len(batch.offsets) - 1
+        model.choices = sequences // len(labels)
         if labels.ndim == 1:
             return super().loss_sum(model, batch, labels, device)
-        label_N, count_N = to_device([labels[:, 0].copy(), labels[:, 1].copy()], device)
-        logits_NC = model(pack(batch, device)).float()
-        is_padding_NC = torch.arange(model.choices, device=device) >= count_N[:, None]
-        return self.summed_loss(logits_NC.masked_fill(is_padding_NC, _MASKED_LOGIT), label_N)
+        label_Q, count_Q = to_device([labels[:, 0].copy(), labels[:, 1].copy()], device)
+        logits_QK = model(pack(batch, device)).float()
+        is_padding_QK = torch.arange(model.choices, device=device) >= count_Q[:, None]
+        return self.loss_from_logits(logits_QK.masked_fill(is_padding_QK, _MASKED_LOGIT), label_Q)
 
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
-        if isinstance(model, MultipleChoice):
-            model.choices = features.group
-        logits = super().predict(model, features, device)
-        if features.options is not None:
-            logits[np.arange(features.group) >= features.options[:, None]] = _MASKED_LOGIT
+        """Return logits [Q, K]; padding has `_MASKED_LOGIT`."""
+        choices = features.sequences_per_item
+        if isinstance(model, MultipleChoice):  # otherwise `model` replays the logits of another runtime
+            model.choices = choices
+        logits = predict_logits(model, features, choices, device)
+        if features.option_counts is not None:
+            logits[np.arange(choices) >= features.option_counts[:, None]] = _MASKED_LOGIT
         return logits
 
     def output_labels(self, example: ChoiceExample) -> tuple[str, ...]:
@@ -143,34 +157,37 @@ class Choice(LogitsTask[ChoiceExample]):
     def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]
     ) -> dict[str, float]:
-        """Compute accuracy, also of every group of examples, and the mean loss."""
-        correct = outputs.argmax(axis=1) == features.gold
+        """Compute the accuracy, the accuracy of each named group of examples (`GROUP_accuracy`), and the mean loss."""
+        is_correct = outputs.argmax(axis=1) == features.gold
+        metrics = {"accuracy": float(is_correct.mean())}
         groups = np.array([example.group for example in examples])
-        by_group = {f"{name}_accuracy": float(correct[groups == name].mean()) for name in np.unique(groups) if name}
-        return {"accuracy": float(correct.mean()), **by_group, "loss": self.mean_loss(outputs, features)}
+        for name in np.unique(groups):
+            if name:
+                metrics[f"{name}_accuracy"] = float(is_correct[groups == name].mean())
+        return {**metrics, "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
-        """Return the loss of uniform guesses: a model with one logit per option cannot learn the options' positions."""
+        """Return the loss of uniform probabilities, because one logit per option cannot tell the options' positions."""
         return float(np.mean(np.log([len(example.options) for example in train])))
 
     def example_fields(self, example: ChoiceExample) -> dict[str, object]:
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write encoder and head as in `transformers`, where options have no names."""
+        """Write encoder and head as `transformers` does: without labels, because options have no names."""
         hub.write_checkpoint(model, directory, _ARCHITECTURE, (), finetuned)
 
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        has_one_logit = len(checkpoint.tensors.get("classifier.weight", ())) == 1
-        return checkpoint.architecture == _ARCHITECTURE and has_one_logit and self.accepts_checkpoint(checkpoint)
+        classifier_rows = len(checkpoint.tensors.get("classifier.weight", ()))
+        is_choice_head = checkpoint.architecture == _ARCHITECTURE and classifier_rows == 1
+        return is_choice_head and self.accepts_checkpoint(checkpoint)
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Return the checkpoint, whose options have no names; raises `CheckpointError` for another head."""
+        """Return the checkpoint unchanged, since options have no names; raises `CheckpointError` for another head."""
         if checkpoint.architecture != _ARCHITECTURE:
             message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'
-            raise CheckpointError(
-                message, "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
-            )
+            hint = "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
+            raise CheckpointError(message, hint)
         return checkpoint
 
     @classmethod
@@ -181,7 +198,7 @@ class Choice(LogitsTask[ChoiceExample]):
 
 
 def _parse_options(value: object, where: str) -> tuple[str, ...]:
-    """Return the options of a question to predict; raises `InputError` for anything but a list of texts."""
+    """Return the options of a question; raises `InputError` for anything but a list of 2 to `MAX_OPTIONS` texts."""
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(option, str) for option in value):
         raise InputError(f'{where}: "choices" is not a list of two texts or more', _SHAPE)
     if len(value) > MAX_OPTIONS:

@@ -1,4 +1,7 @@
-"""Read the options and labels of a table of multiple-choice questions."""
+"""Find the columns of a table of multiple-choice questions, and read their options and labels.
+
+A label may be a letter, a number, a name that the data set gives to the option, or the option's text.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from albert_cli.tasks.columns import find_column, missing_column
 from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
+# The usual names of each role's column, in lower case, as in `columns.COLUMN_NAMES`.
 CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "text": ("passage", "article", "context", "ctx", "text", "sent1", "premise"),
     "question": ("question", "sent2", "query", "prompt"),
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
+_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")  # a column of one option each
 _INSPECTED_ROWS = 10  # rows that decide whether a column holds lists
 
 
@@ -35,18 +39,21 @@ class ChoiceColumns(NamedTuple):
 
 
 def is_choice_table(table: TextTable, settings: TableSettings) -> bool:
-    """Return True for a table of multiple choice, by the recipe or by the names of the columns."""
-    if settings.kind != "auto" or settings.labels:
+    """Return True for a table of multiple-choice questions, by the settings or by its columns."""
+    if settings.kind != "auto":
         return settings.kind == "choice"
-    options = _option_columns(table, settings)
-    if len(options) != 1:
-        return len(options) > 1
-    return bool(settings.choices) or all(row[options[0]][:1] in ("[", "{") for row in table.cells[:_INSPECTED_ROWS])
+    if settings.labels:  # classes; options have none
+        return False
+    options = _find_option_columns(table, settings)
+    if settings.choices or len(options) != 1:
+        return bool(options)
+    cells = [row[options[0]] for row in table.cells[:_INSPECTED_ROWS]]
+    return all(cell.startswith(("[", "{")) for cell in cells)
 
 
 def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColumns:
-    """Find the columns of multiple choice; raises `InputError` if options, or passage and question, are missing."""
-    options = _option_columns(table, settings)
+    """Find the columns of multiple choice; raises `InputError` without options, or without passage and question."""
+    options = _find_option_columns(table, settings)
     if not options:
         raise missing_column(table, "choices", CHOICE_COLUMN_NAMES["choices"])
     passage = find_column(table, "text", settings, CHOICE_COLUMN_NAMES)
@@ -57,66 +64,74 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
     return ChoiceColumns(options, passage, question, label)
 
 
-def _option_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
-    """Return the user's columns, else the one with lists, else several with names such as `choice1` or `option_b`."""
+def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
+    """Return the indices of the columns with options; () if there are none.
+
+    They are the columns that the settings name, or the column with lists, or several columns with names such as
+    `choice1` or `option_b`.
+    """
     for name in settings.choices:
         if name not in table.columns:
             raise missing_column(table, "choices", [name])
     if settings.choices:
         return tuple(map(table.columns.index, settings.choices))
-    lists = find_column(table, "choices", settings, CHOICE_COLUMN_NAMES)
-    if lists is not None:
-        return (lists,)
-    numbered = tuple(index for index, name in enumerate(table.columns) if _OPTION_COLUMN.fullmatch(name.lower()))
-    return numbered if len(numbered) > 1 else ()
+    list_column = find_column(table, "choices", settings, CHOICE_COLUMN_NAMES)
+    if list_column is not None:
+        return (list_column,)
+    columns = tuple(index for index, name in enumerate(table.columns) if _OPTION_COLUMN.fullmatch(name.lower()))
+    return columns if len(columns) > 1 else ()
 
 
-def read_options(table: TextTable, columns: ChoiceColumns, index: int) -> tuple[str, ...]:
-    """Return a row's options; raises `InputError` for anything but a list of two texts or more."""
-    row = table.cells[index]
+def read_options(table: TextTable, columns: ChoiceColumns, row: int) -> tuple[str, ...]:
+    """Return the options of the question in a row.
+
+    Raises `InputError` if a column of lists holds anything but a list of 2 to `MAX_OPTIONS` texts.
+    """
+    cells = table.cells[row]
     if len(columns.options) > 1:
-        return tuple(row[column] for column in columns.options)
-    options = _parse_option_list(row[columns.options[0]])
-    if options is None or len(options) < 2:
+        return tuple(cells[column] for column in columns.options)
+    options = _parse_option_list(cells[columns.options[0]]).texts
+    if len(options) < 2:
         name = table.columns[columns.options[0]]
-        raise InputError(f"{table.where(index)}: {name!r} is not a list of two texts or more", 'write ["…", "…"]')
+        raise InputError(f"{table.where(row)}: {name!r} is not a list of two texts or more", 'write ["…", "…"]')
     if len(options) > MAX_OPTIONS:
-        raise InputError(f"{table.where(index)}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
+        raise InputError(f"{table.where(row)}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
     return options
 
 
-def _parse_option_list(cell: str) -> tuple[str, ...] | None:
-    """Parse a JSON list of texts, or the list `text` of an object as in ARC and CommonsenseQA; None for others."""
-    value = _parse_json(cell)
-    return _as_texts(value.get("text") if isinstance(value, dict) else value)
+class _OptionList(NamedTuple):
+    """The texts of a question's options, and their names if the data set gives them names."""
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
 
 
-def _option_names(row: Sequence[str], columns: ChoiceColumns) -> tuple[str, ...]:
-    """Return the names of a row's options, such as the list `label` of ARC's choices; () if they have none."""
-    if len(columns.options) > 1:
-        return ()
-    value = _parse_json(row[columns.options[0]])
-    return (_as_texts(value.get("label")) or ()) if isinstance(value, dict) else ()
+def _parse_option_list(cell: str) -> _OptionList:
+    """Parse a JSON list of texts, or an object with the lists `text` and `label` (names), as in ARC.
 
-
-def _parse_json(cell: str) -> object:
+    The texts are () for anything else.
+    """
     try:
-        return json.loads(cell)
+        value = json.loads(cell)
     except (json.JSONDecodeError, RecursionError):
-        return None
+        return _OptionList((), ())
+    if isinstance(value, dict):
+        return _OptionList(_to_texts(value.get("text")), _to_texts(value.get("label")))
+    return _OptionList(_to_texts(value), ())
 
 
-def _as_texts(value: object) -> tuple[str, ...] | None:
+def _to_texts(value: object) -> tuple[str, ...]:
+    """Return the items of a list as texts, items of other types as JSON; () for anything but a list."""
     if not isinstance(value, list):
-        return None
-    return tuple(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in value)
+        return ()
+    return tuple(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in value)
 
 
 # ---------------------------------------------------------------- labels
 
 
 class ChoiceRow(NamedTuple):
-    """A question's label with its options, their names if they have any, and file and line."""
+    """A question's label ("" if it is hidden), its options, their names (() without names), and file and line."""
 
     label: str
     options: tuple[str, ...]
@@ -125,42 +140,46 @@ class ChoiceRow(NamedTuple):
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
-    """Read options and label of every row; the label is empty if it is hidden."""
+    """Read options and label of every row; the label is empty without a column of labels."""
     rows = []
-    for index, row in enumerate(table.cells):
-        label = "" if columns.label is None else row[columns.label].strip()
-        options = read_options(table, columns, index)
-        rows.append(ChoiceRow(label, options, _option_names(row, columns), table.where(index)))
+    for index, cells in enumerate(table.cells):
+        label = "" if columns.label is None else cells[columns.label].strip()
+        names: tuple[str, ...] = ()
+        if len(columns.options) == 1:
+            names = _parse_option_list(cells[columns.options[0]]).names
+        rows.append(ChoiceRow(label, read_options(table, columns, index), names, table.where(index)))
     return rows
 
 
-def _by_letter(row: ChoiceRow) -> int | None:
-    letters = ascii_uppercase[: len(row.options)]
-    return letters.index(row.label.upper()) if len(row.label) == 1 and row.label.upper() in letters else None
+def _index_by_name(row: ChoiceRow) -> int | None:
+    return row.names.index(row.label) if row.names.count(row.label) == 1 else None
 
 
-def _by_number(row: ChoiceRow, first: int) -> int | None:
+def _index_by_letter(row: ChoiceRow) -> int | None:
+    letters = list(ascii_uppercase[: len(row.options)])
+    label = row.label.upper()
+    return letters.index(label) if label in letters else None
+
+
+def _index_by_number(row: ChoiceRow, first: int) -> int | None:
     if not (row.label.isascii() and row.label.isdigit()):
         return None
     index = int(row.label) - first
     return index if 0 <= index < len(row.options) else None
 
 
-def _by_name(row: ChoiceRow) -> int | None:
-    return row.names.index(row.label) if row.names.count(row.label) == 1 else None
-
-
-def _by_text(row: ChoiceRow) -> int | None:
+def _index_by_text(row: ChoiceRow) -> int | None:
     options = [option.strip() for option in row.options]
     return options.index(row.label) if row.label in options else None
 
 
+# The ways to read a label. Each returns the index of the option, or None if the label cannot be read in this way.
 _READINGS: Mapping[ChoiceLabels, Callable[[ChoiceRow], int | None]] = {
-    "names": _by_name,
-    "letters": _by_letter,
-    "numbers-from-0": partial(_by_number, first=0),
-    "numbers-from-1": partial(_by_number, first=1),
-    "texts": _by_text,
+    "names": _index_by_name,
+    "letters": _index_by_letter,
+    "numbers-from-0": partial(_index_by_number, first=0),
+    "numbers-from-1": partial(_index_by_number, first=1),
+    "texts": _index_by_text,
 }
 _DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
     "names": "the names of the choices",
@@ -172,41 +191,38 @@ _DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
 
 
 def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, counts_from_0: bool) -> ChoiceLabels:
-    """Decide how the labels of a table name an option: the one reading that fits every row.
+    """Return the reading of the settings, or decide on the one that fits the labels of all rows.
 
-    With `counts_from_0` the option columns are numbered from 0, and so are the labels. Raises `InputError` if no
-    reading fits, and if two fit that disagree about a row.
+    `counts_from_0`: the option columns are numbered from 0, so numeric labels are too. Raises `InputError` if no
+    reading fits, and if several fit that disagree about a row.
     """
     if settings.choice_labels != "auto":
         return settings.choice_labels
-    fitting = [name for name, read in _READINGS.items() if all(read(row) is not None for row in rows)]
-    if counts_from_0 and "numbers-from-0" in fitting:
-        fitting = [name for name in fitting if name != "numbers-from-1"]
-    if not fitting:
-        raise _no_reading(rows)
+    unreadable = {
+        reading: [row for row in rows if read_index(row) is None] for reading, read_index in _READINGS.items()
+    }
+    fitting = [reading for reading, rows_without_index in unreadable.items() if not rows_without_index]
+    if not fitting:  # show a label that the best reading cannot read
+        best = min(unreadable, key=lambda reading: len(unreadable[reading]))
+        raise choice_label_error(unreadable[best][0], best)
     if "names" in fitting:  # the data set itself names the choices
         return "names"
+    if counts_from_0 and "numbers-from-0" in fitting:
+        fitting = [reading for reading in fitting if reading != "numbers-from-1"]
     for row in rows:
-        indices = {_READINGS[name](row) for name in fitting}
+        indices = {_READINGS[reading](row) for reading in fitting}
         if len(indices) > 1:
-            ways = " or ".join(_DESCRIPTIONS[name] for name in fitting)
-            hint = " or ".join(f"-s table.choice_labels={name}" for name in fitting)
-            raise InputError(f"{row.where}: the labels may be {ways}", f"use {hint}")
+            descriptions = " or ".join(_DESCRIPTIONS[reading] for reading in fitting)
+            hint = " or ".join(f"-s table.choice_labels={reading}" for reading in fitting)
+            raise InputError(f"{row.where}: the labels may be {descriptions}", f"use {hint}")
     return fitting[0]
 
 
-def _no_reading(rows: Sequence[ChoiceRow]) -> InputError:
-    """Return the error for the first row that the reading with the fewest misfits cannot read."""
-    misfits = {name: [row for row in rows if read(row) is None] for name, read in _READINGS.items()}
-    best = min(misfits, key=lambda name: len(misfits[name]))
-    return choice_label_error(misfits[best][0], best)
-
-
 def choice_label_error(row: ChoiceRow, reading: ChoiceLabels) -> InputError:
-    """Return the error for a label that names none of the row's options."""
+    """Return the error for a label that names none of the row's options in this reading."""
     message = f"{row.where}: label {row.label!r} names none of {len(row.options)} choices"
-    ways = f"write {_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
-    return InputError(message, ways)
+    hint = f"write {_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
+    return InputError(message, hint)
 
 
 def parse_choice_label(row: ChoiceRow, reading: ChoiceLabels) -> int:
@@ -218,5 +234,5 @@ def parse_choice_label(row: ChoiceRow, reading: ChoiceLabels) -> int:
 
 
 def describe_choice_labels(reading: ChoiceLabels) -> str:
-    """Return how labels are read, for messages."""
+    """Describe a reading of labels in a message, for example as "letters"."""
     return _DESCRIPTIONS[reading]

@@ -1,4 +1,8 @@
-"""Classification and regression of a text or a pair of texts (§4.2)."""
+"""Classification and regression of a text or a pair of texts (§4.2), and tools for other tasks with logits.
+
+`LogitsTask` holds what classification and multiple choice have in common. In shapes N is the number of examples, C the
+number of classes or options.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import dataclasses
 import json
 import math
 import re
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +36,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 
 class LabeledExample(Protocol):
-    """An example whose label is a class index or a value, or None if it is hidden."""
+    """An example with a single label."""
 
     @property
     def id(self) -> str:
@@ -41,7 +44,7 @@ class LabeledExample(Protocol):
 
     @property
     def label(self) -> int | float | None:
-        """The class index or value."""
+        """The class index, or the value in a regression; None if it is hidden."""
 
 
 LabeledT = TypeVar("LabeledT", bound=LabeledExample)
@@ -49,7 +52,7 @@ LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
-    """A text or a pair of texts with its label: a class index, a value, or None if it is hidden."""
+    """A text or a pair of texts, with its label as in `LabeledExample`; `text_b` is None for a single text."""
 
     text_a: str
     text_b: str | None
@@ -58,61 +61,65 @@ class TextExample:
 
 
 class LogitsTask(Task[LabeledT, PairFeatures, Array]):
-    """A task whose outputs are logits float32 [N, C], with a column for each class or option."""
+    """A task whose outputs are logits float32 [N, C], with a column for each class or option, or a single value."""
 
-    collapse_message: ClassVar[str] = "one class for all inputs"
+    collapse_message: ClassVar[str] = "one class for all inputs"  # describes predictions without any difference
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        return self.summed_loss(model(pack(batch, device)).float(), *to_device([labels], device))
+        (labels_N,) = to_device([labels], device)
+        return self.loss_from_logits(model(pack(batch, device)).float(), labels_N)
 
-    def summed_loss(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the cross-entropy, or the squared error of values, summed over N examples."""
+    def loss_from_logits(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the cross-entropy, or the squared error in a regression, summed over N examples."""
         if self.is_regression:
             return F.mse_loss(logits_NC[:, 0], labels_N.float(), reduction="sum")
         return F.cross_entropy(logits_NC, labels_N, reduction="sum")
 
     @property
     def is_regression(self) -> bool:
-        """True if the task predicts a value."""
+        """True if the task predicts a value instead of a class."""
         return not self.labels
 
-    @abstractmethod
-    def example_fields(self, example: LabeledT) -> dict[str, object]:
-        """Return the example's own fields in a line of predictions."""
-
     def output_labels(self, example: LabeledT) -> tuple[str, ...]:
-        """Return the labels of an example's logits."""
+        """Return the labels of an example's logits, in their order; multiple choice may have fewer than `labels`."""
         return self.labels
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
         """Return the loss per example."""
-        return float(self.summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
+        loss_sum = self.loss_from_logits(torch.from_numpy(outputs), torch.from_numpy(features.gold))
+        return float(loss_sum) / len(features)
 
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
         """Return logits [N, C] in the order of the features."""
-        columns = features.group if features.group > 1 else len(self.output_names)
-        return predict_logits(model, features, columns, device)
+        return predict_logits(model, features, len(self.output_names), device)
 
     def average(self, outputs: Sequence[Array]) -> Array:
         """Return mean values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
         if self.is_regression:
             return np.asarray(np.mean(outputs, axis=0))
-        return np.asarray(np.log(np.mean([softmax(logits) for logits in outputs], axis=0) + 1e-30))
+        probabilities = np.mean([softmax(logits) for logits in outputs], axis=0)
+        return np.asarray(np.log(probabilities + 1e-30))  # a probability of 0 becomes a finite logit
 
     def predictions_from_logits(self, logits: Array) -> Array:
-        """Return the class indices [N] of logits [N, C], or values [N]."""
+        """Return the most likely class indices, int64 [N], or in a regression the values, float32 [N]."""
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def score_baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
-        """Score the most frequent class (the first of equally frequent ones), or the mean of the values."""
+        """Compute the first metric of predicting the most frequent class, or the mean value, for all examples.
+
+        Of equally frequent classes the first is predicted.
+        """
         labels = np.array([example.label for example in train])
         gold = np.array([example.label for example in dev])
-        guess = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
+        prediction = float(labels.mean()) if self.is_regression else int(np.bincount(labels).argmax())
         metric = self.metrics[0]
-        return scores([metric], np.full(len(gold), guess), gold)[metric]
+        return scores([metric], np.full(len(gold), prediction), gold)[metric]
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        """Return `collapse_message`; values are constant if they differ by less than a thousandth of their size."""
+        """Describe predictions that are the same for all examples; None for others and for constant labels.
+
+        Values count as the same if they differ by at most a thousandth of the largest.
+        """
         predicted = self.predictions_from_logits(outputs)
         tolerance = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
         if np.ptp(features.gold) == 0 or np.ptp(predicted) > tolerance:
@@ -120,28 +127,36 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return "one value for all inputs" if self.is_regression else self.collapse_message
 
     def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, scored: bool) -> list[str]:
-        """Return lines with id, gold label if known, prediction, and the probabilities of classes by label."""
+        """Return JSON lines with id, gold label if it is not hidden, prediction, and each class's probability.
+
+        `scored` adds the texts.
+        """
         lines = []
         for example, logits, probabilities in zip(examples, outputs, softmax(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
             if scored:
                 line |= self.example_fields(example)
-            if example.label is not None:
-                line["label"] = example.label if self.is_regression else self.labels[int(example.label)]
             if self.is_regression:
+                if example.label is not None:
+                    line["label"] = example.label
                 line["prediction"] = round(float(logits[0]), 5)
             else:
+                if example.label is not None:
+                    line["label"] = self.labels[int(example.label)]
                 line["prediction"] = self.labels[int(logits.argmax())]
-                # A multiple-choice task that predicts has labels for more options than a question has.
-                named = zip(self.output_labels(example), probabilities, strict=False)
-                line["probabilities"] = {name: round(float(probability), 5) for name, probability in named}
+                # Logits beyond an example's labels are padding: the group's longest question has more options.
+                label_probabilities = zip(self.output_labels(example), probabilities, strict=False)
+                line["probabilities"] = {name: round(float(value), 5) for name, value in label_probabilities}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LogitsTask[TextExample]):
-    """Classification by a linear layer on the pooled [CLS] vector; regression if there are no `labels`."""
+    """Classification by a linear layer on the pooled [CLS] vector; regression if there are no `labels`.
+
+    `value_range` holds the lowest and the highest label that a regression accepts.
+    """
 
     value_range: tuple[float, float] = (-math.inf, math.inf)
 
@@ -157,19 +172,23 @@ class Classification(LogitsTask[TextExample]):
             value = float(text)
         except ValueError:
             raise InputError(f"{where}: label {text!r} is not a number", hint) from None
+        if not math.isfinite(value):
+            raise InputError(f"{where}: label {text!r} is not finite", hint)
         low, high = self.value_range
-        if not math.isfinite(value) or not low <= value <= high:
-            allowed = "finite" if low == -math.inf else f"from {low:g} to {high:g}"
-            raise InputError(f"{where}: label {text!r} is not {allowed}", hint)
+        if not low <= value <= high:
+            raise InputError(f"{where}: label {text!r} is not from {low:g} to {high:g}", hint)
         return value
 
-    def example(self, line: InputLine) -> TextExample:
+    def parse_example(self, line: InputLine) -> TextExample:
         return parse_text_line(line, self.inputs)
 
     def swap_pairs(self, examples: Sequence[TextExample]) -> list[TextExample]:
-        if any(example.text_b is None for example in examples):
-            return super().swap_pairs(examples)
-        return [TextExample(e.text_b or "", e.text_a, e.label, e.id) for e in examples]
+        swapped = []
+        for example in examples:
+            if example.text_b is None:
+                return super().swap_pairs(examples)  # raises the error for single texts
+            swapped.append(TextExample(example.text_b, example.text_a, example.label, example.id))
+        return swapped
 
     def encode(self, examples: Sequence[TextExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         texts = [(example.text_a, example.text_b) for example in examples]
@@ -186,7 +205,7 @@ class Classification(LogitsTask[TextExample]):
         if self.is_regression:
             bias = labels.mean(keepdims=True)
         else:
-            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no logarithm is infinite
+            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # + 1: no class has the logarithm -inf
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
@@ -213,37 +232,29 @@ class Classification(LogitsTask[TextExample]):
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)
 
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        """Compare the labels in any order and case; of Hugging Face's default names only the number counts."""
-        has_default_names = checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names)
-        return self.accepts_checkpoint(checkpoint) and (has_default_names or self._head_rows(checkpoint) is not None)
+        """Return True if the head's classes are the task's, in any order and case.
+
+        A head with the default names LABEL_0, LABEL_1, … only needs the same number of classes.
+        """
+        return self.accepts_checkpoint(checkpoint) and self._head_rows(checkpoint) is not None
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Order the head's rows by the names of the classes; unnamed ones are in the task's order already.
-
-        Raises `CheckpointError` if the names are not the names of the task's labels.
-        """
-        if checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.output_names):
-            return checkpoint
         rows = self._head_rows(checkpoint)
         if rows is None:
             raise self._wrong_head(checkpoint)
-        head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
-        return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
+        return select_classifier_rows(checkpoint, rows)
 
     def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Return the head's row for each of the task's outputs, by name; None if the names differ."""
+        """Return the index of the head's row for each of the task's outputs; None if the head is for other classes."""
+        size = len(self.output_names)
+        if checkpoint.has_unnamed_labels and len(checkpoint.labels) == size:
+            return list(range(size))
         if self.is_regression:
             return [0] if len(checkpoint.labels) == 1 else None
-        if sorted(checkpoint.labels) == sorted(self.labels):
-            return [checkpoint.labels.index(name) for name in self.labels]
-        head_names = [comparable_name(name) for name in checkpoint.labels]
-        names = [comparable_name(name) for name in self.labels]
-        if sorted(head_names) != sorted(names) or len(set(names)) < len(names):
-            return None
-        return [head_names.index(name) for name in names]
+        return match_labels(self.labels, checkpoint.labels)
 
     def _wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        """Return the error for a head whose outputs are not the task's."""
+        """Return the error for a head that is missing or for other classes."""
         wanted = ", ".join(self.output_names)
         if not checkpoint.labels:
             message = f'{checkpoint.directory}: has no classifier, but model.head is "checkpoint"'
@@ -264,31 +275,61 @@ class Classification(LogitsTask[TextExample]):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
-        """Derive the task from the configuration's labels; a file that does not name its class may have them too."""
-        if not checkpoint.labels:
+        """Derive the task from the labels of a sequence classifier; a head with a single output is a regression.
+
+        Raises `CheckpointError` for a regression of several values.
+        """
+        labels = checkpoint.labels
+        if not labels:
             return None
-        is_regression = checkpoint.values.get("problem_type") == "regression" or len(checkpoint.labels) == 1
-        if is_regression and len(checkpoint.labels) > 1:
-            message = f"{checkpoint.directory}: predicts {len(checkpoint.labels)} values for a text"
+        if checkpoint.values.get("problem_type") == "regression" and len(labels) > 1:
+            message = f"{checkpoint.directory}: predicts {len(labels)} values for a text"
             raise CheckpointError(message, "use a model that predicts one value")
-        finetuned = checkpoint.finetuned_task
-        return cls(
-            name=finetuned.task if finetuned else "",
-            title="predict",
-            metrics=(),
-            labels=() if is_regression else checkpoint.labels,
-            inputs=finetuned.inputs if finetuned else 0,
-        )
+        name, inputs = name_and_inputs(checkpoint)
+        return cls(name=name, title="predict", metrics=(), labels=labels if len(labels) > 1 else (), inputs=inputs)
+
+
+# ---------------------------------------------------------------- classifier heads
 
 
 def comparable_name(label: str) -> str:
-    """Return a class name for comparison: without case, blanks, hyphens and underscores (NOT-ENTAILMENT)."""
+    """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
+
+    `NOT-ENTAILMENT` and `not_entailment` are equal. A name of nothing but such characters is returned unchanged.
+    """
     return re.sub(r"[\s_-]+", "", label.casefold()) or label
+
+
+def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
+    """Return the index in `head_labels` of each label, spelled in any way; None if the two are not the same labels."""
+    if sorted(labels) == sorted(head_labels):
+        return [head_labels.index(label) for label in labels]
+    names = [comparable_name(label) for label in labels]
+    head_names = [comparable_name(label) for label in head_labels]
+    if sorted(names) != sorted(head_names) or len(set(names)) < len(names):
+        return None
+    return [head_names.index(name) for name in names]
+
+
+def select_classifier_rows(checkpoint: hub.Checkpoint, rows: Sequence[int]) -> hub.Checkpoint:
+    """Return the checkpoint with these rows of the classifier's weight and bias, in this order."""
+    index = list(rows)
+    head = {name: tensor[index] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
+    return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
+
+
+def name_and_inputs(checkpoint: hub.Checkpoint) -> tuple[str, int]:
+    """Return the name of a checkpoint's task and its number of texts; ("", 0) if the checkpoint tells neither."""
+    finetuned = checkpoint.finetuned_task
+    return ("", 0) if finetuned is None else (finetuned.task, finetuned.inputs)
+
+
+# ---------------------------------------------------------------- texts and logits
 
 
 @torch.inference_mode()
 def predict_logits(model: nn.Module, features: PairFeatures, columns: int, device: torch.device) -> Array:
-    """Return logits float32 [N, columns] in the order of the features; batches are grouped by length."""
+    """Return logits float32 [N, columns] in the order of the features; raises `DivergedError` if any is not finite."""
     logits = np.empty((len(features), columns), dtype=np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
         logits[index] = model(tokens).float().cpu().numpy()
@@ -299,7 +340,7 @@ def predict_logits(model: nn.Module, features: PairFeatures, columns: int, devic
 def parse_text_line(line: InputLine, inputs: int) -> TextExample:
     """Parse a text, or two texts separated by a tab; JSON has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
 
-    The number of texts must be `inputs`; if that is 0, it may be one or two. Raises `InputError` naming the line.
+    Raises `InputError` naming the line if the number of texts is not `inputs`; `inputs` 0 accepts one text or two.
     """
     text, pair, identifier = line.fields(("text", "text_a"), ("text_pair", "text_b"))
     if not isinstance(text, str) or not isinstance(pair, str | None):
@@ -316,35 +357,38 @@ def parse_text_line(line: InputLine, inputs: int) -> TextExample:
 def encode_pairs(
     texts: Sequence[tuple[str, str | None]], labels: Array | None, vocabulary: Vocabulary, max_seq_length: int
 ) -> PairFeatures:
-    """Encode `[CLS] A [SEP]`, in pairs with `B [SEP]`, cut to `max_seq_length` tokens.
+    """Encode texts as `[CLS] A [SEP]` and pairs as `[CLS] A [SEP] B [SEP]`, of at most `max_seq_length` tokens.
 
-    The longer of two texts loses its last token first, text B if they are equally long, as in the reference.
+    While a pair is too long, the longer text loses its last token, text B if both are equally long, as in the
+    reference.
     """
     size = len(texts)
-    ids, slices = tokenize([a for a, _ in texts] + [b or "" for _, b in texts], vocabulary)
+    all_a = [a for a, _ in texts]
+    all_b = ["" if b is None else b for _, b in texts]
+    ids, slices = tokenize(all_a + all_b, vocabulary)
     first = slices.select(np.arange(size))
     second = slices.select(size + np.arange(size))
     is_pair = np.fromiter((b is not None for _, b in texts), dtype=bool, count=size)
-    room = max_seq_length - 2 - is_pair
-    length_a, length_b = truncated_lengths(first.length, second.length, room)
+    max_text_tokens = max_seq_length - 2 - is_pair  # without [CLS], [SEP] and the second [SEP] of a pair
+    length_a, length_b = truncated_lengths(first.length, second.length, max_text_tokens)
     return PairFeatures(
         ids=ids,
         first=TokenSlices(first.start, length_a),
         second=TokenSlices(second.start, length_b),
         is_pair=is_pair,
         labels=labels,
-        truncated=int(np.count_nonzero(first.length + second.length > room)),
+        truncated=int(np.count_nonzero(first.length + second.length > max_text_tokens)),
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
     )
 
 
 def label_array(labels: Sequence[int | float | None]) -> Array | None:
-    """Return class indices as int64 [N] and values as float32 [N]; None if any label is hidden."""
+    """Return class indices as int64 [N], or values as float32 [N]; None if any label is hidden."""
     if None in labels:
         return None
-    is_value = any(isinstance(label, float) for label in labels)
-    return np.array(labels, dtype=np.float32 if is_value else np.int64)
+    has_values = any(isinstance(label, float) for label in labels)
+    return np.array(labels, dtype=np.float32 if has_values else np.int64)
 
 
 def softmax(logits: Array) -> Array:

@@ -1,4 +1,8 @@
-"""Find a table's columns with texts and labels, by the user's names or by usual ones."""
+"""Find the columns of a table by their roles (text, text_pair, label, id).
+
+The user's settings name a role's column; otherwise it is the first column with one of the role's usual names, in any
+case.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,14 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
 
-# Usual names of columns in lower case; the first that a table has is taken.
+# The usual names of each role's column, in lower case; the first that a table has is taken.
 COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "text": ("text", "sentence", "sentence1", "text_a", "question1", "premise", "question", "#1 string"),
     "text_pair": ("text_pair", "sentence2", "text_b", "question2", "hypothesis", "#2 string"),
     "label": ("label", "gold_label", "class", "score", "target", "is_duplicate", "quality"),
     "id": ("id", "idx", "index", "pairid", "pair_id"),
 }
-# Both texts of pairs in GLUE, SNLI and similar data sets; the first pair that a table has is taken.
+# The names of the two text columns in GLUE, SNLI and similar data sets; the first pair that a table has is taken.
 _PAIRS = (
     ("text", "text_pair"),
     ("sentence1", "sentence2"),
@@ -33,20 +37,23 @@ _PAIRS = (
     ("#1 string", "#2 string"),
     ("text1", "text2"),
 )
-_SAMPLED_ROWS = 100
-_MIN_WORDS = 2  # of a cell that counts as text
+_SAMPLED_ROWS = 100  # rows from which `_holds_texts` judges a column
+_MIN_WORDS = 2  # words of a cell that counts as text; a single word may be a label or a name
 
 
 def find_column(
     table: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
 ) -> int | None:
-    """Return the index of a role's column, None if there is none; raises `InputError` if the user's name is missing."""
+    """Return the index of a role's column, None if there is none.
+
+    `names` has the usual names by role. Raises `InputError` if the settings name a column that the table lacks.
+    """
     user_name = settings.column_name(role)
     if user_name:
         if user_name not in table.columns:
             raise missing_column(table, role, [user_name])
         return table.columns.index(user_name)
-    lowercase = _lowercase(table)
+    lowercase = _lowercase_columns(table)
     return next((lowercase.index(name) for name in names[role] if name in lowercase), None)
 
 
@@ -61,21 +68,23 @@ def require_column(
 
 
 def find_id_column(table: TextTable, settings: TableSettings) -> int | None:
-    """Return the index of the column with ids; `table.id = "none"` numbers the rows instead."""
+    """Return the index of the column with ids; None without one, and for `table.id = "none"`."""
     if settings.id == "none" and "none" not in table.columns:
         return None
     return find_column(table, "id", settings)
 
 
 def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
-    """Return the indices of a text, or of both texts of a pair; raises `InputError` if there is none.
+    """Return the indices of one text column, or of the two text columns of pairs.
 
-    A user who names only `table.text` means single texts.
+    If the settings name a text column and no second one, the texts are single, whatever other columns there are. Raises
+    `InputError` if there is no text column.
     """
-    if settings.text or settings.text_pair:
-        text = require_column(table, "text", settings)
-        return (text, require_column(table, "text_pair", settings)) if settings.text_pair else (text,)
-    lowercase = _lowercase(table)
+    if settings.text and not settings.text_pair:
+        return (require_column(table, "text", settings),)
+    if settings.text_pair:
+        return require_column(table, "text", settings), require_column(table, "text_pair", settings)
+    lowercase = _lowercase_columns(table)
     for first, second in _PAIRS:
         if first in lowercase and second in lowercase:
             return lowercase.index(first), lowercase.index(second)
@@ -85,14 +94,15 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
 
 
 def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
-    """Return the columns of another file that hold the texts of `names`: the same names, or as many usual ones.
+    """Return the indices of the text columns of a further file, for texts that were in the columns `names` of train.
 
-    Raises `InputError` for a file with another number of texts.
+    They are the columns of the same names, or else those with usual names. Raises `InputError` if these are fewer or
+    more than `names`.
     """
-    lowercase = _lowercase(table)
-    wanted = [name.strip().lower() for name in names]
-    if all(name in lowercase for name in wanted):
-        return tuple(map(lowercase.index, wanted))
+    lowercase = _lowercase_columns(table)
+    same_names = [name.strip().lower() for name in names]
+    if all(name in lowercase for name in same_names):
+        return tuple(map(lowercase.index, same_names))
     columns = find_text_columns(table, settings)
     if len(columns) < len(names):
         raise missing_column(table, "text_pair", [names[1], *COLUMN_NAMES["text_pair"]])
@@ -104,7 +114,7 @@ def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSet
 
 
 def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
-    """Print a warning that lists the columns with texts of several words that the task does not read."""
+    """Print a warning that lists the columns of texts that are not in `used`, the indices of the task's columns."""
     unused = [
         repr(name) for index, name in enumerate(table.columns) if index not in used and _holds_texts(table, index)
     ]
@@ -115,7 +125,7 @@ def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
 
 
 def check_texts(table: TextTable, texts: Sequence[int]) -> None:
-    """Print a warning if some rows have no text; raises `InputError` if all are empty."""
+    """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if no row has any."""
     empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]
     names = " and ".join(repr(table.columns[column]) for column in texts)
     if len(empty) == len(table.cells):
@@ -125,30 +135,31 @@ def check_texts(table: TextTable, texts: Sequence[int]) -> None:
         console.warn(f"{table.where(empty[0])}: no text in {names}; {len(empty)} of {len(table.cells)} rows are empty")
 
 
-def _holds_texts(table: TextTable, index: int) -> bool:
-    """Return True if most cells of a column are empty or have several words, and not all are empty."""
-    cells = [row[index] for row in table.cells[:_SAMPLED_ROWS] if row[index].strip()]
-    texts = [cell for cell in cells if len(cell.split()) >= _MIN_WORDS and not cell.lstrip().startswith(("[", "{"))]
-    return bool(cells) and len(texts) * 2 > len(cells)
+def _holds_texts(table: TextTable, column: int) -> bool:
+    """Return True if most cells of a column that are not blank have several words; JSON does not count as text."""
+    cells = [row[column].strip() for row in table.cells[:_SAMPLED_ROWS]]
+    filled = [cell for cell in cells if cell]
+    texts = [cell for cell in filled if len(cell.split()) >= _MIN_WORDS and not cell.startswith(("[", "{"))]
+    return len(texts) > len(filled) / 2
 
 
 def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputError:
-    """Return the error for a table that has none of a role's column names."""
+    """Return the error for a table that has none of a role's column names; the hint depends on the likely cause."""
     columns = ", ".join(map(repr, table.columns[:20]))
     hint = f"use -s table.{role}=COLUMN; line 1 names the columns"
     if has_wrong_delimiter(table.columns):
         hint = DELIMITER_HINT
-    elif role == "label" and len(classes := _binary_columns(table)) > 1:
-        listed = ", ".join(f'"{name}"' for name in classes)
+    elif role == "label" and len(binary := _binary_columns(table)) > 1:
+        listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
-    wanted = " or ".join(map(repr, names))
-    return InputError(f"{table.origin}: no column {wanted} for the {role} (columns: {columns})", hint)
+    expected = " or ".join(map(repr, names))
+    return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 
 
 def _binary_columns(table: TextTable) -> list[str]:
-    """Return the names of the columns with only 0 and 1."""
+    """Return the names of the columns that hold only 0 and 1."""
     return [name for index, name in enumerate(table.columns) if {row[index] for row in table.cells} <= {"0", "1"}]
 
 
-def _lowercase(table: TextTable) -> list[str]:
+def _lowercase_columns(table: TextTable) -> list[str]:
     return [name.strip().lower() for name in table.columns]

@@ -1,4 +1,7 @@
-"""Find and read the files of labeled data: delimited text, JSON lines, Parquet, and JSON documents."""
+"""Find and read the files of labeled data: delimited text, JSON lines, Parquet, and JSON documents.
+
+Every fault of a file is an `InputError` that names the file and the line.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from albert_cli.text.sources import TextSource
 
 _SAVE_AS_CSV = "save it as CSV (UTF-8) from the spreadsheet program"
 _DECOMPRESS = "decompress it first"
-# First bytes of files that people rename to .csv and the like.
+# Formats of files that users rename to .csv by mistake: first bytes, description, remedy.
 _BINARY_FORMATS = (
     (b"PK\x03\x04", "an Excel or LibreOffice workbook (or another zip archive)", _SAVE_AS_CSV),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook (.xls)", _SAVE_AS_CSV),
@@ -34,15 +37,15 @@ _BINARY_FORMATS = (
     (b"%PDF", "a PDF document", "export its text"),
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
 )
-_LONGEST_MAGIC = 16  # bytes that identify a format
+_LONGEST_MAGIC = 16  # bytes that suffice to identify these formats
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
-    """Return the first of several files or folders that exists in the folder `data`.
+    """Return the first of these files or folders that exists in the folder `data`.
 
-    Raises `InputError` if `data` is not a folder and `MissingDataError` if it holds none of them. `hub` is the data
-    set of the Hub that is read without `--data`.
+    Raises `InputError` if `data` is not a folder. Raises `MissingDataError` if it holds none of the names, with `hint`,
+    or without one with the advice to read the data set `hub` of the Hub.
     """
     if not data.is_dir():
         problem = "is not a directory" if data.exists() else "no such directory"
@@ -69,21 +72,21 @@ def read_text(path: Path) -> str:
 
 
 def reject_binary_formats(path: Path, raw: bytes) -> None:
-    """Raise `InputError` that names the format of a file that is not text, such as a renamed workbook."""
+    """Raise `InputError` that names the format if a file is not text, such as a renamed workbook."""
     for magic, name, remedy in _BINARY_FORMATS:
         if raw.startswith(magic):
             raise InputError(f"{path}: {name}, not text", remedy)
 
 
 def reject_file_of_other_format(path: Path) -> None:
-    """Raise `InputError` for a workbook, an archive and the like, under any name; pipes and missing files are left."""
-    if path.is_file():
+    """Raise `InputError` for a workbook, an archive and the like, whatever the file's name is."""
+    if path.is_file():  # a pipe can be read only once, and its reader checks it
         with translate_read_errors(path), path.open("rb") as stream:
             reject_binary_formats(path, stream.read(_LONGEST_MAGIC))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file. Only a line feed ends a line: U+2028 and the like belong to the text."""
+    """Read the lines of a UTF-8 file. Only a line feed, also after a carriage return, ends a line; U+2028 does not."""
     lines = read_text(path).split("\n")
     if not lines[-1]:
         lines.pop()
@@ -91,38 +94,41 @@ def read_lines(path: Path) -> list[str]:
 
 
 def parse_json_as(schema: type[RecordT], text: str, where: str, hint: str) -> RecordT:
-    """Parse a JSON document by a schema; `InputError` names the path of a wrong value, such as `data[0].title`."""
+    """Parse a JSON document by a pydantic schema; `InputError` names a wrong value's path, such as `data[0].title`."""
     return validate_as(schema, parse_json(text, where, hint), where, hint)
 
 
 def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> RecordT:
-    """Convert a parsed JSON value by a schema; `InputError` names the path of a wrong value."""
+    """Convert a parsed JSON value by a pydantic schema; `InputError` names a wrong value's path."""
     try:
         return schema.model_validate(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        raise InputError(f"{where}: {path or 'the document'}: {first['msg']}", hint) from None
+        path = ""
+        for part in first["loc"]:
+            path += f"[{part}]" if isinstance(part, int) else f".{part}"
+        path = path.removeprefix(".") or "the document"
+        raise InputError(f"{where}: {path}: {first['msg']}", hint) from None
 
 
 def read_delimited(path: Path, dialect: Dialect, *, header: bool = True) -> TextTable:
-    """Read a delimited file as it is; the widths of its rows are not checked."""
+    """Read a delimited file without a check of its columns' names and its rows' widths."""
     delimited = open_delimited(str(path), iter(enumerate(read_lines(path), start=1)), dialect, header=header)
     rows = list(delimited.rows)
     return _table_from_rows(str(path), delimited.columns, rows, delimited.delimiter)
 
 
 def read_table(path: Path, settings: TableSettings) -> TextTable:
-    """Read a custom table with a header.
+    """Read a delimited file with a header as a custom table.
 
-    Raises `InputError` for a column that occurs twice and for a row of another width.
+    Raises `InputError` for a column name that occurs twice, and for a row that is not as wide as the header.
     """
-    lines = read_lines(path)
+    numbered_lines = list(enumerate(read_lines(path), start=1))
     dialect = choose_dialect(path.suffix, settings)
     if settings.quoting == "auto" and not dialect.quoting:
-        dialect = replace(dialect, quoting=is_quoted(iter(enumerate(lines, start=1)), dialect))
-    delimited = open_delimited(str(path), iter(enumerate(lines, start=1)), dialect)
-    columns, rows = delimited.rows_as_wide_as_the_header()
+        dialect = replace(dialect, quoting=is_quoted(iter(numbered_lines), dialect))
+    delimited = open_delimited(str(path), iter(numbered_lines), dialect)
+    columns, rows = delimited.named_columns_and_rows()
     return _table_from_rows(str(path), columns, list(rows), delimited.delimiter)
 
 
@@ -133,7 +139,7 @@ def _table_from_rows(
 
 
 def read_objects(path: Path) -> TextTable:
-    """Read a Parquet file or JSON lines; the columns are the keys of the first object, which all must have."""
+    """Read a Parquet file, or JSON lines with the same keys in all objects, as a table."""
     if path.suffix.lower() == ".parquet":
         return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
     numbered_lines = enumerate(read_lines(path), start=1)
@@ -141,7 +147,10 @@ def read_objects(path: Path) -> TextTable:
 
 
 def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
-    """Build a table from numbered objects; raises `InputError` for an object without a key of the first one."""
+    """Build a table from numbered objects, with the keys of the first object as columns.
+
+    Raises `InputError` for an object that lacks one of these keys.
+    """
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -157,8 +166,11 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text: null is empty, numbers, truth values and lists are JSON, a lone surrogate is U+FFFD."""
+    """Return a JSON or Parquet value as the text of a cell: null is empty, other values but texts are JSON.
+
+    NUL is removed, and a lone surrogate becomes U+FFFD.
+    """
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return check_characters(text, str, 0, "replace")
+    return check_characters(text, location=str, number=0, on_bad_bytes="replace")  # "replace" needs no location

@@ -1,4 +1,7 @@
-"""Read delimited files row by row: delimiter, quotes, header and widths, for training and for prediction alike."""
+"""Split delimited files (TSV, CSV) into rows of cells, in the same way for training and for prediction.
+
+The delimiter and the quoting follow from the file's ending, the settings, and the file's first lines.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,24 @@ from typing import Final
 
 from albert_cli import console
 from albert_cli.errors import InputError
+from albert_cli.formatting import count_of
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.records import has_wrong_delimiter, iter_csv_rows
 
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
-_SEPARATOR_LINE: Final = re.compile('"?sep=(.)"?')  # Excel's first line, which names the delimiter
-_OTHER_DELIMITERS: Final = ";\t,"  # of spreadsheets in other languages
+_SEPARATOR_LINE: Final = re.compile('"?sep=(.)"?')  # a first line that names the delimiter, as Excel writes it
+_ALTERNATIVES: Final = ";\t,"  # a spreadsheet program writes .csv files with the delimiter of its user's language
 
-NumberedCells = Iterator[tuple[int, list[str]]]  # a row's first line from 1, and its cells
+NumberedCells = Iterator[tuple[int, list[str]]]  # the number of a row's first line, from 1, and the row's cells
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The delimiter of a file, and whether cells may be in quotes; without quoting every line is a row, as in GLUE.
+    """The delimiter of a file, and whether its cells may be in quotes; the default is GLUE's.
 
-    If the header contains one of the `alternatives` and not `delimiter`, the alternative is the delimiter.
+    Without quoting, every line is a row. If the header lacks `delimiter` and contains exactly one of the characters in
+    `alternatives`, this character is the delimiter.
     """
 
     delimiter: str = "\t"
@@ -34,34 +39,34 @@ class Dialect:
 
 
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
-    """Return the dialect of a custom table, by the ending of its file and the user's settings.
+    """Return the dialect of a custom table, by its file's ending and the user's settings.
 
-    A .tsv file may be quoted all the same: see `is_quoted`.
+    With `quoting = "auto"` a .csv file has quotes; `is_quoted` decides about other files by their content.
     """
     is_csv = suffix.lower() == ".csv"
-    return Dialect(
-        delimiter=settings.delimiter or ("," if is_csv else "\t"),
-        quoting=settings.quoting == "on" or (settings.quoting == "auto" and is_csv),
-        alternatives="" if settings.delimiter else _OTHER_DELIMITERS,
-    )
+    quoting = is_csv if settings.quoting == "auto" else settings.quoting == "on"
+    if settings.delimiter:
+        return Dialect(settings.delimiter, quoting)
+    return Dialect("," if is_csv else "\t", quoting, _ALTERNATIVES)
 
 
 @dataclass(frozen=True)
 class DelimitedRows:
-    """The rows of a delimited file, which can be read once; `columns` is empty for a file without a header."""
+    """A delimited file whose header has been read: `columns`, () without a header, and an iterator over the rows."""
 
     origin: str
     columns: tuple[str, ...]
     delimiter: str
     rows: NumberedCells
 
-    def rows_as_wide_as_the_header(self) -> tuple[tuple[str, ...], NumberedCells]:
-        """Return the named columns and their cells; blank lines and empty columns without a name are left out.
+    def named_columns_and_rows(self) -> tuple[tuple[str, ...], NumberedCells]:
+        """Return the columns without empty ones at the end of the header, and the rows without blank lines.
 
-        Raises `InputError` for a column that occurs twice, and for a row of another width.
+        Raises `InputError` for a column name that occurs twice. The iterator raises it for a row that is not as wide
+        as the header.
         """
         names = list(self.columns)
-        while len(names) > 1 and not names[-1].strip():
+        while len(names) > 1 and not names[-1].strip():  # a spreadsheet may add delimiters at the ends of all lines
             names.pop()
         for name in names:
             if names.count(name) > 1:
@@ -72,7 +77,8 @@ class DelimitedRows:
         for number, cells in self.rows:
             if cells == [""] and width > 1:
                 continue
-            if not width <= len(cells) <= len(self.columns) or any(map(str.strip, cells[width:])):
+            has_fitting_length = width <= len(cells) <= len(self.columns)
+            if not has_fitting_length or any(cell.strip() for cell in cells[width:]):
                 raise width_error(self.columns[:width], self.delimiter, len(cells), f"{self.origin}:{number}")
             yield number, cells[:width]
 
@@ -80,62 +86,64 @@ class DelimitedRows:
 def open_delimited(
     origin: str, lines: NumberedLines, dialect: Dialect, *, header: bool = True, is_silent: bool = False
 ) -> DelimitedRows:
-    """Read the header of a delimited file; raises `InputError` for an empty file.
+    """Decide on the delimiter of a file's lines, and read its header if it has one.
 
-    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. Another delimiter than the
-    dialect's is printed unless `is_silent`.
+    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. A delimiter that is not the
+    dialect's is printed unless `is_silent`. Raises `InputError` for a file without its header.
     """
-    first = next(lines, None)
     delimiter = dialect.delimiter
-    separator = _SEPARATOR_LINE.fullmatch(first[1]) if header and first is not None else None
-    if separator is not None:
-        delimiter = separator[1]
-    elif first is not None:
-        delimiter = _find_delimiter(first[1], dialect)
-        if delimiter != dialect.delimiter and not is_silent:
-            console.info(f"{origin}: the columns are separated by {delimiter!r}")
-        lines = chain([first], lines)
+    first = next(lines, None)
+    if first is not None:
+        separator_line = _SEPARATOR_LINE.fullmatch(first[1]) if header else None
+        if separator_line is not None:
+            delimiter = separator_line[1]
+        else:
+            delimiter = _find_delimiter(first[1], dialect)
+            lines = chain([first], lines)
+            if delimiter != dialect.delimiter and not is_silent:
+                console.info(f"{origin}: the columns are separated by {delimiter!r}")
     if dialect.quoting:
         rows = iter_csv_rows(lines, f"{origin}:{{}}".format, delimiter)
     else:
         rows = ((number, line.split(delimiter)) for number, line in lines)
     columns: tuple[str, ...] = ()
     if header:
-        first_row = next(rows, None)
-        if first_row is None:
+        header_row = next(rows, None)
+        if header_row is None:
             raise InputError(f"{origin}: empty, without a header", "check that the file is complete")
-        columns = tuple(first_row[1])
+        columns = tuple(header_row[1])
     return DelimitedRows(origin, columns, delimiter, rows)
 
 
 def _find_delimiter(header: str, dialect: Dialect) -> str:
-    """Return the dialect's delimiter, or the only alternative that a header contains instead."""
-    if dialect.delimiter in header:
-        return dialect.delimiter
-    alternatives = [sign for sign in dialect.alternatives if sign in header]
-    return alternatives[0] if len(alternatives) == 1 else dialect.delimiter
+    """Return the dialect's delimiter, or the alternative that a header contains if it contains no other."""
+    alternatives = [character for character in dialect.alternatives if character in header]
+    if dialect.delimiter not in header and len(alternatives) == 1:
+        return alternatives[0]
+    return dialect.delimiter
 
 
 def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
-    """Return True if a whole file is written with quotes, as spreadsheets and pandas write a .tsv file.
+    """Return True if the cells of a file are in quotes where they must be, as spreadsheets and pandas write .tsv files.
 
-    All its rows are then as wide as the header, and the header or a cell with a quote, a tab or a line end is in
-    quotes. A quotation mark in a text that is not quoted breaks one of these rules.
+    Two conditions must hold. Read with quoting, all rows are as wide as the header: a file without quoting breaks this
+    rule by a quotation mark in a text. And quoting makes a difference: the header begins with a quotation mark, or a
+    cell contains a quotation mark, a line end or the delimiter.
     """
     try:
         first = next(lines, (1, ""))
         delimited = open_delimited("", chain([first], lines), replace(dialect, quoting=True), is_silent=True)
-        _, rows = delimited.rows_as_wide_as_the_header()
+        _, rows = delimited.named_columns_and_rows()
         needs_quotes = re.compile(f'["\n{re.escape(delimited.delimiter)}]')
-        cells = [cell for _, row in rows for cell in row if needs_quotes.search(cell)]
+        quoted_cells = [cell for _, row in rows for cell in row if needs_quotes.search(cell)]
     except InputError:
         return False
-    return bool(cells) or first[1].startswith('"')
+    return bool(quoted_cells) or first[1].startswith('"')
 
 
 def width_error(columns: Sequence[str], delimiter: str, fields: int, where: str) -> InputError:
-    """Return the error for a row whose number of fields is not the number of columns."""
-    message = f"{where}: {fields} {'field' if fields == 1 else 'fields'} instead of {len(columns)}"
+    """Return the error for a row with another number of `fields` than columns; the hint names the likely cause."""
+    message = f"{where}: {count_of(fields, 'field')} instead of {len(columns)}"
     if has_wrong_delimiter(columns):
         return InputError(message, DELIMITER_HINT)
     if fields < len(columns):

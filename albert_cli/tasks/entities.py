@@ -1,4 +1,7 @@
-"""Tags of words and entities: BIO and BILOU schemes, spans of characters, and entity scores."""
+"""Named entities: conversion between spans of characters and BIO tags of words, and entity scores.
+
+In BIO the first word of an entity has the tag B-TYPE, its further words have I-TYPE, and words outside entities have O.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import NamedTuple
 from albert_cli.errors import InputError
 
 OUTSIDE = "O"
-_BEGIN = frozenset("BUS")  # U and S are entities of one word in BILOU and BIOES
+# Prefixes of tags in BIO, BILOU and BIOES. U and S are entities of one word, L and E are the last word of an entity.
+_BEGIN = frozenset("BUS")
 _INSIDE = frozenset("ILE")
+_ENDS_ENTITY = frozenset("USLE")
 
 
 class Entity(NamedTuple):
-    """An entity's characters in its text, and its type."""
+    """An entity: the first and the end index of its characters in its text, and its type, such as PER."""
 
     start: int
     end: int
@@ -21,37 +26,40 @@ class Entity(NamedTuple):
 
 
 def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return tags in the BIO scheme; raises `InputError` for a tag that is neither O nor has a prefix.
+    """Convert tags in BIO (also with entities that begin with I), BILOU or BIOES into BIO.
 
-    Reads BIO (also with entities that begin with I), BILOU and BIOES.
+    Raises `InputError` for a tag that is neither O nor a type with a prefix.
     """
     normalized: list[str] = []
-    previous = ""  # the type of the entity that a following I continues
+    open_type = ""  # the type of the entity that an I would continue
     for tag in tags:
-        prefix, dash, kind = tag.partition("-")
+        prefix, _, kind = tag.partition("-")
         if tag == OUTSIDE:
-            normalized.append(tag)
-            previous = ""
+            normalized.append(OUTSIDE)
+            open_type = ""
             continue
-        if not (dash and kind and prefix in _BEGIN | _INSIDE):
+        if not kind or prefix not in _BEGIN | _INSIDE:
             raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", "write tags as B-PER, I-PER and O")
-        begins = prefix in _BEGIN or kind != previous
-        normalized.append(f"{'B' if begins else 'I'}-{kind}")
-        previous = "" if prefix in "USLE" else kind
+        begins_entity = prefix in _BEGIN or kind != open_type
+        normalized.append(f"B-{kind}" if begins_entity else f"I-{kind}")
+        open_type = "" if prefix in _ENDS_ENTITY else kind
     return tuple(normalized)
 
 
 def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Entity]:
-    """Return the entities of BIO tags; an I without a beginning of its type begins an entity, as in conlleval."""
+    """Return the entities of BIO tags; `words` are the first and the end character of each tagged word.
+
+    As in conlleval, an I that follows no entity of its type begins an entity.
+    """
     entities: list[Entity] = []
-    previous = ""
+    open_type = ""
     for tag, (start, end) in zip(tags, words, strict=True):
-        kind = tag[2:]
-        if tag != OUTSIDE and tag.startswith("I-") and kind == previous:
+        kind = tag[2:]  # "" for O
+        if tag.startswith("I-") and kind == open_type:
             entities[-1] = entities[-1]._replace(end=end)
         elif tag != OUTSIDE:
             entities.append(Entity(start, end, kind))
-        previous = kind
+        open_type = kind
     return entities
 
 
@@ -59,33 +67,41 @@ def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]
     """Return a BIO tag for each word; raises `InputError` for entities that overlap or contain no word."""
     tags = [OUTSIDE] * len(words)
     for entity in sorted(entities):
-        inside = [index for index, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
-        if not inside:
+        word_indices = [i for i, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
+        if not word_indices:
             raise InputError(f"{where}: no word at characters {entity.start} to {entity.end}", "correct the span")
-        if any(tags[index] != OUTSIDE for index in inside):
+        if any(tags[index] != OUTSIDE for index in word_indices):
             message = f"{where}: the span {entity.start} to {entity.end} overlaps another one"
             raise InputError(message, "give every word one entity")
-        tags[inside[0]] = f"B-{entity.type}"
-        for index in inside[1:]:
+        first, *following = word_indices
+        tags[first] = f"B-{entity.type}"
+        for index in following:
             tags[index] = f"I-{entity.type}"
     return tuple(tags)
 
 
 def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes of words: O, and B and I of each type."""
+    """Return the classes of a word: O, then B and I of each type in alphabetical order."""
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(types)) for prefix in "BI"))
 
 
 def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return precision, recall and F1 of entities by seqeval (conlleval's rules), and the accuracy of tags."""
+    """Return precision, recall and F1 of entities by seqeval (conlleval's rules), and the accuracy of tags.
+
+    `gold` and `predicted` hold the BIO tags of each text.
+    """
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     gold_tags = [list(tags) for tags in gold]
     predicted_tags = [list(tags) for tags in predicted]
-    pairs = [pair for g, p in zip(gold_tags, predicted_tags, strict=True) for pair in zip(g, p, strict=True)]
+    correct = 0
+    total = 0
+    for text_gold, text_predicted in zip(gold_tags, predicted_tags, strict=True):
+        correct += sum(g == p for g, p in zip(text_gold, text_predicted, strict=True))
+        total += len(text_gold)
     return {
         "entity_f1": float(f1_score(gold_tags, predicted_tags, zero_division=0)),
         "entity_precision": float(precision_score(gold_tags, predicted_tags, zero_division=0)),
         "entity_recall": float(recall_score(gold_tags, predicted_tags, zero_division=0)),
-        "accuracy": sum(g == p for g, p in pairs) / max(1, len(pairs)),
+        "accuracy": correct / max(1, total),
     }

@@ -1,4 +1,8 @@
-"""Examples as token ids, and the order in which training and evaluation batch them."""
+"""Encoded examples, the order in which training and evaluation batch them, and the assembly of batches.
+
+`Features` is the interface; `PairFeatures` holds texts and pairs of texts. Other kinds of task define their features
+next to their data: `token_features.TokenFeatures` and `squad.windows.SpanFeatures`.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +25,33 @@ Int64 = NDArray[np.int64]
 
 
 class Features(ABC):
-    """N encoded items (examples, or windows of examples) of `group` sequences each.
+    """N encoded items (examples, or windows of examples) of `sequences_per_item` sequences each.
 
     `truncated` counts the examples that were longer than the limit.
     """
 
     truncated: int
-    group: int = 1
+    sequences_per_item: int = 1
 
     @property
     @abstractmethod
     def lengths(self) -> Int64:
-        """Tokens of each item's longest sequence, int64 [N]."""
+        """The number of tokens of each item's longest sequence, int64 [N]."""
 
     @abstractmethod
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """Pack the items at `index` [B] in that order; return them with their labels (None if hidden).
+        """Pack the items at `index` [B] in this order; return them with their labels, None if those are hidden.
 
-        Labels are [B], or [B, 2] with the number of options of each item.
+        A subclass defines the shape of the labels.
         """
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
-        """Return the items of a training step (counted from 0), int64 [batch_size], as a function of (seed, step).
+        """Return the items of a training step (counted from 0), int64 [batch_size], as a function of seed and step.
 
-        Every epoch is a permutation of all items. A batch continues into the next epoch, so that none is short.
+        Every epoch is a permutation of all items. A batch at the end of an epoch is filled up from the next epoch.
         """
         size = len(self)
         epochs, positions = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)
@@ -58,16 +62,17 @@ class Features(ABC):
         return index
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
-        """Yield index arrays that hold every item once, grouped by length, the longest first.
+        """Yield the indices of batches that cover every item once, in the order of falling length.
 
-        A batch's size times its longest item is at most `max_tokens`, unless it is a single item. If memory runs out,
-        it does so in the first batch.
+        A batch padded to its longest item has at most `max_tokens` tokens, unless it is a single item. The first batch
+        needs the most memory.
         """
-        lengths = self.lengths * self.group
-        order = np.argsort(-lengths, kind="stable")
+        padded_lengths = self.lengths * self.sequences_per_item
+        order = np.argsort(-padded_lengths, kind="stable")
         start = 0
         while start < len(order):
-            size = max(1, max_tokens // int(lengths[order[start]]))
+            longest = int(padded_lengths[order[start]])
+            size = max(1, max_tokens // longest)
             yield order[start : start + size]
             start += size
 
@@ -75,7 +80,8 @@ class Features(ABC):
 class SlidingWindows(NamedTuple):
     """W windows of N sequences, all int64 [W].
 
-    `number` counts the windows of a `sequence` from 0; `start` and `length` are the range of its tokens.
+    `sequence` is the index of a window's sequence, `number` counts the windows of this sequence from 0, `start` and
+    `length` are the window's range of the sequence's tokens.
     """
 
     sequence: Int64
@@ -87,11 +93,12 @@ class SlidingWindows(NamedTuple):
 def slide_windows(lengths: Int64, size: Int64 | int, step: Int64 | int) -> SlidingWindows:
     """Cover sequences of these lengths [N] with windows of at most `size` tokens that begin `step` tokens apart.
 
-    `size` and `step` are numbers or int64 [N]. A sequence that fits, also an empty one, is a single window.
+    `size` and `step` are numbers or int64 [N]. A sequence of at most `size` tokens, even of none, is a single window.
     """
     sizes = np.broadcast_to(size, lengths.shape)
     steps = np.broadcast_to(step, lengths.shape)
-    counts = 1 + np.maximum(0, -(-(lengths - sizes) // steps))
+    beyond_first = np.maximum(0, lengths - sizes)  # tokens after the first window
+    counts = 1 + (beyond_first + steps - 1) // steps  # the division rounds up
     sequence = np.repeat(np.arange(len(lengths)), counts)
     number = concatenate_ranges(np.zeros_like(counts), counts)
     start = number * steps[sequence]
@@ -99,7 +106,7 @@ def slide_windows(lengths: Int64, size: Int64 | int, step: Int64 | int) -> Slidi
 
 
 class TokenSlices(NamedTuple):
-    """Slices of an array of token ids, one for each of S sequences: first index and length, int64 [S]."""
+    """Slices of an array of token ids, one for each of S texts: first index and length, int64 [S]."""
 
     start: Int64
     length: Int64
@@ -110,7 +117,7 @@ class TokenSlices(NamedTuple):
 
 
 def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, TokenSlices]:
-    """Tokenize each distinct text once; return all tokens, and the slice of each of `texts`."""
+    """Tokenize each distinct text once; return the tokens of the distinct texts, and the slice of each of `texts`."""
     index_by_text = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     encoded = vocabulary.encode_batch(list(index_by_text))
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
@@ -121,11 +128,14 @@ def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, Token
 
 @dataclass(frozen=True)
 class PairFeatures(Features):
-    """N examples of `group` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, assembled when a batch is sampled.
+    """N examples of `sequences_per_item` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-    `first` and `second` are slices of `ids` int32, one for each of S = N * group sequences. `is_pair` bool [S] is true
-    for sequences with a second text. `labels` int64 or float32 [N] is None if they are hidden. `options` [N] is the
-    number of sequences of each example without padding; None if no example has padding.
+    * `ids` int32 holds the tokens of all texts, each once; `batch` assembles the sequences from them.
+    * `first` and `second` are the slices of texts A and B in `ids`, for all S = N * `sequences_per_item` sequences.
+    * `is_pair` bool [S] is true for a sequence with a text B.
+    * `labels` are int64 or float32 [N], or float32 [N, classes]; None if they are hidden.
+    * `option_counts` int64 [N] is the number of options of each multiple-choice question, whose further sequences are
+      padding; None if there is no padding.
     """
 
     ids: Int32
@@ -136,30 +146,39 @@ class PairFeatures(Features):
     truncated: int
     cls_id: int
     sep_id: int
-    group: int = 1
-    options: Int64 | None = None
+    sequences_per_item: int = 1
+    option_counts: Int64 | None = None
 
     @property
     def lengths(self) -> Int64:
-        sequences = self.first.length + self.second.length + 2 + self.is_pair
-        return np.asarray(sequences.reshape(-1, self.group).max(axis=1, initial=0))
+        sequence_lengths = _pair_lengths(self.first, self.second, self.is_pair)
+        return np.asarray(sequence_lengths.reshape(-1, self.sequences_per_item).max(axis=1, initial=0))
 
     @property
     def gold(self) -> NDArray[Any]:
-        """Labels of a split that has them."""
+        """The labels; only for a split that has labels."""
         assert self.labels is not None, "only labeled splits are scored"
         return self.labels
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        rows = (index[:, None] * self.group + np.arange(self.group)).ravel()
-        first = (self.ids, self.first.select(rows))
-        second = (self.ids, self.second.select(rows))
-        packed = pack_pairs(first, second, self.is_pair[rows], self.cls_id, self.sep_id)
+        """Pack the examples at `index` [B]; return them with their labels, None if those are hidden.
+
+        With `option_counts` the labels are int64 [B, 2]: the correct option, and the number of options.
+        """
+        sequences = (index[:, None] * self.sequences_per_item + np.arange(self.sequences_per_item)).ravel()
+        first = (self.ids, self.first.select(sequences))
+        second = (self.ids, self.second.select(sequences))
+        packed = pack_pairs(first, second, self.is_pair[sequences], self.cls_id, self.sep_id)
         if self.labels is None:
             return packed, None
-        if self.options is None:
+        if self.option_counts is None:
             return packed, self.labels[index]
-        return packed, np.stack([self.labels[index], self.options[index]], axis=1)
+        return packed, np.stack([self.labels[index], self.option_counts[index]], axis=1)
+
+
+def _pair_lengths(first: TokenSlices, second: TokenSlices, is_pair: NDArray[np.bool_]) -> Int64:
+    """Return the tokens of each sequence: both texts, [CLS], [SEP], and a second [SEP] in pairs."""
+    return first.length + second.length + 2 + is_pair
 
 
 def pack_pairs(
@@ -171,21 +190,29 @@ def pack_pairs(
 ) -> PackedBatch:
     """Pack sequences `[CLS] A [SEP]` of segment 0, followed in pairs by `B [SEP]` of segment 1.
 
-    `first` is (ids, slices) of the texts A, `second` of the texts B. Nothing is masked, there are no order labels, and
-    positions count from 0 in every sequence.
+    `first` is (ids, slices) of the texts A, `second` of the texts B. The batch has no masked tokens and no order
+    labels. Positions count from 0 in every sequence.
     """
     ids_a, slices_a = first
     ids_b, slices_b = second
-    lengths = slices_a.length + slices_b.length + 2 + is_pair
+    lengths = _pair_lengths(slices_a, slices_b, is_pair)
     offsets = offsets_from_lengths(lengths)
     starts = offsets[:-1]
-    starts_b = starts + 2 + slices_a.length
-    ids = np.full(int(offsets[-1]), sep_id, dtype=np.int32)  # every position that is not overwritten is [SEP]
+    starts_b = starts + 2 + slices_a.length  # after [CLS] A [SEP]
+    ids = np.full(int(offsets[-1]), sep_id, dtype=np.int32)  # the positions that are not overwritten below are [SEP]
     ids[starts] = cls_id
     ids[concatenate_ranges(starts + 1, slices_a.length)] = ids_a[concatenate_ranges(slices_a.start, slices_a.length)]
     ids[concatenate_ranges(starts_b, slices_b.length)] = ids_b[concatenate_ranges(slices_b.start, slices_b.length)]
     segment_ids = np.zeros_like(ids)
     segment_ids[concatenate_ranges(starts_b, slices_b.length + is_pair)] = 1
     positions = concatenate_ranges(np.zeros_like(lengths), lengths).astype(np.int32)
-    empty = np.empty(0, dtype=np.int32)
-    return PackedBatch(ids, segment_ids, positions, offsets.astype(np.int32), empty, empty, empty)
+    none = np.empty(0, dtype=np.int32)
+    return PackedBatch(
+        ids,
+        segment_ids,
+        positions,
+        offsets.astype(np.int32),
+        masked_index=none,
+        masked_labels=none,
+        order_labels=none,
+    )

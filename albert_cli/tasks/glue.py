@@ -1,4 +1,7 @@
-"""GLUE (Wang et al., arXiv 1804.07461) as published: one folder per task, tab-separated, without quoting."""
+"""GLUE (Wang et al., arXiv 1804.07461): its tasks, and their files as published or from the Hugging Face Hub.
+
+The published files are tab-separated without quoting, in one folder per task.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,13 @@ _ID_COLUMNS = ("index", "id", "idx")
 class GlueFiles:
     """The files of a GLUE task: `folder/SPLIT.tsv` with the columns `texts` and `label`, or a data set of the Hub.
 
-    `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ.
-    `header` names the columns of labeled files without a header line. `skip_short` skips rows with too few fields, as
-    the reference does for QQP, whose questions contain line breaks; elsewhere such a row is an error. `files` maps
-    splits to file names that differ from the split's name. `hub` is None for a task that is not on the Hub; `--data
-    hf:NAME:CONFIG` reads another data set with the same columns.
+    * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
+      from `texts`.
+    * `header` lists the columns of labeled files that have no header line.
+    * `skip_short` skips rows with too few fields, as the reference does for QQP, whose questions contain line breaks.
+      Without it such a row is an error.
+    * `files` maps a split to its file's name without the ending, if that is not the split's name.
+    * `hub` is the task's data set on the Hub, None if there is none.
     """
 
     folder: str
@@ -41,45 +46,50 @@ class GlueFiles:
     hub: str | None = GLUE_ON_HUB
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
-        """Read the examples of a split; a test split has no labels."""
+        """Read the examples of a split; a test split has no labels.
+
+        `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
+        """
         is_test = split in task.test_splits
-        if split.startswith("test") and not is_test:
+        if split.startswith("test") and not is_test:  # `for_scoring` made it a dev split
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
+        texts = self.texts
+        label = self.label
         if data is None or is_hub_source(data):
             table = self._read_hub(task, split, data)
-            texts = self.hub_texts or self.texts
+            texts = self.hub_texts or texts
             label = "label"
         else:
             table = self._read_file(task, Path(data), split)
-            texts = (self.test_texts or self.texts) if is_test else self.texts
-            label = self.label
+            if is_test:
+                texts = self.test_texts or texts
         columns = table.column_indices(texts if is_test else [*texts, label])
-        text_a = columns[0]
-        text_b = columns[1] if len(texts) == 2 else None
         ids = table.ids(_id_column(table), must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
+            text_b = row[columns[1]] if len(texts) == 2 else None
             gold = None if is_test else task.parse_label(row[columns[-1]], table.where(index))
-            examples.append(TextExample(row[text_a], None if text_b is None else row[text_b], gold, ids[index]))
+            examples.append(TextExample(row[columns[0]], text_b, gold, ids[index]))
         return examples
 
     def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
         if data is None and self.hub is None:
             raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
         source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-        # CoLA, SST-2, MRPC, QQP and WNLI have the labels 0 and 1 in the files, and names for them on the Hub.
+        # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub; with `task.labels` the names are
+        # replaced by the numbers.
         return read_hub_split(source, split.replace("dev", "validation"), task.labels)
 
     def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
-        header = () if split in task.test_splits else self.header
         file = f"{self.files.get(split, split)}.tsv"
         path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
-        table = read_delimited(path, Dialect(), header=not header)
-        if header:
+        lacks_header = bool(self.header) and split not in task.test_splits
+        table = read_delimited(path, Dialect(), header=not lacks_header)
+        if lacks_header:
             if {*self.texts, self.label} & set(table.cells[0]):
                 raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
-            table = replace(table, columns=header)
+            table = replace(table, columns=self.header)
         if self.skip_short:
             return _skip_short_rows(table)
         table.check_widths()
@@ -87,7 +97,7 @@ class GlueFiles:
 
 
 def _id_column(table: TextTable) -> int | None:
-    """Return the index of the column with ids, if there is one."""
+    """Return the index of the column with ids, None if there is none."""
     return next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
 
 
@@ -98,10 +108,11 @@ def _skip_short_rows(table: TextTable) -> TextTable:
     if skipped:
         console.info(f"{table.origin}: skipped {skipped} rows with fewer than {len(table.columns)} fields")
     cells = [table.cells[index] for index in complete]
-    return replace(table, cells=cells, lines=[table.lines[index] for index in complete])
+    lines = [table.lines[index] for index in complete]
+    return replace(table, cells=cells, lines=lines)
 
 
-# ---------------------------------------------------------------- the tasks, labels in the reference's order
+# ---------------------------------------------------------------- the tasks; labels are in the reference's order
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -110,8 +121,8 @@ _SENTENCES = ("sentence1", "sentence2")
 _MNLI = ("premise", "hypothesis")
 _COLA = ("source", "label", "mark", "sentence")
 
-# Wang et al., arXiv 1804.07461, table 1. MRPC and QQP are selected by accuracy, as in the dev rows of the
-# paper's table 9; the first split of several is the main one (MNLI: matched).
+# Wang et al., table 1. The best checkpoint of MRPC and QQP is selected by accuracy, because Table 9 of the ALBERT paper
+# reports their accuracy on dev. MNLI's main splits are the matched ones.
 GLUE: dict[str, Classification] = {
     task.name: task
     for task in (
@@ -163,5 +174,5 @@ GLUE: dict[str, Classification] = {
     )
 }  # fmt: skip
 
-# The nine tasks whose mean is the GLUE score; the diagnostics are not among them.
+# The GLUE score is the mean over these nine tasks; the diagnostics do not count.
 GLUE_SCORE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

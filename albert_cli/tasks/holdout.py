@@ -1,4 +1,4 @@
-"""Hold out development data from a training file that comes without any."""
+"""Hold out a part of the training file as dev data, for data sets without a dev file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ T = TypeVar("T")
 
 
 def hold_out_dev(
-    split: str, examples: Sequence[T], units: Sequence[str], fraction: float, origin: str, unit: str, remedy: str
+    split: str,
+    examples: Sequence[T],
+    unit_keys: Sequence[str],
+    fraction: float,
+    *,
+    origin: str,
+    unit_name: str,
+    remedy: str,
 ) -> list[T]:
-    """Return the train or dev part of examples, by holding out a fraction of their units (rows, articles).
+    """Return the part of the examples that belongs to `split` ("train" or "dev").
 
-    The units with the smallest hashes are dev: at least one and never all. `unit` is a unit's name in messages.
-    Raises `InputError` with `remedy` if there is only one unit.
+    Units (rows, articles) are held out whole: `unit_keys` has the key of each example's unit. The units whose keys have
+    the smallest hashes are dev; they are the `fraction` of all units, at least one and never all. `origin`, `unit_name`
+    and `remedy` are for messages. Raises `InputError` if there is only one unit.
     """
-    all_units = sorted(set(units))
-    size = min(len(all_units) - 1, max(1, round(len(all_units) * fraction)))
-    dev_units = set(sorted(all_units, key=hash_to_unit_interval)[:size])
+    units = sorted(set(unit_keys))
+    dev_count = min(len(units) - 1, max(1, round(len(units) * fraction)))
+    dev_units = set(sorted(units, key=hash_to_unit_interval)[:dev_count])
     if not dev_units:
-        raise InputError(f"{origin}: a single {unit} cannot be split into train and dev", remedy)
-    if split == "dev":
-        console.info(f"{origin}: no dev data, so {len(dev_units)} of {len(all_units)} {unit}s are held out")
-        return [example for example, key in zip(examples, units, strict=True) if key in dev_units]
-    return [example for example, key in zip(examples, units, strict=True) if key not in dev_units]
+        raise InputError(f"{origin}: a single {unit_name} cannot be split into train and dev", remedy)
+    is_dev = split == "dev"
+    if is_dev:
+        console.info(f"{origin}: no dev data, so {len(dev_units)} of {len(units)} {unit_name}s are held out")
+    return [example for example, key in zip(examples, unit_keys, strict=True) if (key in dev_units) == is_dev]

@@ -1,4 +1,7 @@
-"""Read data sets of the Hugging Face Hub through `datasets`, which is imported late because it is slow to load."""
+"""Read data sets of the Hugging Face Hub as tables, through `datasets`, which is imported late: it is slow to load.
+
+A data set is named `hf:NAME[:CONFIG]`, for example `hf:nyu-mll/glue:rte`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from albert_cli.tasks.text_table import TextTable
 
 
 def is_hub_source(source: str | None) -> bool:
-    """Return True for a data set of the Hub, `hf:NAME[:CONFIG]`."""
+    """Return True for the name of a data set of the Hub, and False for a path and for None."""
     return source is not None and source.startswith("hf:")
 
 
 def list_hub_splits(source: str) -> tuple[str, ...]:
-    """Return the names of the splits of `hf:NAME[:CONFIG]`."""
+    """Return the names of a data set's splits; raises `MissingDataError` if it cannot be reached."""
     hub_access.prefer_offline()
     import datasets
 
@@ -30,10 +33,10 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 
 
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
-    """Read a split of `hf:NAME[:CONFIG]`. Classes become their names and hidden labels (-1) empty cells.
+    """Read a split of a data set. A column of class numbers becomes the names of the classes.
 
-    If the data set's class names are not among `labels`, classes become their numbers. Raises `MissingDataError` if
-    the Hub, the data set, its configuration or the split cannot be reached.
+    If the data set's names are not among `labels`, the task's classes, the numbers themselves are the names. Hidden
+    labels (-1) become empty cells. Raises `MissingDataError` if the data set or its split cannot be reached.
     """
     hub_access.prefer_offline()
     import datasets
@@ -46,20 +49,22 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
     except Exception as error:
         raise _hub_error(origin, error) from None
     columns = {column: dataset[column][:] for column in dataset.column_names}
-    for column, kind in dataset.features.items():
-        if isinstance(kind, datasets.ClassLabel):
-            columns[column] = _class_names(columns[column], kind.names, labels)
-    objects = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    for column, feature in dataset.features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            names = feature.names
+            if labels and not set(names) <= set(labels):
+                names = [str(number) for number in range(len(names))]
+            columns[column] = _class_names(columns[column], names)
+    rows = zip(*columns.values(), strict=True)
+    objects = (dict(zip(columns, row, strict=True)) for row in rows)
     return table_from_objects(origin, enumerate(objects, start=1))
 
 
-def _class_names(numbers: Sequence[int | None], names: Sequence[str], labels: Sequence[str]) -> list[str]:
-    """Return class numbers as the names that the task uses: the data set's or the numbers themselves."""
-    if labels and not set(names) <= set(labels):
-        names = [str(number) for number in range(len(names))]
+def _class_names(numbers: Sequence[int | None], names: Sequence[str]) -> list[str]:
+    """Return the names of classes; an empty text for a hidden label, which is -1 or None."""
     return ["" if number is None or number < 0 else names[number] for number in numbers]
 
 
 def _hub_error(origin: str, error: Exception) -> MissingDataError:
-    # The library passes on what its network and file layers raise; the first line holds the reason.
+    # `datasets` raises exceptions of many libraries, with messages of many lines; the first line has the reason.
     return MissingDataError(f"{origin}: cannot be loaded: {first_line(error)}", "use --data DIR for a local copy")

@@ -1,4 +1,4 @@
-"""Lines that `albert predict` and `albert encode` read."""
+"""A line of the input of `albert predict` and `albert encode`, from which a task parses an example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from albert_cli.text.records import parse_json_object
 
 @dataclass(frozen=True)
 class InputLine:
-    """A line of a file or of standard input (`-`), counted from 1; `record` has the values of a parsed one."""
+    """Line `number` (from 1) of a file, or of standard input (the file `-`).
+
+    `record` has the values by name of a table's row or a JSON object; it is None if only the line's `text` is known.
+    """
 
     text: str
     file: str
@@ -29,31 +32,33 @@ class InputLine:
         return self.record is not None or self.file.lower().endswith(".jsonl")
 
     def values(self) -> dict[str, object]:
-        """Parse the line as a JSON object; raises `InputError` for anything else."""
+        """Return the record, or parse the text as a JSON object; raises `InputError` for anything else."""
         if self.record is not None:
             return self.record
         return parse_json_object(self.text, self.where, 'write an object per line: {"text": "…"}')
 
     def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[object, object, str]:
-        """Return two fields and the id: by name from JSON lines, else the texts before and after the first tab.
+        """Return two fields and the id.
 
-        `first` and `second` are alternative names; the first that occurs is taken. A field that is absent is None.
+        In a record the fields have one of the names in `first` and one in `second`; the first name that occurs is
+        taken. In other lines they are the texts before and after a tab. A field that is absent is None. The default
+        id is the line's number. Raises `InputError` for a line with two tabs or more.
         """
         if self.is_record:
             values = self.values()
             return first_of(values, first), first_of(values, second), str(values.get("id", self.number))
-        text, tab, rest = self.text.partition("\t")
-        if "\t" in rest:
-            columns = self.text.count("\t") + 1
+        texts = self.text.split("\t")
+        if len(texts) > 2:
             raise InputError(
-                f"{self.where}: {columns} columns, but a line holds one text, or two separated by a tab",
+                f"{self.where}: {len(texts)} columns, but a line holds one text, or two separated by a tab",
                 "name the columns in line 1 of a .tsv file",
             )
-        return text, rest if tab else None, str(self.number)
+        second_text = texts[1] if len(texts) == 2 else None
+        return texts[0], second_text, str(self.number)
 
 
 def first_of(values: dict[str, object], names: Sequence[str]) -> object:
-    """Return the value of the first name that occurs; None if none does."""
+    """Return the value of the first of these names that occurs in `values`; None if no name does."""
     for name in names:
         if name in values:
             return values[name]

@@ -1,4 +1,7 @@
-"""Read the label cells of a table: classes, values, and missing values under their usual spellings."""
+"""Read a table's column of labels, and decide whether they are classes, values to predict, or missing.
+
+Every decision looks at all labels of a file, so that an ambiguous one (such as "NA" or "1,5") is read like the others.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from albert_cli.tasks.columns import require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-# Spellings of a missing value in lower case. The first group never names a class; the second one may.
+# Spellings of a missing value, in lower case: those that never name a class, and those that may.
 _NEVER_A_CLASS = frozenset(
     ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
 )
 _MAYBE_A_CLASS = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
 _NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
-_MAX_USUAL_CLASSES = 20
+_MAX_USUAL_CLASSES = 20  # with more classes, and more than half as many as labels, a warning asks for another column
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -33,24 +36,33 @@ class LabelCell(NamedTuple):
 
 
 def read_label_cells(table: TextTable, settings: TableSettings, column: int | None = None) -> list[LabelCell]:
-    """Return the labels of all rows; with `table.decimal = ","` decimal commas become points."""
-    index = require_column(table, "label", settings) if column is None else column
-    cells = []
-    for row, cells_of_row in enumerate(table.cells):
-        text = cells_of_row[index].strip()
-        if settings.decimal == "," and is_number(text.replace(",", ".")):
+    """Return the labels of all rows; with `table.decimal = ","` decimal commas become points.
+
+    Without `column` it is the column with the role "label". Raises `InputError` if there is none.
+    """
+    if column is None:
+        column = require_column(table, "label", settings)
+    labels = []
+    for index, row in enumerate(table.cells):
+        text = row[column].strip()
+        if settings.decimal == "," and _is_number_with_comma(text):
             text = text.replace(",", ".")
-        cells.append(LabelCell(text, table.where(row)))
-    return cells
+        labels.append(LabelCell(text, table.where(index)))
+    return labels
 
 
 def is_number(text: str) -> bool:
-    """Return True for a finite number with a decimal point."""
+    """Return True for a whole number, or a finite number with a decimal point."""
     return _NUMBER.fullmatch(text) is not None
 
 
+def _is_number_with_comma(text: str) -> bool:
+    """Return True for a whole number, or a finite number with a decimal comma or point."""
+    return is_number(text.replace(",", "."))
+
+
 def is_missing(text: str, classes: Sequence[str] = ()) -> bool:
-    """Return True for a usual spelling of a missing value that is not one of the classes."""
+    """Return True for a usual spelling of a missing value, unless it is one of the classes."""
     return text not in classes and text.lower() in _NEVER_A_CLASS | _MAYBE_A_CLASS
 
 
@@ -64,21 +76,21 @@ def missing_label(cell: LabelCell) -> InputError:
 
 
 def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: str) -> tuple[str, ...]:
-    """Return the classes of labels in order, or () for values to predict by regression.
+    """Return the classes in order, or () if the labels are values to predict by regression.
 
-    Labels are values if all are numbers and at least one has a fraction. Raises `InputError` for missing values, for
-    numbers next to fractions that cannot be read, and for fewer than two classes.
+    Labels are values if all are numbers and at least one has a fraction. Raises `InputError` for missing values unless
+    `table.missing` skips them, for numbers in a format that is not read, for JSON, and for fewer than two classes.
     """
     cells = _without_missing(cells, settings)
-    names = {cell.text for cell in cells}
     if settings.kind == "auto" and _are_values(cells):
         return ()
     for cell in cells:
-        _reject_nested(cell)
-        if cell.text.lower() in _MAYBE_A_CLASS:
-            console.warn(f"{cell.where}: the label {cell.text!r} counts as a class, not as a missing value")
-            break
-    classes = tuple(sorted(names, key=_class_order))
+        _reject_json(cell)
+    maybe_missing = next((cell for cell in cells if cell.text.lower() in _MAYBE_A_CLASS), None)
+    if maybe_missing is not None:
+        label = maybe_missing.text
+        console.warn(f"{maybe_missing.where}: the label {label!r} counts as a class, not as a missing value")
+    classes = tuple(sorted({cell.text for cell in cells}, key=_class_order))
     _warn_about_spellings(classes, origin)
     if len(classes) > max(_MAX_USUAL_CLASSES, len(cells) / 2):
         hint = "use -s table.label=COLUMN to choose another column, or -s table.kind=regression for values"
@@ -91,28 +103,31 @@ def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: s
 
 def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
     """Print a warning that lists classes which differ only in case, blanks, hyphens or underscores."""
-    by_name: dict[str, list[str]] = {}
+    spellings_by_name: dict[str, list[str]] = {}
     for label in classes:
-        by_name.setdefault(comparable_name(label), []).append(label)
-    for spellings in by_name.values():
+        spellings_by_name.setdefault(comparable_name(label), []).append(label)
+    for spellings in spellings_by_name.values():
         if len(spellings) > 1:
-            same = " and ".join(map(repr, spellings))
-            console.warn(f"{origin}: the labels {same} are different classes; correct them if they mean the same")
+            labels = " and ".join(map(repr, spellings))
+            console.warn(f"{origin}: the labels {labels} are different classes; correct them if they mean the same")
 
 
 def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) -> tuple[str, ...] | None:
-    """Return a model's classes in their order, spelled as in the labels, or () for a model that predicts a value.
+    """Return a model's classes if all labels are among them, or () if the model predicts a value and they are numbers.
 
-    None if the labels are not among these classes (in any case), or are no numbers.
+    The order is the model's, the spelling is that of the labels. Return None if the labels do not fit the model.
     """
     present = [cell.text for cell in cells if not is_missing(cell.text, model_labels)]
-    if len(model_labels) == 1:
-        return () if present and all(map(is_number, present)) else None
-    spelling = {comparable_name(text): text for text in present}
-    names = [comparable_name(label) for label in model_labels]
-    if not present or len(spelling) < len(set(present)) or not set(spelling) <= set(names):
+    if not present:
         return None
-    return tuple(spelling.get(name, label) for name, label in zip(names, model_labels, strict=True))
+    if len(model_labels) == 1:
+        return () if all(map(is_number, present)) else None
+    spelling = {comparable_name(text): text for text in present}
+    has_two_spellings = len(spelling) < len(set(present))
+    model_names = [comparable_name(label) for label in model_labels]
+    if has_two_spellings or not set(spelling) <= set(model_names):
+        return None
+    return tuple(spelling.get(name, label) for name, label in zip(model_names, model_labels, strict=True))
 
 
 def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> list[LabelCell]:
@@ -121,26 +136,28 @@ def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> lis
     A spelling such as "-" or "NA" may be a class. It is a missing value if all other labels are numbers.
     """
     present = [cell for cell in cells if not is_missing(cell.text)]
-    others_are_numbers = bool(present) and all(is_number(cell.text.replace(",", ".")) for cell in present)
-    labels = []
+    if settings.missing == "skip":
+        return present
+    others_are_numbers = bool(present) and all(_is_number_with_comma(cell.text) for cell in present)
     for cell in cells:
-        is_certain = cell.text.lower() in _NEVER_A_CLASS
-        if is_missing(cell.text) and (is_certain or others_are_numbers or settings.missing == "skip"):
-            if settings.missing == "error":
-                raise missing_label(cell)
-            continue
-        labels.append(cell)
-    return labels
+        is_never_a_class = cell.text.lower() in _NEVER_A_CLASS
+        if is_never_a_class or (is_missing(cell.text) and others_are_numbers):
+            raise missing_label(cell)
+    return list(cells)
 
 
 def _are_values(cells: Sequence[LabelCell]) -> bool:
-    """Return True if labels are numbers with fractions; raises `InputError` if only some of them are."""
-    has_comma = [cell for cell in cells if re.fullmatch(r"[+-]?\d+,\d+", cell.text)]
-    if has_comma and all(is_number(cell.text.replace(",", ".")) for cell in cells):
-        message = f"{has_comma[0].where}: the label {has_comma[0].text!r} is a number with a comma"
+    """Return True if all labels are numbers and at least one has a fraction, False if none has a fraction.
+
+    Raises `InputError` for text next to fractions, and for numbers with a comma, a unit or thousands separators.
+    """
+    with_comma = [cell for cell in cells if re.fullmatch(r"[+-]?\d+,\d+", cell.text)]
+    if with_comma and all(_is_number_with_comma(cell.text) for cell in cells):
+        message = f"{with_comma[0].where}: the label {with_comma[0].text!r} is a number with a comma"
         hint = "use -s 'table.decimal=\",\"' for decimal commas, remove thousands separators, or use "
         raise InputError(message, hint + "-s table.kind=classification")
-    if not any(is_number(cell.text) and float(cell.text) % 1 != 0 for cell in cells):
+    has_fractions = any(is_number(cell.text) and float(cell.text) % 1 != 0 for cell in cells)
+    if not has_fractions:
         _reject_units(cells)
         return False
     for cell in cells:
@@ -151,14 +168,14 @@ def _are_values(cells: Sequence[LabelCell]) -> bool:
 
 
 def _reject_units(cells: Sequence[LabelCell]) -> None:
-    """Raise `InputError` if all labels are numbers and some have a unit or thousands separators."""
-    has_unit = [cell for cell in cells if not is_number(cell.text)]
-    if has_unit and all(is_number(cell.text) or _NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in cells):
-        message = f"{has_unit[0].where}: the label {has_unit[0].text!r} is a number with other characters"
+    """Raise `InputError` if all labels are numbers, some of them with a unit or thousands separators."""
+    not_plain = [cell for cell in cells if not is_number(cell.text)]
+    if not_plain and all(_NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in not_plain):
+        message = f"{not_plain[0].where}: the label {not_plain[0].text!r} is a number with other characters"
         raise InputError(message, "write plain numbers such as 1234.5, or use -s table.kind=classification")
 
 
-def _reject_nested(cell: LabelCell) -> None:
+def _reject_json(cell: LabelCell) -> None:
     """Raise `InputError` for a label that is a JSON list or object."""
     if cell.text[:1] not in ("[", "{"):
         return
@@ -171,6 +188,7 @@ def _reject_nested(cell: LabelCell) -> None:
 
 
 def _class_order(label: str) -> tuple[bool, float, str]:
-    """Sort whole numbers by size (2 before 10), then everything else by characters."""
-    is_whole = label.isascii() and label.removeprefix("-").isdigit()
-    return (not is_whole, float(label) if is_whole else 0.0, label)
+    """Return the sort key of a class: whole numbers come first, by size (2 before 10), then other names."""
+    if label.isascii() and label.removeprefix("-").isdigit():
+        return False, float(label), label
+    return True, 0.0, label

@@ -1,4 +1,7 @@
-"""Compute the metrics of a task with scikit-learn and scipy: from 0 to 1, correlations from -1 to 1."""
+"""Metrics of classification and regression, computed with scikit-learn and scipy.
+
+Accuracy and F1 are from 0 to 1, correlations (`mcc`, `pearson`, `spearman`) from -1 to 1.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ Array = NDArray[Any]
 
 
 def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Return the value of each metric by name; predictions [N] and labels [N] are class indices or real numbers.
+    """Return the values of these metrics by name; predictions [N] and labels [N] are class indices or real numbers.
 
-    Raises `ValueError` for empty or unequal lengths.
+    Raises `ValueError` if the arrays are empty or differ in length.
     """
     predicted = np.asarray(predictions)
     gold = np.asarray(labels)
@@ -30,12 +33,12 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import f1_score, matthews_corrcoef
 
-    if metric == "f1":  # class 1 is the paraphrase or duplicate; without any prediction or label of it, F1 is 0
+    if metric == "f1":  # of class 1, the paraphrase or duplicate; 0 if it is neither predicted nor a label
         return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
     if metric == "macro_f1":
         return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
     if _is_constant(predictions) or _is_constant(labels):
-        return 0.0  # correlations are undefined
+        return 0.0  # a correlation with a constant is undefined; 0 says that the model predicts nothing
     if metric == "mcc":
         return float(matthews_corrcoef(labels, predictions))
     correlation = {"pearson": pearsonr, "spearman": spearmanr}[metric]
@@ -43,5 +46,5 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
 
 
 def _is_constant(values: Array) -> bool:
-    # Values that differ only by rounding errors count as equal.
+    # Differences below 1e-12 of the largest value are rounding errors: float64 rounds to 1e-16 of a value.
     return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))

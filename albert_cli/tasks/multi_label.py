@@ -1,8 +1,10 @@
-"""Multi-label classification: a text or a pair of texts has any number of classes, also none."""
+"""Multi-label classification: a text or a pair of texts has any number of classes, including none.
+
+Shapes: N examples, C classes.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +24,25 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.classification import comparable_name, encode_pairs, parse_text_line, predict_logits
+from albert_cli.tasks.classification import (
+    encode_pairs,
+    match_labels,
+    name_and_inputs,
+    parse_text_line,
+    predict_logits,
+    select_classifier_rows,
+)
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("micro_f1", "macro_f1", "mean_average_precision")
-_THRESHOLD = 0.5  # probability above which a text has a class
+_THRESHOLD = 0.5  # a class with a higher probability is predicted
 
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelExample:
-    """A text or a pair of texts with the indices of its classes, None if they are hidden."""
+    """A text or a pair of texts with the indices of its classes: () for no class, None if they are hidden."""
 
     text_a: str
     text_b: str | None
@@ -43,9 +52,12 @@ class MultiLabelExample:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
-    """An independent probability for each class, by a linear layer on the pooled [CLS] vector; outputs are logits."""
+    """A probability for each class, independent of the others, by a linear layer on the pooled [CLS] vector.
 
-    def example(self, line: InputLine) -> MultiLabelExample:
+    Outputs are logits float32 [N, C], the log odds of each class.
+    """
+
+    def parse_example(self, line: InputLine) -> MultiLabelExample:
         parsed = parse_text_line(line, self.inputs)
         return MultiLabelExample(parsed.text_a, parsed.text_b, None, parsed.id)
 
@@ -58,12 +70,13 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         self, examples: Sequence[MultiLabelExample], vocabulary: Vocabulary, max_seq_length: int
     ) -> PairFeatures:
         texts = [(example.text_a, example.text_b) for example in examples]
-        is_labeled = all(example.labels is not None for example in examples)
-        targets = self._targets(examples) if is_labeled else None
+        targets = None
+        if all(example.labels is not None for example in examples):
+            targets = self._targets(examples)
         return encode_pairs(texts, targets, vocabulary, max_seq_length)
 
     def _targets(self, examples: Sequence[MultiLabelExample]) -> NDArray[np.float32]:
-        """Return 1 for each class of each example, float32 [N, C]."""
+        """Return 1 for each class of an example and 0 for the other classes, float32 [N, C]."""
         targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)
         for row, example in enumerate(examples):
             targets[row, list(example.labels or ())] = 1
@@ -76,12 +89,14 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[MultiLabelExample]) -> None:
         """Set the bias to the log odds of each class."""
         assert isinstance(model, SequenceClassifier)
-        counts = self._targets(examples).sum(axis=0) + 0.5  # so that no logarithm is infinite
+        # Half an example with the class and half an example without it are added, so that no logarithm is infinite.
+        counts = self._targets(examples).sum(axis=0) + 0.5
         odds = counts / (len(examples) + 1 - counts)
         model.classifier.bias.copy_(torch.from_numpy(np.log(odds)))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        return _summed_loss(model(pack(batch, device)).float(), *to_device([labels], device))
+        (targets_NC,) = to_device([labels], device)
+        return _summed_loss(model(pack(batch, device)).float(), targets_NC)
 
     # ---------------------------------------------------------------- scoring
 
@@ -96,38 +111,45 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         return {**score_multi_label(features.gold, sigmoid(outputs)), "loss": loss}
 
     def score_baseline(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
-        """Score the most frequent classes for all texts: as many as have the best micro F1 on train."""
+        """Compute micro F1 on dev if the k most frequent classes are predicted for every text.
+
+        The number k is the one with the best micro F1 on train.
+        """
         targets = self._targets(train)
-        order = np.argsort(-targets.sum(axis=0), kind="stable")
-        constants = np.zeros((len(order), len(order)))
-        for count in range(1, len(order) + 1):
-            constants[count - 1, order[:count]] = 1
-        scores = [_micro_f1(targets, np.broadcast_to(constant, targets.shape)) for constant in constants]
-        best = constants[int(np.argmax(scores))]
+        by_frequency = np.argsort(-targets.sum(axis=0), kind="stable")
+        size = len(by_frequency)
+        predictions = np.zeros((size, size))  # row k - 1 predicts the k most frequent classes
+        for k in range(1, size + 1):
+            predictions[k - 1, by_frequency[:k]] = 1
+        train_scores = [_micro_f1(targets, np.broadcast_to(row, targets.shape)) for row in predictions]
+        best = predictions[int(np.argmax(train_scores))]
         gold = self._targets(dev)
         return _micro_f1(gold, np.broadcast_to(best, gold.shape))
 
     def chance_loss(self, train: Sequence[MultiLabelExample]) -> float:
-        """Return the mean entropy of the classes in nats."""
+        """Return the entropy of a class (present or not) in nats, averaged over the classes."""
         frequency = self._targets(train).mean(axis=0, dtype=np.float64)
-        inside = frequency[(frequency > 0) & (frequency < 1)]
-        entropies = -(inside * np.log(inside) + (1 - inside) * np.log(1 - inside))
+        varying = frequency[(frequency > 0) & (frequency < 1)]  # the other classes have entropy 0
+        entropies = -(varying * np.log(varying) + (1 - varying) * np.log(1 - varying))
         return float(entropies.sum() / len(frequency))
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        predicted = outputs > 0
+        predicted = outputs > 0  # a logit of 0 is `_THRESHOLD`
         gold = features.gold
         if (gold == gold[:1]).all() or (predicted != predicted[:1]).any():
             return None
         return "the same classes for all inputs"
 
     def average(self, outputs: Sequence[Array]) -> Array:
-        """Return logits of the models' mean probabilities."""
-        mean = np.mean([sigmoid(logits) for logits in outputs], axis=0).clip(1e-7, 1 - 1e-7)
-        return np.asarray(np.log(mean / (1 - mean)))
+        """Return the logits of the models' mean probabilities (§4.9)."""
+        probabilities = np.mean([sigmoid(logits) for logits in outputs], axis=0).clip(1e-7, 1 - 1e-7)  # finite logits
+        return np.asarray(np.log(probabilities / (1 - probabilities)))
 
     def format_predictions(self, examples: Sequence[MultiLabelExample], outputs: Array, *, scored: bool) -> list[str]:
-        """Return lines with id, gold classes if known, predicted classes, and the probability of each class."""
+        """Return JSON lines with id, gold classes unless hidden, predicted classes, and each class's probability.
+
+        `scored` adds the texts.
+        """
         lines = []
         for example, probabilities in zip(examples, sigmoid(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
@@ -135,9 +157,9 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
                 line |= self.example_fields(example)
             if example.labels is not None:
                 line["label"] = [self.labels[index] for index in example.labels]
-            named = dict(zip(self.labels, probabilities.tolist(), strict=True))
-            line["prediction"] = [name for name, probability in named.items() if probability > _THRESHOLD]
-            line["probabilities"] = {name: round(probability, 5) for name, probability in named.items()}
+            by_label = dict(zip(self.labels, probabilities.tolist(), strict=True))
+            line["prediction"] = [label for label, probability in by_label.items() if probability > _THRESHOLD]
+            line["probabilities"] = {label: round(probability, 5) for label, probability in by_label.items()}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
@@ -150,15 +172,10 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         return self.accepts_checkpoint(checkpoint) and self._head_rows(checkpoint) is not None
 
     def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Return the head's row for each class, by name; None for another head."""
-        names = [comparable_name(name) for name in checkpoint.output_names]
-        wanted = [comparable_name(name) for name in self.labels]
-        if not checkpoint.is_multi_label or sorted(names) != sorted(wanted):
-            return None
-        return [names.index(name) for name in wanted]
+        """Return the index of the head's row for each class; None if the head is not a multi-label one of them."""
+        return match_labels(self.labels, checkpoint.output_names) if checkpoint.is_multi_label else None
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Order the head's rows by the names of the classes; raises `CheckpointError` if they differ."""
         rows = self._head_rows(checkpoint)
         if rows is None:
             classes = ", ".join(checkpoint.output_names) or "none"
@@ -166,21 +183,14 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
                 f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({', '.join(self.labels)})"
             )
             raise CheckpointError(message, "use a multi-label model of these classes, or -s model.head=new")
-        head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
-        return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
+        return select_classifier_rows(checkpoint, rows)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
         if not checkpoint.is_multi_label:
             return None
-        finetuned = checkpoint.finetuned_task
-        return cls(
-            name=finetuned.task if finetuned else "",
-            title="predict",
-            metrics=(),
-            labels=checkpoint.output_names,
-            inputs=finetuned.inputs if finetuned else 0,
-        )
+        name, inputs = name_and_inputs(checkpoint)
+        return cls(name=name, title="predict", metrics=(), labels=checkpoint.output_names, inputs=inputs)
 
 
 def _summed_loss(logits_NC: Tensor, targets_NC: Tensor) -> Tensor:
@@ -197,14 +207,13 @@ def sigmoid(logits: Array) -> Array:
 def score_multi_label(gold: Array, probabilities: Array) -> dict[str, float]:
     """Return micro and macro F1 at probability 0.5 and mean average precision, as scikit-learn defines them.
 
-    `gold` and `probabilities` are [N, C]. A class without a positive example has average precision 0.
+    `gold` (0 or 1) and `probabilities` are [N, C]. A class without a positive example has average precision 0.
     """
     from sklearn.metrics import average_precision_score, f1_score
 
     predicted = probabilities > _THRESHOLD
-    has_positive = gold.any(axis=0)
     precisions = np.zeros(gold.shape[1])
-    for column in np.flatnonzero(has_positive):
+    for column in np.flatnonzero(gold.any(axis=0)):
         precisions[column] = average_precision_score(gold[:, column], probabilities[:, column])
     return {
         "micro_f1": _micro_f1(gold, predicted),

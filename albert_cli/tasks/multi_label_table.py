@@ -1,4 +1,8 @@
-"""Read the labels of a multi-label table: lists, texts such as `a|b`, or a column with 0 and 1 for each class."""
+"""Read the labels of a multi-label table.
+
+A label cell is a list of classes (`["a", "b"]`), or has the classes between `|` (`a|b`). Or there is a column of 0 and
+1 for each class.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class LabelSet(NamedTuple):
 
 
 def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
-    """Return True by the recipe, or if a label is a list or contains `|`."""
+    """Return True if the settings ask for several classes per row, or if a label is a list or contains `|`."""
     if settings.kind != "auto":
         return settings.kind == "multi-label"
     if settings.label_columns:
@@ -35,15 +39,15 @@ def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
 
 
 def read_label_sets(table: TextTable, settings: TableSettings) -> list[LabelSet]:
-    """Return the classes of every row; raises `InputError` naming the line of a label that is not readable."""
+    """Return the classes of every row; raises `InputError` naming the line if a label cannot be read."""
     if settings.label_columns:
         return _read_label_columns(table, settings)
     column = require_column(table, "label", settings)
-    rows = []
+    label_sets = []
     for index, row in enumerate(table.cells):
         where = table.where(index)
-        rows.append(LabelSet(_split(row[column], where), where))
-    return rows
+        label_sets.append(LabelSet(_split_classes(row[column], where), where))
+    return label_sets
 
 
 def _read_label_columns(table: TextTable, settings: TableSettings) -> list[LabelSet]:
@@ -51,7 +55,7 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
         if name not in table.columns:
             raise missing_column(table, "label_columns", [name])
     columns = [table.columns.index(name) for name in settings.label_columns]
-    rows = []
+    label_sets = []
     for index, row in enumerate(table.cells):
         names = []
         for name, column in zip(settings.label_columns, columns, strict=True):
@@ -61,12 +65,15 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
                 raise InputError(message, "write 1 for texts that have the class, 0 for others")
             if value in _YES:
                 names.append(name)
-        rows.append(LabelSet(tuple(names), table.where(index)))
-    return rows
+        label_sets.append(LabelSet(tuple(names), table.where(index)))
+    return label_sets
 
 
-def _split(cell: str, where: str) -> tuple[str, ...]:
-    """Return the names in a JSON or Python list, or between `|`; a name that occurs twice counts once."""
+def _split_classes(cell: str, where: str) -> tuple[str, ...]:
+    """Return the classes in a JSON or Python list, or between `|`, each once, in the order of their first occurrence.
+
+    Raises `InputError` for a list that cannot be read or holds other values than texts and whole numbers.
+    """
     cell = cell.strip()
     if not cell.startswith("["):
         names = [name.strip() for name in cell.split(SEPARATOR)]
@@ -78,30 +85,36 @@ def _split(cell: str, where: str) -> tuple[str, ...]:
 
 
 def _parse_list(cell: str) -> list[object] | None:
+    """Parse a JSON list, or a Python list as pandas writes it into a CSV file; None for anything else."""
     try:
         value = json.loads(cell)
     except (json.JSONDecodeError, RecursionError):
-        try:  # as pandas writes lists into a CSV file
+        try:
             value = ast.literal_eval(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
     return value if isinstance(value, list) else None
 
 
-def infer_label_names(rows: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:
-    """Return the classes in the recipe's order, or sorted; raises `InputError` for fewer than two."""
+def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:
+    """Return all classes: in the order of the settings, or the ones that occur, sorted.
+
+    Raises `InputError` for fewer than two.
+    """
     if settings.labels:
         return settings.labels
-    names = settings.label_columns or tuple(sorted({name for row in rows for name in row.names}))
+    names = settings.label_columns
+    if not names:
+        names = tuple(sorted({name for label_set in label_sets for name in label_set.names}))
     if len(names) < 2:
         raise InputError(f"{origin}: {len(names)} classes, so there is nothing to learn", "provide two classes or more")
     return names
 
 
-def label_indices(row: LabelSet, labels: Sequence[str]) -> tuple[int, ...]:
-    """Return the indices of a row's classes in ascending order; raises `InputError` for an unknown class."""
-    for name in row.names:
+def label_indices(label_set: LabelSet, labels: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices in `labels` of a row's classes, ascending; raises `InputError` for an unknown class."""
+    for name in label_set.names:
         if name not in labels:
-            message = f"{row.where}: label {name!r} is not one of {', '.join(labels)}"
+            message = f"{label_set.where}: label {name!r} is not one of {', '.join(labels)}"
             raise InputError(message, "correct the label, or remove the row")
-    return tuple(sorted(labels.index(name) for name in row.names))
+    return tuple(sorted(labels.index(name) for name in label_set.names))

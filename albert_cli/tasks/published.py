@@ -1,4 +1,4 @@
-"""Published scores of ALBERT and of the models that the paper compares it with (`published.toml`)."""
+"""Load `published.toml`: published scores of ALBERT and of the models with which the paper compares it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ PublishedScores = dict[str, dict[str, float]]  # task -> metric -> score in perc
 
 @cache
 def load_published_scores() -> dict[str, PublishedScores]:
-    """Return each model's scores on the development sets, in the metrics of the paper's tables."""
+    """Return the scores on the development sets by model, task and metric."""
     text = Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
-    models: dict[str, dict[str, list[float]]] = tomllib.loads(text)
-    return {
-        model: {task: dict(zip(paper_metric_names(task), scores, strict=True)) for task, scores in tasks.items()}
-        for model, tasks in models.items()
-    }
+    scores_by_model: dict[str, dict[str, list[float]]] = tomllib.loads(text)
+    published = {}
+    for model, scores_by_task in scores_by_model.items():
+        published[model] = {
+            task: dict(zip(paper_metric_names(task), scores, strict=True)) for task, scores in scores_by_task.items()
+        }
+    return published

@@ -18,6 +18,7 @@ from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
 RACE_ON_HUB = "hf:ehovy/race"
+LEVELS = ("middle", "high")  # of school; `ChoiceExample.group` is a question's level
 OPTION_LETTERS = ("A", "B", "C", "D")
 _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
 _HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
@@ -30,20 +31,24 @@ class RaceFiles:
     levels: tuple[str, ...]
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[ChoiceExample]:
-        """Read the questions of a split, level by level."""
+        """Read the questions of a split, level by level; `data` is a folder, `hf:NAME`, or None for RACE of the Hub."""
         source = RACE_ON_HUB if data is None else data
         if is_hub_source(source):
             examples = list(self._iter_hub_questions(task, split, source))
         else:
-            examples = [e for level in self.levels for e in self._iter_level_questions(task, split, source, level)]
+            folder = Path(source)
+            examples = [e for level in self.levels for e in self._iter_level_questions(task, split, folder, level)]
         if not examples:
             raise InputError(f"{source}: {split} holds no questions", _SHAPE)
         return examples
 
-    def _iter_level_questions(self, task: TaskInfo, split: str, data: str, level: str) -> Iterator[ChoiceExample]:
-        existing = [name for name in self.levels if Path(data, split, name).is_dir()]
-        hint = f"use the task race_{existing[0]} for {existing[0]} alone" if existing else None
-        folder = find_data_file(Path(data), (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
+    def _iter_level_questions(self, task: TaskInfo, split: str, data: Path, level: str) -> Iterator[ChoiceExample]:
+        hint = None
+        for existing in self.levels:
+            if (data / split / existing).is_dir():
+                hint = f"use the task race_{existing} for {existing} alone"
+                break
+        folder = find_data_file(data, (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
         passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in _iter_texts(folder)]
         check_unique((passage.id or where, where) for passage, where in passages)
         for passage, where in passages:
@@ -55,52 +60,61 @@ class RaceFiles:
             source = f"{source}:{config}"
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
-        questions_read: Counter[str] = Counter()
+        questions_of_passage: Counter[str] = Counter()
         for index, row in enumerate(table.cells):
             passage, article, question, options, answer = (row[column] for column in columns)
             where = table.where(index)
-            name = f"{passage}:{questions_read[passage]}"
-            questions_read[passage] += 1
+            question_id = f"{passage}:{questions_of_passage[passage]}"
+            questions_of_passage[passage] += 1
             # Passages have names such as "high12.txt", which begin with the level.
             level = next((level for level in self.levels if passage.startswith(level)), "")
             texts = _require_four_options(parse_json(options, where, _SHAPE), where)
-            label = int(task.parse_label(answer, where)) if answer or split != "test" else None
-            yield ChoiceExample(name, article, question, texts, label, level)
+            is_hidden = split == "test" and not answer
+            label = None if is_hidden else int(task.parse_label(answer, where))
+            yield ChoiceExample(question_id, article, question, texts, label, level)
 
 
 def read_race_passages(path: Path) -> list[ChoiceExample] | None:
-    """Return the questions of a passage's file, of `all.txt`, or of a folder with passages or school levels.
+    """Read the questions to predict of a passage's file, of `all.txt`, or of a folder with passages or school levels.
 
-    Answers may be hidden. None for a file of another kind. Raises `InputError` for a folder without passages.
+    The answers may be hidden. Return None for a file that holds no passage. Raises `InputError` for a folder without
+    passages.
     """
     task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
     if path.is_dir():
-        levels = [name for name in ("middle", "high") if (path / name).is_dir()]
-        located = [pair for folder in ([path / name for name in levels] or [path]) for pair in _iter_texts(folder)]
+        folders = [path / level for level in LEVELS if (path / level).is_dir()] or [path]
+        texts = [text for folder in folders for text in _iter_texts(folder)]
     elif _is_passage_file(path):
-        located = list(_iter_passage_file(path))
+        texts = list(_iter_passage_file(path))
     else:
         return None
-    passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in located]
+    passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in texts]
     return [e for passage, where in passages for e in _iter_questions(task, "test", passage, "", where)]
 
 
+# ---------------------------------------------------------------- passages: JSON texts, with file and line
+
+
 def _is_passage_file(path: Path) -> bool:
-    """Return True if a file begins with a JSON object that has questions."""
-    first_line = next((line for line in read_lines(path) if line.strip()), "") if path.is_file() else ""
-    return first_line.lstrip().startswith("{") and '"questions"' in read_text(path)
+    """Return True if a file begins with a JSON object and has the key `questions`."""
+    if not path.is_file():
+        return False
+    text = read_text(path)
+    return text.lstrip().startswith("{") and '"questions"' in text
 
 
 def _iter_passage_file(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (JSON, location) of the passage in a file, or of each line of `all.txt`."""
+    """Yield the passages of a file: a JSON object, or one on each line of `all.txt`."""
     text = read_text(path)
     lines = [(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    is_one_a_line = all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line, _ in lines)
-    yield from lines if is_one_a_line else [(text, str(path))]
+    if all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line, _ in lines):
+        yield from lines
+    else:
+        yield text, str(path)
 
 
 def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (JSON, location) of each passage of a level."""
+    """Yield the passages of a level's folder: the lines of `all.txt`, or a passage from each other `.txt` file."""
     if (path := folder / "all.txt").is_file():  # the reference reads this file, with all passages of a level
         for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
@@ -114,7 +128,7 @@ def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _passage_order(path: Path) -> tuple[int, str]:
-    """Return the sort key of a passage's file: 2.txt before 10.txt."""
+    """Return the sort key of a passage's file: names that are no number first, then 2.txt before 10.txt."""
     return int(path.stem) if path.stem.isdecimal() else -1, path.name
 
 
@@ -153,20 +167,24 @@ def _require_four_options(options: list[str], where: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-# RACE as a whole is scored by level too. A model of both levels also answers the questions of one.
-RACE: dict[str, Choice] = {
-    name: Choice(
+# ---------------------------------------------------------------- the tasks
+
+
+def _race_task(name: str, title: str, levels: tuple[str, ...], metrics: tuple[str, ...]) -> Choice:
+    """Return the task of some levels; models of all levels and of a single level answer it."""
+    return Choice(
         name=name,
         title=title,
         labels=OPTION_LETTERS,
-        metrics=("accuracy", *(f"{level}_accuracy" for level in levels if len(levels) > 1)),
+        metrics=metrics,
         source=RaceFiles(levels),
         classifier_of=None if name == "race" else "race",
         sibling_tasks=("race_middle", "race_high"),
     )
-    for name, title, levels in (
-        ("race", "RACE", ("middle", "high")),
-        ("race_middle", "RACE, middle school", ("middle",)),
-        ("race_high", "RACE, high school", ("high",)),
-    )
+
+
+RACE: dict[str, Choice] = {
+    "race": _race_task("race", "RACE", LEVELS, ("accuracy", "middle_accuracy", "high_accuracy")),
+    "race_middle": _race_task("race_middle", "RACE, middle school", ("middle",), ("accuracy",)),
+    "race_high": _race_task("race_high", "RACE, high school", ("high",), ("accuracy",)),
 }

@@ -1,57 +1,69 @@
-"""Name the tasks, derive the task that a checkpoint answers, and average scores as in the paper's tables."""
+"""Find a task by its name or by a checkpoint's head, and average scores as in the paper's tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from albert_cli.config import suggest
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
-from albert_cli.tasks.base import AnyTask, as_any_tasks
+from albert_cli.tasks.base import AnyTask, as_any_task
+from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
-from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
 from albert_cli.tasks.token_classification import NER, TokenClassification
 
-TASKS: dict[str, AnyTask] = {**as_any_tasks(GLUE), **as_any_tasks(SQUAD), **as_any_tasks(RACE)}
+TASKS: dict[str, AnyTask] = {
+    **{name: as_any_task(task) for name, task in GLUE.items()},
+    **{name: as_any_task(task) for name, task in SQUAD.items()},
+    **{name: as_any_task(task) for name, task in RACE.items()},
+}
+_KINDS = cast(
+    "tuple[type[AnyTask], ...]",
+    (MultiLabelClassification, TokenClassification, Classification, SpanAnswering, Choice),
+)
 
 
 def find_task(name: str) -> AnyTask:
-    """Return the task of this name. A custom table is opened by `table.open_table` instead.
+    """Return the published task of this name; raises `ConfigError` with the most similar name if there is none.
 
-    Raises `ConfigError` with the most similar name if there is none.
+    The tasks `table` and `ner` depend on the user's files and are opened by `open_table` and `open_token_task`.
     """
     if name in TASKS:
         return TASKS[name]
     names = [*TASKS, "table", NER]
-    raise ConfigError(f"no task is called {name!r}", suggest(name, names) or f"choose one of {', '.join(names)}")
+    hint = suggest(name, names) or f"choose one of {', '.join(names)}"
+    raise ConfigError(f"no task is called {name!r}", hint)
 
 
 def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
-    """Derive the task that a checkpoint's head answers; raises `CheckpointError` if it has no such head."""
-    multi_label = MultiLabelClassification.from_checkpoint(checkpoint)
-    if multi_label is not None:
-        return as_any_tasks({"": multi_label})[""]
-    tokens = TokenClassification.from_checkpoint(checkpoint)
-    if tokens is not None:
-        return as_any_tasks({"": tokens})[""]
-    for kind in dict.fromkeys(type(task) for task in TASKS.values()):
+    """Derive the task that a checkpoint's head answers; raises `CheckpointError` if it has no such head.
+
+    A pretrained checkpoint answers with its sentence head.
+    """
+    for kind in _KINDS:
         task = kind.from_checkpoint(checkpoint)
         if task is not None:
             return task
-    order = order_classifier(checkpoint)
-    if order is not None:
-        return task_from_checkpoint(order)
+    sentence_order = sentence_order_classifier(checkpoint)
+    if sentence_order is not None:
+        return task_from_checkpoint(sentence_order)
     hint = "fine-tune it first: albert finetune TASK --checkpoint …"
     raise CheckpointError(f"{checkpoint.directory}: has no classifier", hint)
 
 
-def order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
-    """Return a pretrained checkpoint as a classifier of pairs by its sentence head; None if it has no such head."""
+def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
+    """Convert a pretrained checkpoint into a classifier of pairs of texts, by renaming its sentence head (SOP, NSP).
+
+    Return None for a checkpoint without a trained sentence head, and for one that is a classifier already.
+    """
     labels = checkpoint.order_labels
     if not labels or checkpoint.labels:
         return None
@@ -68,25 +80,26 @@ def order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
     return dataclasses.replace(checkpoint, values=values, tensors=tensors)
 
 
-def constant_baseline(task: str) -> str:
-    """Return the name of the baseline that reads no context: each word's most frequent tag, else the majority class."""
+def baseline_name(task: str) -> str:
+    """Return the name of the baseline that `Task.score_baseline` scores, as tables show it."""
     return "most frequent tags" if task == NER else "majority"
 
 
 def paper_metric_names(task: str) -> Sequence[str]:
-    """Return the metrics by which the paper's tables report a task."""
+    """Return the names of the metrics in which the paper's tables report a task."""
     definition = find_task(task)
     return definition.published or definition.metrics[:1]
 
 
 def paper_metrics(task: str, medians: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that the paper's tables report, from the medians of all metrics."""
+    """Select the metrics of the paper's tables from a task's median metrics by name."""
     return {name: medians[name] for name in paper_metric_names(task)}
 
 
-def average_score(tasks: Mapping[str, Mapping[str, float]]) -> float:
-    """Return the mean over tasks of the mean over each task's metrics.
+def average_score(metrics_by_task: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the mean over tasks of the mean of each task's metrics.
 
-    With `paper_metrics` this is Avg of Tables 2 to 13, in which F1 and exact match of SQuAD are averaged first.
+    With the metrics of `paper_metrics` the result is the column Avg of the paper's Tables 2 to 13, which first averages
+    the F1 and the exact match of SQuAD.
     """
-    return statistics.fmean(statistics.fmean(scores.values()) for scores in tasks.values())
+    return statistics.fmean(statistics.fmean(metrics.values()) for metrics in metrics_by_task.values())

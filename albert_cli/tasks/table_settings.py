@@ -1,4 +1,4 @@
-"""Settings of the task `table`."""
+"""Settings of the task `table`, which reads a user's own labeled files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ ChoiceLabels = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "n
 
 @dataclass(frozen=True)
 class TableSettings:
-    """The recipe section `[table]`. An empty string or list means that the data decide.
+    """The recipe section `[table]`. For an empty string or list the value follows from the data.
 
-    `title` is the task's name in results. `train`, `dev` and `test` are files; without them `--data` holds
-    `train.tsv|csv|jsonl|parquet` and so on. `text`, `text_pair`, `label` and `id` are column names. `labels` are the
-    classes in the order of the model's outputs (default: the labels of train, sorted). For multiple choice `choices`
-    names a column per option, or one column with lists of options; `text` and `question` precede the options.
-    `choice_labels` says how labels name an option. `label_columns` names a column of 0 and 1 per class of a multi-label
-    table. `id = "none"` numbers the rows although there is a column with ids.
-    `missing = "skip"` skips rows without a label, `decimal` is the decimal sign of values. Without dev data a fraction
-    `holdout` of train is held out, chosen by `holdout_seed`.
+    * `title` is the task's name in results.
+    * `train`, `dev` and `test` are files. By default the folder `--data` holds `train.tsv|csv|jsonl|parquet` and so on.
+    * `text`, `text_pair`, `label` and `id` are column names. `id = "none"` numbers the rows although there are ids.
+    * `labels` are the classes in the order of the model's outputs, by default the labels of train, sorted.
+    * In multiple choice `text` (a passage) and `question` are columns before the options. `choices` names a column for
+      each option, or one column with lists of options. `choice_labels` is the way in which a label names its option.
+    * In a multi-label table `label_columns` names the columns of 0 and 1, one for each class.
+    * `missing = "skip"` skips rows without a label. `decimal` is the decimal sign of values to predict.
+    * `delimiter` and `quoting` describe .tsv and .csv files.
+    * Without dev data, the fraction `holdout` of train is held out; `holdout_seed` selects its rows.
     """
 
     title: str = "table"
@@ -55,6 +57,12 @@ class TableSettings:
             raise ConfigError(f"table.labels lists one class, {self.labels[0]!r}", "list two classes or more")
 
     def column_name(self, role: str) -> str:
-        """Return the name that the user gave to the column of a role, or an empty string."""
-        names = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "id": self.id}
-        return {**names, "question": self.question}.get(role, "")
+        """Return the column that the user chose for a role, such as "text"; an empty string if the user chose none."""
+        names = {
+            "text": self.text,
+            "text_pair": self.text_pair,
+            "label": self.label,
+            "id": self.id,
+            "question": self.question,
+        }
+        return names.get(role, "")

@@ -1,4 +1,4 @@
-"""A table of text cells that remembers its file and line numbers, so that every message can name them."""
+"""A table of text cells with the file and the line of each row, so that every message can name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ UNIQUE_HINT = "give every example its own id"
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table with at least one row. `columns` is empty for a file without a header; `lines` are the rows' lines."""
+    """A table with at least one row; an empty one raises `InputError`.
+
+    `origin` is the file, or the data set of the Hub. `columns` are the names of the columns, () without a header.
+    `cells` are the rows. `lines` has the line of each row in a file, or its number in a data set, from 1. `delimiter`
+    only serves messages.
+    """
 
     origin: str
     columns: tuple[str, ...]
@@ -26,11 +31,11 @@ class TextTable:
             raise InputError(f"{self.origin}: holds no examples", "check that the file is complete")
 
     def where(self, row: int) -> str:
-        """File and line (data set and row number) of a row, for messages."""
+        """Return the file and line of a row (the data set and its row number), for messages."""
         return f"{self.origin}:{self.lines[row]}"
 
     def column_indices(self, names: Sequence[str]) -> list[int]:
-        """Return the indices of the columns with these names; raises `InputError` for a missing one."""
+        """Return the indices of the columns with these names; raises `InputError` if a column is missing."""
         for name in names:
             if name not in self.columns:
                 columns = ", ".join(self.columns)
@@ -45,7 +50,10 @@ class TextTable:
                 raise width_error(self.columns, self.delimiter, len(row), self.where(index))
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = UNIQUE_HINT) -> list[str]:
-        """Return the rows' ids from a column, or their indices if there is no such column."""
+        """Return the rows' ids from a column, or for the column None their indices.
+
+        With `must_be_unique` raises `InputError` with `hint` for an id that occurs twice.
+        """
         if column is None:
             return [str(index) for index in range(len(self.cells))]
         if must_be_unique:
@@ -54,9 +62,9 @@ class TextTable:
 
 
 def check_unique(ids: Iterable[tuple[str, str]], hint: str = UNIQUE_HINT) -> None:
-    """Raise `InputError` for the first id that repeats an earlier one; each id comes with its file and line."""
-    first_seen: dict[str, str] = {}
+    """Raise `InputError` for the first id that repeats an earlier one; `ids` are pairs of an id and its location."""
+    first_use: dict[str, str] = {}
     for name, where in ids:
-        earlier = first_seen.setdefault(name, where)
+        earlier = first_use.setdefault(name, where)
         if earlier != where:
             raise InputError(f"{where}: the id {name!r} is already used at {earlier}", hint)

@@ -1,11 +1,11 @@
-"""Token classification: find the named entities of a text with a BIO tag for each word.
+"""Token classification (the task `ner`): find the named entities of a text by a BIO tag for each word.
 
-A word has the tag of its first token, in training and in prediction. Shapes: T packed tokens, N texts, C tags.
+A word has the tag of its first token, in training and in prediction. Shapes: T packed tokens, N windows of texts, C
+tags.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
-from albert_cli.tasks.base import AnyTask, Array, Task, as_any_tasks, check_finite, iter_evaluation_batches
-from albert_cli.tasks.classification import comparable_name, softmax
-from albert_cli.tasks.entities import OUTSIDE, score_entities, tag_labels, tags_to_entities
+from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
+from albert_cli.tasks.classification import match_labels, select_classifier_rows, softmax
+from albert_cli.tasks.entities import OUTSIDE, Entity, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table_settings import TableSettings
@@ -51,10 +51,14 @@ ARCHITECTURE = "ForTokenClassification"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
-    """A tag for each word; the outputs are logits [words, C] of each text; words without a token have the tag O."""
+    """A tag for each word; `labels` are the tags.
 
-    def example(self, line: InputLine) -> TokenExample:
-        """Parse a text, or in JSON `text`, or `tokens` that are joined by blanks."""
+    The outputs are logits float32 [words, C] for each text, of its words up to the last one that has a token. Words
+    without a token have the tag O.
+    """
+
+    def parse_example(self, line: InputLine) -> TokenExample:
+        """Parse a text. An object has a `text`, or `tokens`, which are joined by blanks."""
         if line.is_record:
             return parse_token_object(line.values(), str(line.number), line.where, labeled=False)
         return TokenExample(line.text, split_words(line.text), None, str(line.number))
@@ -64,126 +68,149 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
         """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
-        encoded = list(vocabulary.encode_with_offsets([example.text for example in examples]))
-        begun_words = [_find_begun_words(e.words, t.starts, t.ends) for e, t in zip(examples, encoded, strict=True)]
-        labels = None
-        if all(example.tags is not None for example in examples):
-            labels_by_text = [self._token_labels(e, w) for e, w in zip(examples, begun_words, strict=True)]
-            labels = np.concatenate([np.empty(0, np.int64), *labels_by_text])
-        offsets = offsets_from_lengths(np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64))
-        windows = split_into_windows(offsets, max_seq_length - 2)
+        tokenized_texts = list(vocabulary.encode_with_offsets([example.text for example in examples]))
+        ids = [np.empty(0, np.int32)]  # so that there is an array to concatenate without examples
+        begun_words = [np.empty(0, np.int64)]
+        labels = [np.empty(0, np.int64)]
+        for example, tokens in zip(examples, tokenized_texts, strict=True):
+            begun_word = _find_begun_words(example.words, tokens.starts, tokens.ends)
+            ids.append(tokens.ids)
+            begun_words.append(begun_word)
+            if example.tags is not None:
+                labels.append(self._token_labels(example.tags, begun_word))
+        is_labeled = all(example.tags is not None for example in examples)
+        offsets = offsets_from_lengths(np.array([len(tokens.ids) for tokens in tokenized_texts], dtype=np.int64))
         return TokenFeatures(
-            ids=np.concatenate([np.empty(0, np.int32), *(tokens.ids for tokens in encoded)]).astype(np.int32),
-            begun_word=np.concatenate([np.empty(0, np.int64), *begun_words]),
-            labels=labels,
+            ids=np.concatenate(ids).astype(np.int32),
+            begun_word=np.concatenate(begun_words),
+            labels=np.concatenate(labels) if is_labeled else None,
             offsets=offsets,
-            windows=windows,
+            windows=split_into_windows(offsets, max_seq_length - 2),  # without [CLS] and [SEP]
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
         )
 
-    def _token_labels(self, example: TokenExample, begun_word: Int64) -> Int64:
-        """Return the label of each token of a text."""
-        # The index -1, of tokens that begin no word, selects the last element.
-        tags = np.array([self.labels.index(tag) for tag in example.tags or ()] + [IGNORED], dtype=np.int64)
-        return tags[begun_word]
+    def _token_labels(self, tags: Sequence[str], begun_word: Int64) -> Int64:
+        """Return the label of each token of a text, `IGNORED` for a token that begins no word."""
+        word_labels = [self.labels.index(tag) for tag in tags]
+        # Tokens that begin no word have the index -1, which selects the last element.
+        return np.array([*word_labels, IGNORED], dtype=np.int64)[begun_word]
 
     def new_model(self, config: ModelConfig) -> TokenClassifier:
         return TokenClassifier(config, len(self.labels))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """Return the cross-entropy, averaged over the words of each window and summed over windows."""
+        """Return the cross-entropy, averaged over the labeled words of each window and summed over windows.
+
+        `labels` are int64 [T].
+        """
         tokens = pack(batch, device)
-        label_T, sequence_T = to_device([labels, tokens.host.sequence], device)
+        label_T, window_T = to_device([labels, tokens.host.sequence], device)
         loss_T = F.cross_entropy(model(tokens).float(), label_T, ignore_index=IGNORED, reduction="none")
         is_word_T = (label_T != IGNORED).float()
-        texts = len(batch.offsets) - 1
-        words_N = torch.zeros(texts, device=device).index_add(0, sequence_T, is_word_T)
-        return (loss_T / words_N.clamp(min=1).index_select(0, sequence_T)).sum()
+        windows = len(batch.offsets) - 1
+        words_N = torch.zeros(windows, device=device).index_add(0, window_T, is_word_T)
+        return (loss_T / words_N.clamp(min=1).index_select(0, window_T)).sum()
 
     # ---------------------------------------------------------------- scoring
 
     def predict(self, model: nn.Module, features: TokenFeatures, device: torch.device) -> list[Array]:
-        outputs = [self._outside_logits(words) for words in features.words_of_texts()]
+        outputs = [self._outside_logits(words) for words in features.count_words()]
         windows = features.windows
         with torch.inference_mode():
             for index, tokens in iter_evaluation_batches(features, device):
                 logits_TC = model(tokens).float().cpu().numpy()
                 check_finite(logits_TC)
                 for window, cls_position in zip(index.tolist(), tokens.host.offsets[:-1].tolist(), strict=True):
-                    begun_word = features.begun_word[windows.labeled_tokens(window)]
-                    first = cls_position + 1 + int(windows.labeled.start[window] - windows.tokens.start[window])
-                    begins = begun_word >= 0
+                    labeled = windows.labeled_tokens(window)
+                    tokens_before = labeled.start - int(windows.tokens.start[window])  # in the window, without a label
+                    first = cls_position + 1 + tokens_before
+                    begun_word = features.begun_word[labeled]
                     logits = logits_TC[first : first + len(begun_word)]
-                    outputs[int(windows.text[window])][begun_word[begins]] = logits[begins]
+                    begins_word = begun_word >= 0
+                    text = int(windows.text[window])
+                    outputs[text][begun_word[begins_word]] = logits[begins_word]
         return outputs
 
     def _outside_logits(self, words: int) -> Array:
-        """Return logits [words, C] of the tag O, which words without a token retain."""
-        logits = np.full((words, len(self.labels)), -30.0, dtype=np.float32)
+        """Return logits [words, C] of the tag O, which words without a token keep."""
+        logits = np.full((words, len(self.labels)), -30.0, dtype=np.float32)  # a probability of 1e-13
         logits[:, self.labels.index(OUTSIDE)] = 0.0
         return logits
 
-    def tags_of(self, example: TokenExample, logits: Array) -> list[str]:
-        """Return the most likely tag of each word."""
+    def predict_tags(self, example: TokenExample, logits: Array) -> list[str]:
+        """Return the most likely tag of each word; O for the words after the last one with a token."""
         tags = [self.labels[index] for index in logits.argmax(axis=1)]
-        return tags + [OUTSIDE] * (len(example.words) - len(tags))
+        words_without_logits = len(example.words) - len(tags)
+        return tags + [OUTSIDE] * words_without_logits
 
     def compute_metrics(
         self, outputs: list[Array], features: TokenFeatures, examples: Sequence[TokenExample]
     ) -> dict[str, float]:
-        """Compute entity precision, recall and F1, the accuracy of tags, and the mean loss of words."""
-        gold = [list(example.tags or ()) for example in examples]
-        predicted = [self.tags_of(example, logits) for example, logits in zip(examples, outputs, strict=True)]
+        """Compute entity precision, recall and F1, the accuracy of tags, and the mean loss of words with logits."""
+        gold = []
+        predicted = []
         losses = []
         for example, logits in zip(examples, outputs, strict=True):
-            labels = [self.labels.index(tag) for tag in (example.tags or ())[: len(logits)]]
-            losses.append(-np.log(softmax(logits)[np.arange(len(labels)), labels] + 1e-30))
+            tags = example.tags or ()
+            gold.append(tags)
+            predicted.append(self.predict_tags(example, logits))
+            labels = [self.labels.index(tag) for tag in tags[: len(logits)]]
+            gold_probabilities = softmax(logits)[np.arange(len(labels)), labels]
+            losses.append(-np.log(gold_probabilities + 1e-30))  # finite for a probability of 0
         return {**score_entities(gold, predicted), "loss": float(np.concatenate(losses).mean())}
 
     def score_baseline(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
-        """Return entity F1 if each word gets its most frequent tag in train, and O if it does not occur there."""
+        """Compute entity F1 on dev if each word gets its most frequent tag in train; words not in train get O."""
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in train:
             for (start, end), tag in zip(example.words, example.tags or (), strict=True):
                 counts[example.text[start:end]][tag] += 1
-        tags = {word: count.most_common(1)[0][0] for word, count in counts.items()}
-        predicted = [[tags.get(e.text[start:end], OUTSIDE) for start, end in e.words] for e in dev]
-        return score_entities([e.tags or () for e in dev], predicted)[METRICS[0]]
+        most_frequent = {word: tag_counts.most_common(1)[0][0] for word, tag_counts in counts.items()}
+        predicted = [[most_frequent.get(e.text[start:end], OUTSIDE) for start, end in e.words] for e in dev]
+        return score_entities([e.tags or () for e in dev], predicted)["entity_f1"]
 
     def describe_collapse(self, outputs: list[Array], features: TokenFeatures) -> str | None:
+        """Describe outputs without any entity, if there are gold entities."""
         outside = self.labels.index(OUTSIDE)
-        predicts_none = all((logits.argmax(axis=1) == outside).all() for logits in outputs)
-        has_entities = features.labels is not None and bool((features.labels > outside).any())
-        return "no entity in any text" if predicts_none and has_entities else None
+        has_gold = features.labels is not None and bool((~np.isin(features.labels, (outside, IGNORED))).any())
+        has_predictions = any((logits.argmax(axis=1) != outside).any() for logits in outputs)
+        return "no entity in any text" if has_gold and not has_predictions else None
 
     def average(self, outputs: Sequence[list[Array]]) -> list[Array]:
-        """Return the logarithms of the probabilities of each word's tags, averaged over the models."""
-        return [np.log(np.mean([softmax(x) for x in texts], axis=0) + 1e-30) for texts in zip(*outputs, strict=True)]
+        """Return for each word the logarithms of the models' mean probabilities (§4.9)."""
+        averaged = []
+        for logits_of_models in zip(*outputs, strict=True):
+            probabilities = np.mean([softmax(logits) for logits in logits_of_models], axis=0)
+            averaged.append(np.log(probabilities + 1e-30))  # finite for a probability of 0
+        return averaged
 
     def format_predictions(self, examples: Sequence[TokenExample], outputs: list[Array], *, scored: bool) -> list[str]:
-        """Return lines with id, text, predicted entities (character offsets, label, score), and gold entities."""
+        """Return JSON lines with id, text, and predicted entities: character offsets, type, text, score.
+
+        `scored` adds the gold entities unless they are hidden.
+        """
         lines = []
         for example, logits in zip(examples, outputs, strict=True):
             line: dict[str, object] = {"id": example.id, "text": example.text}
             if scored and example.tags is not None:
-                line["label"] = [
-                    _describe_entity(example.text, *e) for e in tags_to_entities(example.tags, example.words)
-                ]
-            line["prediction"] = self._entities(example, logits)
+                gold = tags_to_entities(example.tags, example.words)
+                line["label"] = [_entity_fields(entity, example.text) for entity in gold]
+            line["prediction"] = self._predicted_entities(example, logits)
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         return lines
 
-    def _entities(self, example: TokenExample, logits: Array) -> list[dict[str, object]]:
-        """Return a text's entities; the score is the mean probability of their words' tags."""
-        tags = self.tags_of(example, logits)
-        probability = softmax(logits).max(axis=1) if len(logits) else np.zeros(0)
+    def _predicted_entities(self, example: TokenExample, logits: Array) -> list[dict[str, object]]:
+        """Return a text's entities; an entity's score is the mean probability of its words' tags."""
+        tags = self.predict_tags(example, logits)
+        probabilities = softmax(logits).max(axis=1) if len(logits) else np.zeros(0)
+        # The words after the last one with a token have no logits, and are outside all entities.
+        words_with_logits = example.words[: len(probabilities)]
         entities = []
-        for start, end, kind in tags_to_entities(tags, example.words):
-            inside = [i for i, (first, last) in enumerate(example.words) if start <= first and last <= end]
-            # Words after the last one that begins a token have no logits.
-            score = float(np.mean([probability[i] for i in inside if i < len(probability)]))
-            entities.append({**_describe_entity(example.text, start, end, kind), "score": round(score, 5)})
+        for entity in tags_to_entities(tags, example.words):
+            inside = [entity.start <= start and end <= entity.end for start, end in words_with_logits]
+            score = float(np.mean(probabilities[inside]))
+            entities.append({**_entity_fields(entity, example.text), "score": round(score, 5)})
         return entities
 
     # ---------------------------------------------------------------- checkpoints
@@ -195,25 +222,20 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return self.accepts_checkpoint(checkpoint) and self._head_rows(checkpoint) is not None
 
     def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Return the head's row for each tag, by name; None for another head."""
-        names = [comparable_name(name) for name in checkpoint.output_names]
-        wanted = [comparable_name(name) for name in self.labels]
-        if checkpoint.architecture != ARCHITECTURE or sorted(names) != sorted(wanted):
-            return None
-        return [names.index(name) for name in wanted]
+        """Return the index of the head's row for each tag; None for a head of another class or with other tags."""
+        return match_labels(self.labels, tag_names(checkpoint))
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Order the head's rows as this task's tags, by name; raises `CheckpointError` if the names differ."""
         rows = self._head_rows(checkpoint)
         if rows is None:
             tags = ", ".join(checkpoint.output_names) or "none"
             message = f"{checkpoint.directory}: its tags ({tags}) are not {self.title}'s ({', '.join(self.labels)})"
             raise CheckpointError(message, "use a model of these tags, or -s model.head=new")
-        head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
-        return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
+        return select_classifier_rows(checkpoint, rows)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
+        """Derive the task from the tags of a token classifier; raises `CheckpointError` if O is not among them."""
         if checkpoint.architecture != ARCHITECTURE:
             return None
         if OUTSIDE not in checkpoint.output_names:
@@ -223,27 +245,30 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
 
 def open_token_task(settings: TableSettings, data: str | None, model_labels: tuple[str, ...]) -> AnyTask:
-    """Make a task from files of tagged words.
+    """Make the task `ner` of the tagged words in `data`: a folder with a file for each split, or a single file.
 
-    The tags come from the folder's train file. For a single file, or without a train file, they come from the model, if
-    it has tags. Raises `ConfigError` without `--data`, and `InputError` for missing or damaged files.
+    The tags are those of train. For a single file, or without train, they are `model_labels`, the tags of the model, if
+    it has any. Raises `ConfigError` for data None, and `InputError` for missing or damaged files.
     """
     if data is None:
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")
     files = find_token_files(data)
-    first_file = next(iter(files.values()))
+    first_file = next(iter(files.values()))  # train, or the first file if there is no train
     source = TokenFiles(files, settings.holdout, is_single_file=files == {"train": data})
-    labels = model_labels
-    if ("train" in files and not source.is_single_file) or not model_labels:
-        examples = read_token_file(Path(files.get("train", first_file)))
+    is_for_scoring = source.is_single_file or "train" not in files
+    if is_for_scoring and model_labels:
+        labels = model_labels
+    else:
+        examples = read_token_file(Path(first_file))
         labels = tag_labels([tag[2:] for example in examples for tag in example.tags or () if tag != OUTSIDE])
     if len(labels) < 2:
         raise InputError(f"{first_file}: no entities, so there is nothing to learn")
     types = ", ".join(label[2:] for label in labels if label.startswith("B-"))
     console.info(f"{first_file}: words → entities ({types})")
+    has_default_title = settings.title == TableSettings.title
     task = TokenClassification(
         name=NER,
-        title="Named entities" if settings.title == "table" else settings.title,
+        title="Named entities" if has_default_title else settings.title,
         metrics=METRICS,
         labels=labels,
         inputs=1,
@@ -252,7 +277,7 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         dev_splits=("dev",) if {"train", "dev"} & files.keys() else (),
         test_splits=("test",) if "test" in files else (),
     )
-    return as_any_tasks({NER: task})[NER]
+    return as_any_task(task)
 
 
 def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
@@ -261,7 +286,10 @@ def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
 
 
 def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> Int64:
-    """Return for each token the index of the word that it begins, or -1, int64 [tokens]."""
+    """Return for each token the index of the word of which it is the first token, or -1, int64 [tokens].
+
+    `words`, `starts` and `ends` are character positions in the text, in ascending order.
+    """
     begun_word: NDArray[np.int64] = np.full(len(starts), -1, dtype=np.int64)
     token = 0
     for index, (start, end) in enumerate(words):
@@ -273,5 +301,6 @@ def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int
     return begun_word
 
 
-def _describe_entity(text: str, start: int, end: int, kind: str) -> dict[str, object]:
-    return {"start": start, "end": end, "label": kind, "text": text[start:end]}
+def _entity_fields(entity: Entity, text: str) -> dict[str, object]:
+    """Return an entity as it is written into a file of predictions."""
+    return {"start": entity.start, "end": entity.end, "label": entity.type, "text": text[entity.start : entity.end]}

@@ -1,7 +1,7 @@
-"""Texts with tagged words as windows of tokens, `[CLS] window [SEP]`.
+"""Encoded texts with tagged words: windows of tokens, `[CLS] window [SEP]`.
 
-A text that is longer than a window is split into windows that overlap, so that a word near the edge of a window has
-context on both sides in another one. Shapes: P tokens of all texts, N texts, W windows.
+A text of more tokens than fit into one window is split into windows that overlap. A word near the edge of a window then
+has context on both sides in the next one. Shapes: P tokens of all texts, N texts, W windows, T tokens of a batch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, slide_windows
 
-IGNORED: Final = -100  # the label of tokens that are not the first one of a word
-_OVERLAP_FRACTION: Final = 4  # neighboring windows share a quarter of their tokens
+IGNORED: Final = -100  # the label of tokens without a tag, which the loss ignores: PyTorch's `ignore_index`
+_OVERLAP_DIVISOR: Final = 4  # neighboring windows share a quarter of their tokens
 
 
 class TokenWindows(NamedTuple):
-    """W windows of texts: the text int64 [W], the slice of its tokens, and the part whose words the window labels.
+    """W windows of N texts.
 
-    The labeled parts of a text's windows follow one another: two windows divide the tokens that they share.
+    `text` int64 [W] is the index of each window's text. `tokens` and `labeled` are slices of all texts' tokens [P]: the
+    tokens of each window, and those among them whose tags are learned and predicted in this window. Two windows divide
+    the tokens that they share, so the labeled slices of a text follow one another without overlap.
     """
 
     text: Int64
@@ -30,35 +32,36 @@ class TokenWindows(NamedTuple):
     labeled: TokenSlices
 
     def labeled_tokens(self, window: int) -> slice:
-        """Return the slice of the tokens whose words a window labels."""
+        """Return a window's labeled slice of all texts' tokens."""
         start = int(self.labeled.start[window])
         return slice(start, start + int(self.labeled.length[window]))
 
 
 def window_overlap(size: int) -> int:
     """Return the number of tokens that neighboring windows of `size` tokens share."""
-    return size // _OVERLAP_FRACTION
+    return size // _OVERLAP_DIVISOR
 
 
 def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
-    """Split texts into windows of at most `size` tokens; a text that fits, also an empty one, is a single window.
+    """Split texts into windows of at most `size` tokens; a text of at most `size` tokens is a single window.
 
-    `offsets` int64 [N + 1] are the first tokens of the texts. The windows are those of a tokenizer of `transformers`
-    with `return_overflowing_tokens` and `stride=window_overlap(size)`.
+    `offsets` int64 [N + 1] are the first token of each text, and the end of the last. A tokenizer of `transformers`
+    makes the same windows with `return_overflowing_tokens` and `stride=window_overlap(size)`.
     """
     lengths = np.diff(offsets)
-    step = size - window_overlap(size)
+    overlap = window_overlap(size)
+    step = size - overlap
     text, number, start, length = slide_windows(lengths, size, step)
     end = start + length
-    # Each of two windows labels the half of their common tokens that is farther from its edge.
-    is_last = end == lengths[text]
-    labeled_start = np.where(number == 0, 0, start + window_overlap(size) // 2)
-    labeled_end = np.where(is_last, end, start + step + window_overlap(size) // 2)
-    base = offsets[:-1][text]
+    # Of the tokens that two windows share, the first half is labeled in the earlier window and the second half in the
+    # later one, because they have more context there.
+    labeled_start = np.where(number == 0, 0, start + overlap // 2)
+    labeled_end = np.where(end == lengths[text], end, start + step + overlap // 2)
+    text_start = offsets[:-1][text]
     return TokenWindows(
         text=text,
-        tokens=TokenSlices(base + start, length),
-        labeled=TokenSlices(base + labeled_start, labeled_end - labeled_start),
+        tokens=TokenSlices(text_start + start, length),
+        labeled=TokenSlices(text_start + labeled_start, labeled_end - labeled_start),
     )
 
 
@@ -66,9 +69,10 @@ def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
 class TokenFeatures(Features):
     """N texts as W windows.
 
-    `ids` int32, `begun_word` and `labels` int64 are [P]; `offsets` int64 [N + 1] are the texts' first tokens. A token
-    that is the first of a word has the word's index in its text and the label of its tag; the others have -1 and
-    `IGNORED`. `labels` is None if the tags are hidden. No token is truncated.
+    * `ids` int32 [P] are the tokens of all texts; text n has those from `offsets[n]` to `offsets[n + 1]`.
+    * `begun_word` int64 [P] is the index, in its text, of the word of which a token is the first; -1 for other tokens.
+    * `labels` int64 [P] is the class of this word's tag, `IGNORED` for other tokens; None if the tags are hidden.
+    * `truncated` is 0, because windows cover all tokens.
     """
 
     ids: Int32
@@ -85,24 +89,24 @@ class TokenFeatures(Features):
         return self.windows.tokens.length + 2
 
     def batch(self, index: Int64) -> tuple[PackedBatch, Int64 | None]:
-        """Pack the windows at `index`; labels int64 [T] are `IGNORED` except where a word begins that is labeled here.
+        """Pack the windows at `index` [B]; return them with the labels of their tokens, int64 [T].
 
-        Every word is labeled in one window.
+        Tokens outside a window's labeled slice have the label `IGNORED`, so every word has its label in one window.
         """
         tokens = self.windows.tokens.select(index)
-        empty = TokenSlices(np.zeros_like(tokens.start), np.zeros_like(tokens.length))
+        no_tokens = TokenSlices(np.zeros_like(tokens.start), np.zeros_like(tokens.length))
         is_pair = np.zeros(len(index), dtype=bool)
-        packed = pack_pairs((self.ids, tokens), (self.ids, empty), is_pair, self.cls_id, self.sep_id)
+        packed = pack_pairs((self.ids, tokens), (self.ids, no_tokens), is_pair, self.cls_id, self.sep_id)
         if self.labels is None:
             return packed, None
         labels = np.full(len(packed.ids), IGNORED, dtype=np.int64)
         labeled = self.windows.labeled.select(index)
-        first = packed.offsets[:-1].astype(np.int64) + 1 + labeled.start - tokens.start
-        position = concatenate_ranges(first, labeled.length)
-        labels[position] = self.labels[concatenate_ranges(labeled.start, labeled.length)]
+        first_token = packed.offsets[:-1].astype(np.int64) + 1  # after [CLS]
+        positions = concatenate_ranges(first_token + labeled.start - tokens.start, labeled.length)
+        labels[positions] = self.labels[concatenate_ranges(labeled.start, labeled.length)]
         return packed, labels
 
-    def words_of_texts(self) -> list[int]:
-        """Return the number of words of each text up to the last one that has a token."""
+    def count_words(self) -> list[int]:
+        """Count the words of each text up to the last one that has a token."""
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
         return [int(self.begun_word[start:stop].max(initial=-1)) + 1 for start, stop in bounds]

@@ -23,8 +23,8 @@ from albert_cli.model import card, hub
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.tasks.table import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.training import capacity, checkpoint, run
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads

@@ -214,7 +214,7 @@ def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
         example = TokenExample(text, split_words(text), None, "0")
         features = task.encode([example], vocabulary, 48)
         (logits,) = task.predict(network, features, torch.device("cpu"))
-        for index, tag in enumerate(task.tags_of(example, logits)):
+        for index, tag in enumerate(task.predict_tags(example, logits)):
             position = int(np.flatnonzero(features.begun_word == index)[0])
             entity, score = by_end[int(tokens.ends[position])]
             ours = np.exp(logits[index]) / np.exp(logits[index]).sum()

@@ -133,4 +133,4 @@ def test_finetune_scores_the_end_of_a_long_text(model: Path) -> None:
 def test_features_of_texts_without_tokens(vocabulary: Vocabulary) -> None:
     features = TASK.encode([example(""), example(" ")], vocabulary, LIMIT)
     assert isinstance(features, TokenFeatures) and features.lengths.tolist() == [2, 2]
-    assert features.words_of_texts() == [0, 0]
+    assert features.count_words() == [0, 0]

@@ -1,1 +1,1 @@
-"""SQuAD: questions that are answered by a span of a text."""
+"""SQuAD: questions that are answered by a span of a text, with their files, heads, windows and scores."""

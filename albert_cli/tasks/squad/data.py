@@ -1,4 +1,8 @@
-"""Read SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): answers are spans."""
+"""Read SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): questions, contexts and answer spans.
+
+Two layouts of files are read: the published one, with articles and paragraphs, and a flat one, with one question and
+its context in each row.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +18,38 @@ from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_lines, read_text, validate_as
+from albert_cli.tasks.data_files import find_data_file, read_lines, read_text, validate_as
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
-NOT_FOUND = -1  # the start of an answer that its context does not contain, as `str.find` returns it
-_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
+NOT_FOUND = -1  # the start of an answer that its context does not contain; `str.find` returns the same number
+_PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
 
 
 class Answer(NamedTuple):
-    """An answer and the index of its first character in the context, or `NOT_FOUND`."""
+    """An answer, and the index of its first character in the context, or `NOT_FOUND`."""
 
     text: str
     start: int
 
     @property
     def span(self) -> tuple[int, int]:
-        """First and end index in the context, without surrounding blanks."""
+        """The first and the end index in the context, without blanks around the answer."""
         leading_blanks = len(self.text) - len(self.text.lstrip())
         return self.start + leading_blanks, self.start + len(self.text.rstrip())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context. `answers` is empty if it is unanswerable or its answers are hidden."""
+    """A question about a context, of the article `title`.
+
+    `answers` is empty if the question is unanswerable or its answers are hidden.
+    """
 
     id: str
     question: str
@@ -55,10 +62,9 @@ class Question:
 class SquadFiles:
     """Files in the published or the flat layout, or a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, a fraction
-    `settings.holdout` of the train file's articles becomes dev, so that no context is in both parts. If the file has
-    only one article, a fraction of its paragraphs does. A single file is divided likewise for fine-tuning, but scoring
-    uses all of it.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, the fraction
+    `settings.holdout` of train's articles is dev. If there is only one article, it is divided by contexts. No context
+    is in both parts. A single file is divided in the same way for fine-tuning; scoring uses all of it.
     """
 
     hub: str
@@ -66,7 +72,10 @@ class SquadFiles:
     settings: SpanSettings = field(default_factory=SpanSettings)
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[Question]:
-        """Read a split, and move answers that are not at their `answer_start`."""
+        """Read a split, and move answers that are not at their `answer_start` to where they are.
+
+        `data` is a folder, a file, `hf:NAME`, or None for the data set `hub`.
+        """
         source = self.hub if data is None else data
         if is_hub_source(source):
             questions = list(self._iter_hub_questions(split, source))
@@ -75,26 +84,35 @@ class SquadFiles:
         return _repair_answer_starts(questions, source, is_train=split == task.train_split)
 
     def _read_files(self, task: TaskInfo, split: str, data: Path) -> list[Question]:
-        dev = self._find_file(data, "dev")
         path = data if data.is_file() else self._find_file(data, split) or self._find_file(data, "train")
         if path is None:  # raises the error that lists the expected names
             path = find_data_file(data, self._file_names(split), self.hub)
         questions = _read_questions(path, self.version)
-        # Only dev can be missing; it is then held out from train.
-        if dev is not None or (task.scores_whole_file and data.is_file()):
+        has_dev_file = self._find_file(data, "dev") is not None
+        if has_dev_file or (task.scores_whole_file and data.is_file()):
             return questions
-        by_article = len({question.title for question in questions}) > 1
-        units = [question.title if by_article else question.context for question in questions]
-        unit = "article" if by_article else "context"
-        return hold_out_dev(split, questions, units, self.settings.holdout, str(path), unit, "add a dev.json")
+        units = [question.title for question in questions]
+        unit_name = "article"
+        if len(set(units)) == 1:
+            units = [question.context for question in questions]
+            unit_name = "context"
+        return hold_out_dev(
+            split,
+            questions,
+            units,
+            self.settings.holdout,
+            origin=str(path),
+            unit_name=unit_name,
+            remedy="add a dev.json",
+        )
 
     def _file_names(self, split: str) -> tuple[str, ...]:
         return f"{split}-v{self.version}.json", f"{split}.json", f"{split}.jsonl"
 
-    def _find_file(self, data: Path, split: str) -> Path | None:
-        """Return the file of a split in a folder or in its subfolder `squad`."""
+    def _find_file(self, folder: Path, split: str) -> Path | None:
+        """Return the file of a split in a folder or in its subfolder `squad`, None if there is none."""
         for name in self._file_names(split):
-            for path in (data / name, data / "squad" / name):
+            for path in (folder / name, folder / "squad" / name):
                 if path.is_file():
                     return path
         return None
@@ -105,12 +123,12 @@ class SquadFiles:
         for index, row in enumerate(table.cells):
             name, title, context, question, answers = (row[column] for column in columns)
             values = {"id": name, "question": question, "answers": json.loads(answers or "null")}
-            record = parse_json_as(_QuestionRecord, json.dumps(values), table.where(index), _LAYOUT)
+            record = validate_as(_QuestionRecord, values, table.where(index), _FLAT_LAYOUT)
             yield record.to_question(context, title, table.where(index), self.version)
 
 
 def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
-    """Read all questions of a file in SQuAD's layout; without a `version` they may lack answers."""
+    """Read all questions of a file in either layout; for the version None they may lack answers."""
     return _repair_answer_starts(_read_questions(path, version), str(path), is_train=False)
 
 
@@ -119,7 +137,7 @@ def read_squad_file(path: Path, version: Version | None = None) -> list[Question
 
 def _require_text(text: str) -> str:
     if not text.strip():
-        raise ValueError("it is empty")
+        raise ValueError("it is empty")  # pydantic turns it into a `ValidationError` with the value's path
     return text
 
 
@@ -140,14 +158,17 @@ class _QuestionRecord(BaseModel):
     @field_validator("answers", mode="before")
     @classmethod
     def _convert_hub_answers(cls, value: object) -> object:
-        """Convert the Hub's layout, parallel lists of texts and starts, into a list of answers."""
+        """Convert the flat layout's answers, a list of texts and a list of starts, into a list of answers."""
         if not isinstance(value, dict):
             return value
         pairs = zip(value["text"], value["answer_start"], strict=True)
         return [{"text": text, "answer_start": start} for text, start in pairs]
 
     def to_question(self, context: str, title: str, where: str, version: Version | None) -> Question:
-        """Return the question; raises `InputError` if its answers contradict the version or `is_impossible`."""
+        """Return the question; raises `InputError` if its answers contradict the version or `is_impossible`.
+
+        For the version None, a question may lack answers.
+        """
         answers = tuple(Answer(answer.text, answer.answer_start) for answer in self.answers or [])
         where = f"{where} (id {self.id})"
         if answers and self.is_impossible:
@@ -176,7 +197,7 @@ class _SquadRecord(BaseModel):
 
 
 class _FlatRecord(_QuestionRecord):
-    """A question with its context, as the data sets of the Hub and `run_qa.py` have it."""
+    """A question with its context: the layout of the Hub's data sets and of `run_qa.py` in `transformers`."""
 
     context: _NonBlank
     title: str | int | None = None
@@ -188,15 +209,16 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
     A JSON file has the published layout, or is a list of flat questions, which may be under the key `data`. A JSON
     lines file has one flat question per line.
     """
-    read = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
-    located = list(read(path, version))
-    if not located:
-        raise InputError(f"{path}: holds no questions", _LAYOUT)
-    check_unique((question.id, where) for question, where in located)
-    return [question for question, _ in located]
+    iter_questions = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
+    located_questions = list(iter_questions(path, version))
+    if not located_questions:
+        raise InputError(f"{path}: holds no questions", _PUBLISHED_LAYOUT)
+    check_unique((question.id, where) for question, where in located_questions)
+    return [question for question, _ in located_questions]
 
 
 def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
+    """Yield the flat questions of JSON lines, each with its file and line."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
@@ -204,14 +226,14 @@ def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Ques
 
 
 def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
-    """Yield the questions of a JSON document with their paths in it."""
-    document: object = parse_json(read_text(path), str(path), _LAYOUT)
+    """Yield the questions of a JSON document in either layout, each with its file and its path in the document."""
+    document: object = parse_json(read_text(path), str(path), _PUBLISHED_LAYOUT)
     rows = document.get("data") if isinstance(document, dict) else document
     if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "context" in rows[0]:
         for number, row in enumerate(rows):
             yield _parse_flat_question(row, f"{path}: data[{number}]", version)
         return
-    for a, article in enumerate(validate_as(_SquadRecord, document, str(path), _LAYOUT).data):
+    for a, article in enumerate(validate_as(_SquadRecord, document, str(path), _PUBLISHED_LAYOUT).data):
         title = str(a if article.title is None else article.title)
         for p, paragraph in enumerate(article.paragraphs):
             for q, record in enumerate(paragraph.qas):
@@ -220,35 +242,34 @@ def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Questi
 
 
 def _parse_flat_question(value: object, where: str, version: Version | None) -> tuple[Question, str]:
-    """Return a flat question and its position in the file."""
+    """Return a flat question, and `where` it is."""
     record = validate_as(_FlatRecord, value, where, _FLAT_LAYOUT)
     title = "" if record.title is None else str(record.title)
     return record.to_question(record.context, title, where, version), where
 
 
-# ---------------------------------------------------------------- wrong answer starts
+# ---------------------------------------------------------------- wrong starts of answers
 
 
 def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
     """Move answers that are not at their `answer_start` to their nearest occurrence, and print their number.
 
-    Training drops the answers that do not occur in the context, and the questions that have only such answers. Scoring
-    keeps them, because it needs only the texts of the answers.
+    Of training data, answers that do not occur in the context are dropped, and questions that have only such answers.
+    Scoring needs only the texts of the answers, so other data keep them.
     """
     moved = 0
     missing = 0
     repaired: list[Question] = []
     for question in questions:
-        answers = tuple(_locate_answer(answer, question.context) for answer in question.answers)
-        located = tuple(answer for answer in answers if answer.start != NOT_FOUND)
+        answers = [_locate_answer(answer, question.context) for answer in question.answers]
         for old, new in zip(question.answers, answers, strict=True):
-            if new.start not in (old.start, NOT_FOUND):
-                moved += 1
-        missing += len(answers) - len(located)
-        if not is_train:
-            repaired.append(replace(question, answers=answers))
-        elif located or not answers:
-            repaired.append(replace(question, answers=located))
+            moved += new.start not in (old.start, NOT_FOUND)
+            missing += new.start == NOT_FOUND
+        if is_train:
+            answers = [answer for answer in answers if answer.start != NOT_FOUND]
+            if question.answers and not answers:
+                continue
+        repaired.append(replace(question, answers=tuple(answers)))
     if moved:
         console.info(f"{origin}: {count_of(moved, 'answer')} not at its answer_start; using the nearest occurrence")
     if missing:
@@ -261,13 +282,14 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
 
 
 def _locate_answer(answer: Answer, context: str) -> Answer:
-    """Return the answer with the start of its occurrence nearest to `answer.start`, or `NOT_FOUND` without any.
+    """Return the answer at its occurrence nearest to `answer.start`, or at `NOT_FOUND` if it does not occur.
 
-    If two are equally near, the first counts. An answer without a start is at its first occurrence.
+    Of two occurrences at the same distance the first is taken. An answer without a start is at its first occurrence.
     """
     start = max(answer.start, 0)
-    before = context.rfind(answer.text, 0, start + len(answer.text))
+    before = context.rfind(answer.text, 0, start + len(answer.text))  # the last occurrence up to `start`
     after = context.find(answer.text, start)
-    if before == NOT_FOUND or (after != NOT_FOUND and after - start < start - before):
+    if before == NOT_FOUND:
         return Answer(answer.text, after)
-    return Answer(answer.text, before)
+    is_after_nearer = after != NOT_FOUND and after - start < start - before
+    return Answer(answer.text, after if is_after_nearer else before)

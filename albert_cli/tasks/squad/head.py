@@ -1,8 +1,9 @@
-"""Find answer spans by two heads: their losses, and the best spans of a window (§4.2 and appendix A.4).
+"""The two heads that find answer spans: the beam head's modules, the losses, and the best spans of a window.
 
-The linear head has a start and an end logit per token, as in Hugging Face. The beam head is XLNet's (arXiv 1906.08237),
-which the paper uses for SQuAD 2.0: it scores ends for each of the likeliest starts, and predicts whether there is an
-answer. Shapes: T packed tokens, N sequences of at most S tokens, K starts per sequence, E ends per start, H hidden.
+The linear head has a start and an end logit per token; its module is `model.heads.QuestionAnswering`. The beam head is
+XLNet's (arXiv 1906.08237), which the paper uses for SQuAD 2.0 (§4.2, appendix A.4): it scores ends for each of the most
+probable starts, and predicts whether there is an answer. Shapes: T packed tokens, N sequences (windows) of at most S
+tokens, K starts per sequence, E ends per start, H hidden size.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
-_MIN_SPANS = 40  # per window, so that the spans of an ensemble's members overlap
-_MASKED_LOGIT = -1e30
+_MIN_SPANS = 40  # spans that are kept per window, so that the models of an ensemble have spans in common
+_MASKED_LOGIT = -1e30  # finite, because a softmax over -inf alone would be NaN
 
 
 class EndHead(nn.Module):
@@ -40,8 +41,12 @@ class EndHead(nn.Module):
         self.output = nn.Linear(config.hidden_size, 1)
 
     def forward(self, x_TH: Tensor, start_NKH: Tensor, sequence_T: Tensor) -> Tensor:
-        """Return logits [T, K] of every token as the end, for the K starts of its sequence."""
-        # The matmul of [token; start] in two parts, so that no start is repeated for every token.
+        """Return logits [T, K] of every token as the end, for the K starts of its sequence.
+
+        The states of the starts are `start_NKH`. `sequence_T` is the index of each token's sequence.
+        """
+        # The product of `dense.weight` with [token; start] is computed in two parts, so that the part of a start is
+        # computed once and not for every token.
         hidden = x_TH.shape[1]
         token_weight = self.dense.weight[:, :hidden]
         start_weight = self.dense.weight[:, hidden:]
@@ -53,7 +58,7 @@ class EndHead(nn.Module):
 
 
 class NullHead(nn.Module):
-    """Logit of a sequence without an answer, from its expected start and [CLS]: 2H -> H -> 1."""
+    """Logit of a sequence without an answer, from the states of its expected start and of [CLS]: 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -61,9 +66,9 @@ class NullHead(nn.Module):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.output = nn.Linear(config.hidden_size, 1, bias=False)
 
-    def forward(self, start_NH: Tensor, first_NH: Tensor) -> Tensor:
+    def forward(self, start_NH: Tensor, cls_NH: Tensor) -> Tensor:
         """Return logits [N] of no answer."""
-        x_NH = torch.tanh(self.dense(torch.cat([start_NH, first_NH], dim=1)))
+        x_NH = torch.tanh(self.dense(torch.cat([start_NH, cls_NH], dim=1)))
         logits_N1: Tensor = self.output(self.dropout(x_NH))
         return logits_N1[:, 0]
 
@@ -90,33 +95,34 @@ class BeamQuestionAnswering(nn.Module):
 class _TokenRoles(NamedTuple):
     """The roles of a packed batch's tokens.
 
-    `sequence` [T] is each token's sequence, `first` [N] the index of each [CLS]. `context` [T] is true for context
-    tokens; `allowed` [T] also for [CLS], where the answer of a sequence without one starts and ends.
+    `sequence` [T] is the index of each token's sequence, `cls` [N] the index of each [CLS]. `is_context` [T] is true
+    for the tokens of contexts. `is_candidate` [T] is true for the tokens at which an answer may start or end in
+    training: the contexts', and [CLS] for no answer.
     """
 
     sequence: Tensor
-    first: Tensor
-    context: Tensor
-    allowed: Tensor
+    cls: Tensor
+    is_context: Tensor
+    is_candidate: Tensor
 
 
 def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
-    first = tokens.host.offsets[:-1]
+    cls = tokens.host.offsets[:-1]
     last_separator = tokens.host.offsets[1:] - 1
-    context = tokens.host.segment_ids == 1
-    context[last_separator] = False
-    allowed = context.copy()
-    allowed[first] = True
-    return _TokenRoles(*to_device([tokens.host.sequence, first, context, allowed], device))
+    is_context = tokens.host.segment_ids == 1
+    is_context[last_separator] = False
+    is_candidate = is_context.copy()
+    is_candidate[cls] = True
+    return _TokenRoles(*to_device([tokens.host.sequence, cls, is_context, is_candidate], device))
 
 
 # ---------------------------------------------------------------- training
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
-    """Return (start + end) / 2 of the cross-entropies, summed over windows; (start + end + null) / 2 for the beam head.
+    """Return half the sum of the losses of start and end, and for the beam head of no answer, summed over windows.
 
-    `answers` [N, 2] are the first and last token; 0, 0 means no answer.
+    `answers` int64 [N, 2] are the first and the last token, counted from [CLS]; 0, 0 means no answer.
     """
     (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
@@ -125,38 +131,44 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
     logits_NS2 = tokens.layout.pad(model(tokens).float())
     is_token_NS = tokens.layout.pad(torch.ones_like(tokens.ids, dtype=torch.bool))
     logits_NS2 = logits_NS2.masked_fill(~is_token_NS[..., None], _MASKED_LOGIT)
-    # Two-dimensional, because CUDA has no deterministic kernel for labels of two dimensions.
-    logits_2NS = logits_NS2.transpose(1, 2).flatten(0, 1)
-    return F.cross_entropy(logits_2NS, answer_N2.flatten(), reduction="sum") / 2
+    # Starts and ends become rows [2N, S], because CUDA has no deterministic kernel for labels of two dimensions.
+    logits_rows = logits_NS2.transpose(1, 2).flatten(0, 1)
+    return F.cross_entropy(logits_rows, answer_N2.flatten(), reduction="sum") / 2
 
 
 def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, roles: _TokenRoles, answer_N2: Tensor) -> Tensor:
+    """Return the loss of the beam head, which learns the ends of the gold starts."""
+    first_N = answer_N2[:, 0]
+    last_N = answer_N2[:, 1]
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.layout.pad(roles.allowed)
-    start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
-    gold_start_NH = x_TH.index_select(0, roles.first + answer_N2[:, 0])
+    is_candidate_NS = tokens.layout.pad(roles.is_candidate)
+    start_NS = _pad_and_mask(start_T, tokens, is_candidate_NS)
+    gold_start_NH = x_TH.index_select(0, roles.cls + first_N)
     end_T = model.end(x_TH, gold_start_NH[:, None], roles.sequence)[:, 0]
-    end_NS = _pad_and_mask(end_T, tokens, allowed_NS)
+    end_NS = _pad_and_mask(end_T, tokens, is_candidate_NS)
     null_N = _null_logits(model, x_TH, start_NS, tokens, roles)
-    is_impossible_N = (answer_N2[:, 0] == 0).float()
-    start_loss = F.cross_entropy(start_NS, answer_N2[:, 0], reduction="sum")
-    end_loss = F.cross_entropy(end_NS, answer_N2[:, 1], reduction="sum")
-    null_loss = F.binary_cross_entropy_with_logits(null_N, is_impossible_N, reduction="sum")
+    has_no_answer_N = (first_N == 0).float()
+    start_loss = F.cross_entropy(start_NS, first_N, reduction="sum")
+    end_loss = F.cross_entropy(end_NS, last_N, reduction="sum")
+    null_loss = F.binary_cross_entropy_with_logits(null_N, has_no_answer_N, reduction="sum")
     return (start_loss + end_loss + null_loss) / 2
 
 
-def _pad_and_mask(logits_T: Tensor, tokens: PackedTokens, allowed_NS: Tensor) -> Tensor:
+def _pad_and_mask(logits_T: Tensor, tokens: PackedTokens, is_allowed_NS: Tensor) -> Tensor:
     """Return logits as [N, S] float32, with `_MASKED_LOGIT` at positions that are not allowed."""
-    return tokens.layout.pad(logits_T.float()).masked_fill(~allowed_NS, _MASKED_LOGIT)
+    return tokens.layout.pad(logits_T.float()).masked_fill(~is_allowed_NS, _MASKED_LOGIT)
 
 
 def _null_logits(
     model: BeamQuestionAnswering, x_TH: Tensor, start_NS: Tensor, tokens: PackedTokens, roles: _TokenRoles
 ) -> Tensor:
-    """Return logits [N] of no answer, float32; the expected start is the mean state under the start probabilities."""
+    """Return logits [N] of no answer, float32.
+
+    The state of the expected start is the mean of the states [N, S, H], weighted by their probabilities as the start.
+    """
     probability_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
     expected_start_NH = torch.einsum("ns,nsh->nh", probability_NS, tokens.layout.pad(x_TH))
-    logits_N: Tensor = model.null_answer(expected_start_NH, x_TH.index_select(0, roles.first))
+    logits_N: Tensor = model.null_answer(expected_start_NH, x_TH.index_select(0, roles.cls))
     return logits_N.float()
 
 
@@ -164,7 +176,11 @@ def _null_logits(
 
 
 class _Candidates(NamedTuple):
-    """Candidate spans of N windows: first and last token, start and end scores [N, …], and null odds [N]."""
+    """Pairs of tokens of N windows, most of which are spans.
+
+    `first` and `last` [N, …] are each pair's tokens, counted from [CLS], `start` and `end` [N, …] their scores. A pair
+    that is no span has `_MASKED_LOGIT` as a score. `null` [N] are the null odds of the windows.
+    """
 
     first: Tensor
     last: Tensor
@@ -187,7 +203,10 @@ def iter_window_spans(model: nn.Module, features: SpanFeatures, device: torch.de
 
 
 def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, device: torch.device) -> Tensor:
-    """Return True [N, S] for context tokens that have more context in this window than in any other."""
+    """Return True [N, S] for context tokens that have more context in this window than in any other.
+
+    Overlapping windows thus have no span in common.
+    """
     may_start = np.zeros(len(tokens.ids), dtype=bool)
     context_start = tokens.host.offsets[:-1] + features.context_start(index)
     may_start[concatenate_ranges(context_start, features.length[index])] = features.is_best_window(index)
@@ -196,37 +215,42 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
 
 
 def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpans:
-    """Copy the `count` best spans of each window to the host; a pair that is no span gets the score -inf."""
-    first, last, start, end = (values.flatten(1) for values in candidates[:4])
-    scores, best = (start + end).topk(min(count, start.shape[1]), dim=1)
-    first, last, start, end = (values.gather(1, best) for values in (first, last, start, end))
-    terms = torch.stack([start, end], dim=2).masked_fill(scores[..., None] < _MASKED_LOGIT / 2, -torch.inf)
-    terms_on_host = terms.cpu().numpy()
-    null_on_host = candidates.null.cpu().numpy()
-    check_finite(terms_on_host[terms_on_host != -np.inf])
-    check_finite(null_on_host)
-    # Added in float64 on the host: Apple's GPUs have none.
-    score = terms_on_host.astype(np.float64).sum(axis=2)
-    null = null_on_host.astype(np.float64)
-    return WindowSpans(index, first.cpu().numpy(), last.cpu().numpy(), score, null)
+    """Copy the `count` best pairs of each window to the host; a pair that is no span gets the score -inf.
+
+    Raises `DivergedError` if a score or the null odds are not finite.
+    """
+    pair_scores = (candidates.start + candidates.end).flatten(1)
+    best_scores, best = pair_scores.topk(min(count, pair_scores.shape[1]), dim=1)
+    first, last, start, end = (values.flatten(1).gather(1, best) for values in candidates[:4])
+    is_no_span = best_scores < _MASKED_LOGIT / 2
+    start_and_end = torch.stack([start, end], dim=2).masked_fill(is_no_span[..., None], -torch.inf).cpu().numpy()
+    null = candidates.null.cpu().numpy()
+    check_finite(start_and_end[start_and_end != -np.inf])
+    check_finite(null)
+    # The scores are added in float64 on the host, because Apple's GPUs lack float64.
+    score = start_and_end.astype(np.float64).sum(axis=2)
+    return WindowSpans(index, first.cpu().numpy(), last.cpu().numpy(), score, null.astype(np.float64))
 
 
 def _decode_linear(
     model: nn.Module, tokens: PackedTokens, roles: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
 ) -> _Candidates:
-    """Return all pairs of the `n_best` starts and ends [N, K, K]; the null odds are a sum of logits."""
+    """Return all pairs of the `n_best` starts and the `n_best` ends [N, K, K], with logits as scores.
+
+    The null odds are the sum of the start and the end logit at [CLS].
+    """
     logits_T2 = model(tokens).float()
     start_NS = _pad_and_mask(logits_T2[:, 0], tokens, may_start_NS)
-    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.layout.pad(roles.context))
+    end_NS = _pad_and_mask(logits_T2[:, 1], tokens, tokens.layout.pad(roles.is_context))
     count = min(settings.n_best, start_NS.shape[1])
     start_NK, first_NK = start_NS.topk(count, dim=1)
     end_NK, last_NK = end_NS.topk(count, dim=1)
     first = first_NK[:, :, None].expand(-1, -1, count)
     last = last_NK[:, None, :].expand(-1, count, -1)
-    fits = (last >= first) & (last - first < settings.max_answer_length)
+    is_span = (last >= first) & (last - first < settings.max_answer_length)
     start = start_NK[:, :, None].expand_as(first)
-    end = end_NK[:, None, :].expand_as(last).masked_fill(~fits, _MASKED_LOGIT)
-    null_N = logits_T2.index_select(0, roles.first).sum(dim=1)
+    end = end_NK[:, None, :].expand_as(last).masked_fill(~is_span, _MASKED_LOGIT)
+    null_N = logits_T2.index_select(0, roles.cls).sum(dim=1)
     return _Candidates(first, last, start, end, null_N)
 
 
@@ -237,23 +261,28 @@ def _decode_beam(
     may_start_NS: Tensor,
     settings: SpanSettings,
 ) -> _Candidates:
-    """Return the best ends of the best starts, with log-probabilities [N, E, K]; the null odds are a logit."""
+    """Return the `end_top` best ends of each of the `start_top` best starts [N, E, K].
+
+    The scores are log-probabilities. The null odds are the logit of no answer.
+    """
     x_TH, start_T = model(tokens)
-    allowed_NS = tokens.layout.pad(roles.allowed)
-    start_NS = _pad_and_mask(start_T, tokens, allowed_NS)
+    is_candidate_NS = tokens.layout.pad(roles.is_candidate)
+    start_NS = _pad_and_mask(start_T, tokens, is_candidate_NS)
     width = start_NS.shape[1]
     log_start_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
     start_NK, first_NK = log_start_NS.topk(min(settings.start_top, width), dim=1)
-    # A short context has fewer starts; the masked starts that fill its row may be beyond the last token of the batch.
+    # In a short context some of the K starts are masked. Their positions may be beyond the batch's last token, so they
+    # are replaced by [CLS].
     first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
-    start_index = (roles.first[:, None] + first_NK).flatten()
+    start_index = (roles.cls[:, None] + first_NK).flatten()
     start_NKH = x_TH.index_select(0, start_index).unflatten(0, first_NK.shape)
     end_NSK = tokens.layout.pad(model.end(x_TH, start_NKH, roles.sequence).float())
-    log_end_NSK = end_NSK.masked_fill(~allowed_NS[..., None], _MASKED_LOGIT).log_softmax(dim=1)
-    distance = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
-    is_context = tokens.layout.pad(roles.context)[..., None]
-    fits = (distance >= 0) & (distance < settings.max_answer_length) & is_context
-    end_NEK, last_NEK = log_end_NSK.masked_fill(~fits, _MASKED_LOGIT).topk(min(settings.end_top, width), dim=1)
+    log_end_NSK = end_NSK.masked_fill(~is_candidate_NS[..., None], _MASKED_LOGIT).log_softmax(dim=1)
+    distance_NSK = torch.arange(width, device=x_TH.device)[:, None] - first_NK[:, None, :]
+    is_context_NS1 = tokens.layout.pad(roles.is_context)[..., None]
+    is_span_NSK = (distance_NSK >= 0) & (distance_NSK < settings.max_answer_length) & is_context_NS1
+    span_end_NSK = log_end_NSK.masked_fill(~is_span_NSK, _MASKED_LOGIT)
+    end_NEK, last_NEK = span_end_NSK.topk(min(settings.end_top, width), dim=1)
     null_N = _null_logits(model, x_TH, start_NS, tokens, roles)
     first_NEK = first_NK[:, None, :].expand_as(last_NEK)
     start_NEK = start_NK[:, None, :].expand_as(last_NEK)

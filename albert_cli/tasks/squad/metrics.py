@@ -1,4 +1,7 @@
-"""SQuAD's scores by the rules of the published evaluation of versions 1.1 and 2.0."""
+"""SQuAD's exact match and F1, by the rules of the published evaluation scripts of versions 1.1 and 2.0.
+
+Q is the number of questions. Null odds are a number that grows with the odds that a question has no answer.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,22 @@ Float64 = NDArray[np.float64]
 
 @lru_cache(maxsize=2**17)
 def normalize_answer(answer: str) -> str:
-    """Lowercase, remove ASCII punctuation and the articles a, an, the, and leave single spaces."""
+    """Lowercase an answer, remove ASCII punctuation and the articles a, an and the, and join words by single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 class SpanScore(NamedTuple):
-    """Exact match and F1 over words of an answer, both from 0 to 1."""
+    """Exact match (0 or 1) and F1 over words (from 0 to 1) of an answer."""
 
     em: float
     f1: float
 
 
 def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
-    """Return the best exact match and the best F1 over all gold answers; without golds the correct answer is empty.
+    """Return the best exact match and the best F1 over all gold answers.
 
-    Version 2.0 ignores gold answers that normalization leaves empty, and two empty answers have F1 1. In 1.1 an empty
-    answer shares no word with anything.
+    Without `golds` (only in version 2.0) an empty answer is correct. Version 2.0 ignores gold answers that are empty
+    after normalization, and gives two empty answers F1 1. In version 1.1 an empty answer always has F1 0.
     """
     if version == "2.0":
         golds = [gold for gold in golds if normalize_answer(gold)] or [""]
@@ -48,6 +51,7 @@ def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0"
 
 
 def _f1(answer: list[str], gold: list[str], version: Version) -> float:
+    """Return F1 over the words of an answer and a gold answer, which count as often as they occur in both."""
     if version == "2.0" and not (answer and gold):
         return float(answer == gold)
     common = sum((Counter(answer) & Counter(gold)).values())
@@ -59,23 +63,24 @@ def _f1(answer: list[str], gold: list[str], version: Version) -> float:
 
 
 def find_best_threshold(
-    scores: Float64, answered: ArrayLike, has_answer: ArrayLike, odds: Float64
+    scores: Float64, is_answered: ArrayLike, has_answer: ArrayLike, null_odds: Float64
 ) -> tuple[float, float]:
-    """Return the null-odds threshold above which questions stay unanswered with the best mean score, and that score.
+    """Return the threshold of the null odds with the best mean score, and this score.
 
-    `scores` [N] are the scores of the predictions. `answered` [N] is true for a prediction that is not empty,
-    `has_answer` [N] for a question with a gold answer. `odds` [N] are the odds that a question is unanswerable. As
-    published, the candidate thresholds are these odds in ascending order (0 means that no question is answered), the
-    first best one is returned, and equal odds are not treated together.
+    Questions with null odds above the threshold are left unanswered. `scores` [Q] are the scores of the predictions,
+    `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer. As
+    in the published script, the candidates are 0 (no question is answered) and the null odds in ascending order, the
+    first of the best is returned, and questions with equal null odds are not treated together.
     """
-    possible = np.asarray(has_answer, dtype=bool)
-    is_answer = np.asarray(answered, dtype=bool)
-    order = np.argsort(odds, kind="stable")
-    gains = np.where(possible, scores, -is_answer.astype(np.float64))[order]
-    # Summed one after the other, from the score of answering nothing: ties are resolved as in the published loop.
-    totals = np.cumsum(np.concatenate([[float(np.count_nonzero(~possible))], gains]))
-    best = int(totals.argmax())
-    threshold = float(odds[order[best - 1]]) if best else 0.0
+    answerable = np.asarray(has_answer, dtype=bool)
+    score_if_unanswered = float(np.count_nonzero(~answerable))
+    # Answering a question adds its score, or loses the point for leaving an unanswerable question unanswered.
+    gains = np.where(answerable, scores, -np.asarray(is_answered, dtype=np.float64))
+    order = np.argsort(null_odds, kind="stable")
+    # A running sum in this order has the rounding errors of the published script, and so the same best of equal sums.
+    totals = np.cumsum(np.concatenate([[score_if_unanswered], gains[order]]))
+    best = int(totals.argmax())  # the number of questions that are answered
+    threshold = float(null_odds[order[best - 1]]) if best else 0.0
     return threshold, float(totals[best]) / len(scores)
 
 
@@ -86,31 +91,34 @@ def evaluate_answers(
     null_odds: Sequence[float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Return mean `em` and `f1` from 0 to 1.
+    """Return the mean `em` and `f1` of all questions, from 0 to 1.
 
-    In version 2.0 a question whose odds in `null_odds` [N] exceed the threshold counts as unanswered, in these two
-    and in their parts over the questions with and without an answer (`has_answer_em` and so on). `best_em` and
-    `best_f1` are the scores at their best thresholds, `best_threshold` is the best threshold for F1.
+    In version 2.0 a question whose `null_odds` [Q] exceed the threshold counts as unanswered. Further results are the
+    means over the questions with and without an answer (`has_answer_em`, `no_answer_em` and so on). With `null_odds`
+    there are also `best_em` and `best_f1`, each at its best threshold, and `best_threshold`, the best one for F1.
     """
-    raw = np.array([score_answer(p, g, version) for p, g in zip(predictions, golds, strict=True)], dtype=np.float64)
+    scores = [score_answer(answer, gold, version) for answer, gold in zip(predictions, golds, strict=True)]
+    em = np.array([score.em for score in scores], dtype=np.float64)
+    f1 = np.array([score.f1 for score in scores], dtype=np.float64)
     if version == "1.1":
-        return {"f1": _mean(raw[:, 1]), "em": _mean(raw[:, 0])}
-    possible = np.array([len(gold) > 0 for gold in golds])
-    odds = np.zeros(len(raw)) if null_odds is None else np.asarray(null_odds, dtype=np.float64)
-    score_if_unanswered = (~possible)[:, None].astype(np.float64)
-    final = np.where((odds > threshold)[:, None], score_if_unanswered, raw)
-    result = {"f1": _mean(final[:, 1]), "em": _mean(final[:, 0])}
-    for name, part in (("has_answer", possible), ("no_answer", ~possible)):
-        if part.any():
-            result[f"{name}_f1"] = _mean(final[part, 1])
-            result[f"{name}_em"] = _mean(final[part, 0])
+        return {"f1": _mean(f1), "em": _mean(em)}
+    has_answer = np.array([len(gold) > 0 for gold in golds])
+    odds = np.zeros(len(scores)) if null_odds is None else np.asarray(null_odds, dtype=np.float64)
+    is_unanswered = odds > threshold
+    final_em = np.where(is_unanswered, ~has_answer, em)
+    final_f1 = np.where(is_unanswered, ~has_answer, f1)
+    result = {"f1": _mean(final_f1), "em": _mean(final_em)}
+    for name, subset in (("has_answer", has_answer), ("no_answer", ~has_answer)):
+        if subset.any():
+            result[f"{name}_f1"] = _mean(final_f1[subset])
+            result[f"{name}_em"] = _mean(final_em[subset])
     if null_odds is not None:
-        answered = [bool(prediction) for prediction in predictions]
-        result["best_threshold"], result["best_f1"] = find_best_threshold(raw[:, 1], answered, possible, odds)
-        _, result["best_em"] = find_best_threshold(raw[:, 0], answered, possible, odds)
+        is_answered = [bool(prediction) for prediction in predictions]
+        result["best_threshold"], result["best_f1"] = find_best_threshold(f1, is_answered, has_answer, odds)
+        _, result["best_em"] = find_best_threshold(em, is_answered, has_answer, odds)
     return result
 
 
 def _mean(scores: Float64) -> float:
-    """Return the mean, summed one after the other as in the published evaluation, so that it equals it to the bit."""
+    """Return the mean of scores that are summed in their order, as in the published script: equal to the last bit."""
     return float(sum(scores.tolist()) / len(scores))

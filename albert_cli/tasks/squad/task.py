@@ -1,4 +1,8 @@
-"""SQuAD 1.1 and 2.0 as tasks: a span of a text answers a question (§4.2)."""
+"""SQuAD 1.1 and 2.0 as tasks: a question is answered by a span of a context (§4.2).
+
+The null odds of a question grow with the odds that it has no answer. `squad.windows` computes them from the head's
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,17 @@ OFFICIAL_FILES = (_PREDICTIONS, _N_BEST, _NULL_ODDS, _AT_THRESHOLD)
 
 @dataclass(frozen=True, kw_only=True)
 class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
-    """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer."""
+    """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer.
+
+    Outputs are the spans of all questions with their probabilities, and the null odds.
+    """
 
     version: Version
     settings: SpanSettings = field(default_factory=SpanSettings)
 
     # ---------------------------------------------------------------- reading
 
-    def example(self, line: InputLine) -> Question:
+    def parse_example(self, line: InputLine) -> Question:
         """Parse `question` and `context` (or `text`) of an object, or the two texts around a tab."""
         question, context, identifier = line.fields(("question",), ("context", "text"))
         if not isinstance(question, str) or not isinstance(context, str):
@@ -93,29 +100,33 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def compute_metrics(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Compute F1 and exact match by the published rules; in 2.0 at the recipe's and at the best null threshold."""
+        """Compute F1 and exact match by the published rules.
+
+        In 2.0 they are computed at the threshold of the settings and at the best threshold.
+        """
         texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
         null_odds = outputs.null.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
 
     def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
-        """Compute F1 of empty answers to all questions."""
+        """Compute F1 on dev if all questions are left unanswered."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
-        """Describe outputs without an answer to any question, or with the same span in every context."""
+        """Describe outputs that answer no question, or by the same characters of every context; None for others."""
         if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
             return "no question answered"
-        best = outputs.offsets[:-1][np.diff(outputs.offsets) > 0]
+        has_span = np.diff(outputs.offsets) > 0
+        best = outputs.offsets[:-1][has_span]  # the index of each question's best span
         spans = np.stack([outputs.start[best], outputs.end[best]])
         if len(best) > 1 and (spans == spans[:, :1]).all():
             return "the same span in every context"
         return None
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task that leaves questions unanswered, as `run_qa.py` does with models of SQuAD 2.0.
+        """Return the task that leaves questions with higher null odds unanswered, by the rule of `run_qa.py`.
 
-        The null odds are the sum of the start and end logits at [CLS] minus the same sum for the best span.
+        For the linear head they are the sum of the start and end logits at [CLS] minus the sum for the best span.
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
 
@@ -123,52 +134,54 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def null_threshold(self) -> float | None:
         return self.settings.threshold if self.version == "2.0" else None
 
-    def is_unanswered(self, null: float) -> bool:
-        """Return True if these null odds mean no answer; in version 1.1 every question has an answer."""
-        return self.version == "2.0" and null > self.settings.threshold
+    def is_unanswered(self, null_odds: float) -> bool:
+        """Return True if a question with these null odds is left unanswered; in version 1.1 no question is."""
+        return self.version == "2.0" and null_odds > self.settings.threshold
 
     def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
         """Average the probabilities of spans and the null odds (§4.9).
 
-        A span that a model has not retained counts as 0 for this model. The error is small, because a model retains the
-        25 to 40 most probable spans of every window. A mean over only the models that retained a span would rank a span
-        of one confident model above a span that all models find probable. Spans are character offsets, so the models
-        may have different vocabularies.
+        A span that is not among a model's spans has probability 0 for this model. The error is small, because a model
+        has the 25 to 40 most probable spans of every window. A mean over only the models that have a span would rank a
+        span of one confident model above a span that all models find probable. Spans are character offsets, so the
+        models may have different vocabularies.
         """
         question = np.concatenate([output.question for output in outputs])
         start = np.concatenate([output.start for output in outputs])
         end = np.concatenate([output.end for output in outputs])
         weights = np.concatenate([output.probability for output in outputs]) / len(outputs)
         spans, span_index = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
-        mean = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
+        probability = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
         null = np.mean([output.null for output in outputs], axis=0)
         # By question, then the most probable span first, then by position.
-        order = np.lexsort((spans[:, 2], spans[:, 1], -mean, spans[:, 0]))
+        order = np.lexsort((spans[:, 2], spans[:, 1], -probability, spans[:, 0]))
         spans = spans[order]
-        return AnswerSpans(spans[:, 0], spans[:, 1], spans[:, 2], mean[order], null)
+        return AnswerSpans(spans[:, 0], spans[:, 1], spans[:, 2], probability[order], null)
 
     # ---------------------------------------------------------------- predictions
 
     def format_predictions(self, examples: Sequence[Question], outputs: AnswerSpans, *, scored: bool) -> list[str]:
-        """Return a JSON line per question: the prediction with its span and probability, in 2.0 also the null odds.
+        """Return a JSON line per question: the best answer, its span and its probability, in 2.0 also the null odds.
 
-        `scored` adds the gold answers, and exact match and F1 against them.
+        Text and span are empty if the question is left unanswered. `scored` adds the gold answers, and the exact match
+        and F1 against them.
         """
         lines = []
-        answers = iter_best_answers(examples, outputs)
-        for question, (best, *_), null in zip(examples, answers, outputs.null, strict=True):
-            is_unanswered = self.is_unanswered(null)
-            prediction = "" if is_unanswered else best.text
-            golds = [answer.text for answer in question.answers]
+        best_answers = iter_best_answers(examples, outputs)
+        for question, (best, *_), null_odds in zip(examples, best_answers, outputs.null.tolist(), strict=True):
             line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
+            golds = [answer.text for answer in question.answers]
             if scored:
                 line["answers"] = golds
-            line["prediction"] = prediction
-            line["start"] = None if is_unanswered else best.start
-            line["end"] = None if is_unanswered else best.end
+            if self.is_unanswered(null_odds):
+                prediction = ""
+                line |= {"prediction": prediction, "start": None, "end": None}
+            else:
+                prediction = best.text
+                line |= {"prediction": prediction, "start": best.start, "end": best.end}
             line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
-                line["null_odds"] = round(float(null), 5)
+                line["null_odds"] = round(null_odds, 5)
             if scored:
                 score = score_answer(prediction, golds, self.version)
                 line["em"] = round(score.em, 5)
@@ -177,26 +190,27 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return lines
 
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
-        """Write `predictions.dev.jsonl` and the files of SQuAD's tools.
+        """Write `predictions.dev.jsonl`, and the files that SQuAD's published tools read.
 
-        `predictions.json` answers every question, as ALBERT's reference does. The published evaluation needs all
-        answers, because it finds the best threshold itself, from `null_odds.json`. In 2.0
-        `predictions_at_threshold.json` has an empty answer for each question with null odds above the threshold. The
-        probabilities of a question in `nbest_predictions.json` add up to 1.
+        * `predictions.json` answers every question, as ALBERT's reference does, because the published evaluation finds
+          the best threshold itself.
+        * `nbest_predictions.json` has several answers per question, with probabilities that add up to 1.
+        * In 2.0, `null_odds.json` has the null odds, and `predictions_at_threshold.json` answers only the questions
+          with null odds of at most the threshold.
         """
         super().write_predictions(directory, examples, outputs)
         predictions: dict[str, str] = {}
         n_best: dict[str, list[dict[str, str | float]]] = {}
         for question, answers in zip(examples, iter_best_answers(examples, outputs, self.settings.n_best), strict=True):
             predictions[question.id] = answers[0].text
-            total = sum(answer.probability for answer in answers) or 1.0
+            total = sum(answer.probability for answer in answers) or 1.0  # 0 for a question without any span
             n_best[question.id] = [
                 {"text": answer.text, "probability": round(answer.probability / total, 6)} for answer in answers
             ]
         _write_by_id(directory / _PREDICTIONS, predictions)
         _write_by_id(directory / _N_BEST, n_best)
         if self.version == "2.0":
-            # Not rounded, so that different odds do not tie.
+            # The odds are not rounded: rounding could make different odds equal, and so change the best threshold.
             odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
             _write_by_id(directory / _NULL_ODDS, odds)
             at_threshold = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
@@ -205,7 +219,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- checkpoints
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write a checkpoint; the linear head has Hugging Face's architecture name, the beam head our own."""
+        """Write a checkpoint with the settings; only the linear head has a class in `transformers`."""
         architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
         hub.write_checkpoint(model, directory, architecture, (), replace(finetuned, settings=asdict(self.settings)))
 
@@ -222,29 +236,35 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return checkpoint
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's head; `settings.head` is for new heads."""
+        """Load the checkpoint's model with the head that the checkpoint has, whatever `settings.head` is."""
         head: Literal["beam", "linear"] = "beam" if checkpoint.architecture == BEAM_ARCHITECTURE else "linear"
-        return Task.load(replace(self, settings=replace(self.settings, head=head)), checkpoint)
+        task = replace(self, settings=replace(self.settings, head=head))
+        return Task.load(task, checkpoint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
-        """Derive the task from a checkpoint with either head and from the settings of its fine-tuning.
+        """Derive the task from a checkpoint with either head, with the settings of its fine-tuning if `albert` did it.
 
-        Only a model that was fine-tuned on unanswerable questions leaves questions unanswered.
+        Only a model of `squad2`, which was fine-tuned on unanswerable questions, leaves questions unanswered. Raises
+        `CheckpointError` for settings that are not valid.
         """
         if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
             return None
         finetuned = checkpoint.finetuned_task
-        # Without recorded settings: the reference's limit, or a quarter of the positions of a short model.
-        recorded: Mapping[str, object] = {"max_query_length": min(64, checkpoint.config.max_position_embeddings // 4)}
-        if finetuned is not None:
-            recorded = finetuned.settings
-        origin = checkpoint.directory / "config.json"
+        version: Version = "1.1"
+        if finetuned is None:
+            # The default is for 512 positions. A shorter model keeps three quarters of its positions for the context.
+            positions = checkpoint.config.max_position_embeddings
+            max_query_length = min(SpanSettings.max_query_length, positions // 4)
+            values: dict[str, object] = {"max_query_length": max_query_length}
+        else:
+            values = _recorded_span_settings(finetuned.settings)
+            if finetuned.task == "squad2":
+                version = "2.0"
         try:
-            settings = validate_recipe(SpanSettings, _recorded_span_settings(recorded), str(origin))
+            settings = validate_recipe(SpanSettings, values, str(checkpoint.directory / "config.json"))
         except ConfigError as error:
             raise CheckpointError(error.message) from None
-        version: Version = "2.0" if finetuned is not None and finetuned.task == "squad2" else "1.1"
         return cls(name="", title="predict", metrics=(), version=version, settings=settings)
 
 
@@ -261,7 +281,7 @@ def _gold_answers(examples: Sequence[Question]) -> list[list[str]]:
 
 
 def _recorded_span_settings(recorded: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a checkpoint's fine-tuning that are fields of `SpanSettings`."""
+    """Select the fields of `SpanSettings` from the settings that a checkpoint's `config.json` records."""
     names = [setting.name for setting in fields(SpanSettings)]
     return {name: recorded[name] for name in names if name in recorded}
 

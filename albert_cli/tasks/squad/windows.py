@@ -1,8 +1,8 @@
 """Encode questions as windows of tokens, `[CLS] question [SEP] window of the context [SEP]`, and map spans to text.
 
-Every distinct context is tokenized once. A window is a range of a context's tokens and is assembled when a batch is
-sampled. Shapes: W windows, Q questions, C contexts, P tokens of all contexts, B windows of a batch with K spans each,
-M spans of all questions.
+Every distinct context is tokenized once. A window is a range of a context's tokens; batches assemble its sequence.
+Shapes: W windows, Q questions, C contexts, P tokens of all contexts, B windows of a batch with K spans each, M spans of
+all questions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from albert_cli.tasks.squad.metrics import Float64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
 
-_SEPARATORS_BEFORE_CONTEXT = 2  # [CLS], and the [SEP] after the question
+_SPECIALS_BEFORE_CONTEXT = 2  # [CLS], and the [SEP] after the question
 NULL_ODDS_WITHOUT_SPAN = 1e9  # beyond any threshold, but finite, so that JSON can hold it
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """The tokens of C contexts: ids, and their starts and ends in the text, int32 [P]; offsets int64 [C + 1]."""
+    """The tokens of C contexts.
+
+    `ids`, `starts` and `ends` int32 [P] are the tokens, and the first and the end character of each in its context.
+    `offsets` int64 [C + 1] are the first token of each context, and the end of the last.
+    """
 
     ids: Int32
     starts: Int32
@@ -38,31 +42,38 @@ class Contexts:
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each context, int64 [C]."""
+        """The number of tokens of each context, int64 [C]."""
         return np.diff(self.offsets)
 
-    def tokens_at(self, context: Int64, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
-        """Return the first and last token that hold characters of `text[start:stop]`, counted from the context's first.
+    def tokens_at(self, context: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+        """Return the first and the last token with characters of `text[start:end]`, for N spans of N contexts.
 
-        All arguments and results are int64 [N]. The last is before the first if no token holds any of the characters.
+        Tokens are counted from the context's first one. All arguments and results are int64 [N]. The last token is
+        before the first one if no token has any of the characters.
         """
-        # Shift the positions of each context beyond the previous context, so that one search serves all.
-        stride = 1 + max(int(self.ends.max(initial=0)), int(stop.max(initial=0)))
+        # Shift the characters of each context beyond those of the previous one, so that one search serves all spans.
+        stride = 1 + max(int(self.ends.max(initial=0)), int(end.max(initial=0)))
         shift = np.repeat(np.arange(len(self.lengths)) * stride, self.lengths)
         first = np.searchsorted(shift + self.ends, context * stride + start, side="right")
-        last = np.searchsorted(shift + self.starts, context * stride + stop, side="left") - 1
-        base = self.offsets[:-1][context]
-        return first - base, last - base
+        last = np.searchsorted(shift + self.starts, context * stride + end, side="left") - 1
+        first_of_context = self.offsets[:-1][context]
+        return first - first_of_context, last - first_of_context
 
 
 @dataclass(frozen=True)
 class SpanFeatures(Features):
     """W windows of Q questions.
 
-    `question` int64 [W], increasing, is each window's question; `start` and `length` int64 [W] are the range of its
-    context's tokens. `answer` int64 [W, 2] is the first and last token of the answer, counted from [CLS], or 0 if the
-    window does not contain all of it. `context` int64 [Q] is each question's context and `query` [Q] its tokens in
-    `query_ids`. `truncated` counts the questions that were too long.
+    Questions:
+    * `context` int64 [Q] is the index of each question's context in `contexts`.
+    * `query` is the slice of each question's tokens in `query_ids`.
+    * `truncated` counts the questions of more than `settings.max_query_length` tokens.
+
+    Windows, grouped by question:
+    * `question` int64 [W] is the index of each window's question, ascending.
+    * `start` and `length` int64 [W] are the window's range of the context's tokens.
+    * `answer` int64 [W, 2] are the first and the last token of the answer, counted from [CLS]; both are 0 if the window
+      does not contain the whole answer.
     """
 
     contexts: Contexts
@@ -84,62 +95,65 @@ class SpanFeatures(Features):
 
     def context_start(self, index: Int64) -> Int64:
         """Return the position of the first context token in each window [B], counted from [CLS]: int64 [B]."""
-        return self.query.length[self.question[index]] + _SEPARATORS_BEFORE_CONTEXT
+        return self.query.length[self.question[index]] + _SPECIALS_BEFORE_CONTEXT
+
+    def first_token(self, index: Int64) -> Int64:
+        """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
+        return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.start[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
-        """Pack the windows at `index` [B]; return them with their answers int64 [B, 2] (0, 0: [CLS], no answer)."""
-        question = self.question[index]
-        first_token = self.contexts.offsets[:-1][self.context[question]] + self.start[index]
-        query = (self.query_ids, self.query.select(question))
-        window = (self.contexts.ids, TokenSlices(first_token, self.length[index]))
+        """Pack the windows at `index` [B]; return them with their answers int64 [B, 2]."""
+        query = (self.query_ids, self.query.select(self.question[index]))
+        window = (self.contexts.ids, TokenSlices(self.first_token(index), self.length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
-        """Return True for each passage token of the windows [B] whose margin is larger here than in any other window.
+        """Return True for the context tokens of windows [B] that have more context in their window than in any other.
 
-        A token's margin is the number of tokens on its shorter side, plus a hundredth of the window's length; of equal
-        windows the first counts. BERT's code calls this maximum context. The result has `length` values per window.
+        The amount of context is the number of tokens on the shorter side, plus a hundredth of the window's length; of
+        equal windows the first is the best. BERT's code calls this rule "max context". The result is bool [tokens],
+        with `length` values for each window.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
         window = np.repeat(index, self.length[index])
-        first = np.searchsorted(self.question, self.question[window])
-        last = np.searchsorted(self.question, self.question[window], side="right") - 1
-        best: Int64 = window
-        highest = np.full(len(token), -np.inf)
-        for number in range(int((last - first).max(initial=-1)) + 1):
-            other = np.minimum(first + number, last)
+        first_window = np.searchsorted(self.question, self.question[window])
+        last_window = np.searchsorted(self.question, self.question[window], side="right") - 1
+        best_window: Int64 = window
+        best_score = np.full(len(token), -np.inf)
+        most_windows = int((last_window - first_window).max(initial=-1)) + 1
+        for number in range(most_windows):  # compare with window `number` of each token's question
+            other = np.minimum(first_window + number, last_window)
             left = token - self.start[other]
             right = self.length[other] - 1 - left
             contains_token = (left >= 0) & (right >= 0)
-            margin = np.where(contains_token, np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
-            best = np.where(margin > highest, other, best)
-            highest = np.maximum(margin, highest)
-        return np.asarray(best == window)
+            score = np.where(contains_token, np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
+            best_window = np.where(score > best_score, other, best_window)
+            best_score = np.maximum(score, best_score)
+        return np.asarray(best_window == window)
 
 
 def encode_spans(
     questions: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int, settings: SpanSettings
 ) -> SpanFeatures:
-    """Encode windows of at most `max_seq_length` tokens; questions retain their first `max_query_length` tokens.
+    """Encode windows of at most `max_seq_length` tokens; questions keep their first `max_query_length` tokens.
 
-    Raises `ConfigError` if that leaves no room for the context.
+    Raises `ConfigError` if the longest question leaves no room for the context.
     """
     settings.check(max_seq_length)
-    slots = {text: slot for slot, text in enumerate(dict.fromkeys(question.context for question in questions))}
-    contexts = _tokenize_contexts(list(slots), vocabulary)
-    context = np.fromiter((slots[question.context] for question in questions), dtype=np.int64, count=len(questions))
-    query_ids, whole_query = tokenize([question.question for question in questions], vocabulary)
+    context_index = {text: index for index, text in enumerate(dict.fromkeys(q.context for q in questions))}
+    contexts = _tokenize_contexts(list(context_index), vocabulary)
+    context = np.fromiter((context_index[q.context] for q in questions), dtype=np.int64, count=len(questions))
+    query_ids, whole_query = tokenize([q.question for q in questions], vocabulary)
     query = TokenSlices(whole_query.start, np.minimum(whole_query.length, settings.max_query_length))
-    # Windows of each question, and then of all questions one after the other.
-    room = max_seq_length - SPECIALS - query.length
-    stride = np.minimum(settings.doc_stride, room)
-    question, _, start, length = slide_windows(contexts.lengths[context], room, stride)
-    # The answer's tokens counted from the context's first token, then from the window's [CLS].
+    max_context_tokens = max_seq_length - SPECIALS - query.length
+    stride = np.minimum(settings.doc_stride, max_context_tokens)
+    question, _, start, length = slide_windows(contexts.lengths[context], max_context_tokens, stride)
+    # The tokens of the answer count from the context's first token, their positions in a window from [CLS].
     answer = _answer_tokens(questions, contexts, context)[question]
     is_inside = (answer[:, 0] >= start) & (answer[:, 1] < start + length)
-    position = answer - (start - query.length[question] - _SEPARATORS_BEFORE_CONTEXT)[:, None]
+    position = answer - start[:, None] + query.length[question][:, None] + _SPECIALS_BEFORE_CONTEXT
     return SpanFeatures(
         contexts=contexts,
         context=context,
@@ -157,7 +171,7 @@ def encode_spans(
 
 
 def _tokenize_contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
-    """Tokenize distinct contexts with the characters of each token."""
+    """Tokenize distinct contexts."""
     encoded = list(vocabulary.encode_with_offsets(texts))
     lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)
     return Contexts(
@@ -169,32 +183,36 @@ def _tokenize_contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
 
 
 def _concatenate(arrays: Sequence[Int32]) -> Int32:
+    """Concatenate any number of arrays, also none."""
     return np.concatenate([np.empty(0, np.int32), *arrays]).astype(np.int32)
 
 
 def _answer_tokens(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
-    """Return the first and last token of each question's first located answer, int64 [Q, 2]; -1 if there is none."""
-    spans = np.full((len(questions), 2), -1, dtype=np.int64)
+    """Return the first and the last token of each question's first answer with a start, int64 [Q, 2].
+
+    Tokens are counted from the context's first one. Both are -1 if there is no such answer, or no token of it.
+    """
+    has_answer = np.zeros(len(questions), dtype=bool)
+    spans = np.zeros((len(questions), 2), dtype=np.int64)  # in characters
     for index, question in enumerate(questions):
-        for answer in question.answers:
-            if answer.start != NOT_FOUND:
-                spans[index] = answer.span
-                break
-    has_answer = spans[:, 1] >= 0
-    first, last = contexts.tokens_at(context, np.maximum(spans[:, 0], 0), np.maximum(spans[:, 1], 0))
-    is_covered = has_answer & (first <= last)
-    return np.where(is_covered[:, None], np.stack([first, last], axis=1), -1)
+        answer = next((answer for answer in question.answers if answer.start != NOT_FOUND), None)
+        if answer is not None:
+            has_answer[index] = True
+            spans[index] = answer.span
+    first, last = contexts.tokens_at(context, spans[:, 0], spans[:, 1])
+    has_tokens = has_answer & (first <= last)
+    return np.where(has_tokens[:, None], np.stack([first, last], axis=1), -1)
 
 
 # ---------------------------------------------------------------- from spans of tokens to answers
 
 
 class WindowSpans(NamedTuple):
-    """A head's output for B windows, with K spans each.
+    """The best K spans of B windows by a head.
 
-    `window` [B] are indices of the features. `first` and `last` [B, K] are tokens, counted from [CLS]. `score` [B, K]
-    is comparable between the windows of a question, and -inf if there is no span. `null` [B] grows with the odds that
-    a window holds no answer.
+    `window` [B] are the indices of the windows in the features. `first` and `last` [B, K] are each span's first and
+    last token, counted from [CLS]. `score` [B, K] is comparable between the windows of a question; it is -inf for
+    padding, in windows with fewer spans. `null` [B] grows with the odds that a window has no answer.
     """
 
     window: Int64
@@ -208,8 +226,9 @@ class WindowSpans(NamedTuple):
 class AnswerSpans:
     """M scored spans of Q questions, grouped by question, the best first.
 
-    `question` int64 [M]; `start` and `end` int64 [M] are characters of the original context; `probability` [M] is among
-    the question's own spans; `null` [Q] grows with the odds that there is no answer.
+    `question` int64 [M] is each span's question. `start` and `end` int64 [M] are the first and the end character in the
+    context. The `probability` [M] of all spans of a question adds up to 1. `null` [Q] are the null odds of the
+    questions, which grow with the odds that there is no answer.
     """
 
     question: Int64
@@ -220,7 +239,7 @@ class AnswerSpans:
 
     @property
     def offsets(self) -> Int64:
-        """First index of each question's spans, and the end of the last, int64 [Q + 1]."""
+        """The index of each question's first span, and the end of the last span, int64 [Q + 1]."""
         return offsets_from_lengths(np.bincount(self.question, minlength=len(self.null)))
 
 
@@ -237,44 +256,45 @@ class _ScoredSpans(NamedTuple):
 
 
 def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans], *, relative_null: bool) -> AnswerSpans:
-    """Collect the spans of all windows by question.
+    """Collect the spans of all windows by question; a span's probability is the softmax over its question's spans.
 
-    A question's null odds are the lowest of its windows, because one window with the answer is enough. Under
-    `relative_null` the null score is a sum of logits, so the score of the best span is subtracted; without a span the
-    odds are `NULL_ODDS_WITHOUT_SPAN`. Otherwise it is a logit of its own and needs no comparison.
+    A question's null odds are the lowest of its windows, because one window with the answer is enough. `relative_null`
+    is for the linear head, whose null odds are a sum of logits like a span's score: the score of the question's best
+    span is subtracted, and without any span the odds are `NULL_ODDS_WITHOUT_SPAN`.
     """
     batches: list[_ScoredSpans] = []
     null = np.full(len(features.context), np.inf)
     for batch in window_batches:
         np.minimum.at(null, features.question[batch.window], batch.null)
         batches.append(_to_characters(features, batch))
-    spans = _sort_by_score(_drop_duplicates(_ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))))
-    best = np.full(len(null), -np.inf)
-    np.maximum.at(best, spans.question, spans.score)
-    weight = np.exp(spans.score - best[spans.question])
-    total = np.bincount(spans.question, weight, minlength=len(null))
+    all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))
+    spans = _sort_by_score(_drop_duplicates(all_spans))
+    best_score = np.full(len(null), -np.inf)
+    np.maximum.at(best_score, spans.question, spans.score)
+    weight = np.exp(spans.score - best_score[spans.question])
+    total_weight = np.bincount(spans.question, weight, minlength=len(null))
+    probability = weight / total_weight[spans.question]
     if relative_null:
-        null = np.where(np.isfinite(best), null - best, NULL_ODDS_WITHOUT_SPAN)
-    return AnswerSpans(spans.question, spans.start, spans.end, weight / total[spans.question], null)
+        null = np.where(np.isfinite(best_score), null - best_score, NULL_ODDS_WITHOUT_SPAN)
+    return AnswerSpans(spans.question, spans.start, spans.end, probability, null)
 
 
 def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
-    """Convert the spans of a batch of windows from tokens to characters, without spans of score -inf."""
-    window, span = np.nonzero(np.isfinite(batch.score))
-    index = batch.window[window]
-    question = features.question[index]
-    # Positions in a window count from [CLS]; positions in `contexts` from the first token of the first context.
-    context_base = features.contexts.offsets[:-1][features.context[question]]
-    shift = context_base + features.start[index] - features.context_start(index)
-    start = features.contexts.starts[batch.first[window, span] + shift].astype(np.int64)
-    end = features.contexts.ends[batch.last[window, span] + shift].astype(np.int64)
-    return _ScoredSpans(question, start, end, batch.score[window, span])
+    """Convert the spans of a batch of windows from tokens to characters, and drop the padding."""
+    row, column = np.nonzero(np.isfinite(batch.score))
+    window = batch.window[row]
+    # A position in a window counts from [CLS], an index into the tokens of `contexts` from the first context.
+    shift = features.first_token(window) - features.context_start(window)
+    start = features.contexts.starts[batch.first[row, column] + shift].astype(np.int64)
+    end = features.contexts.ends[batch.last[row, column] + shift].astype(np.int64)
+    return _ScoredSpans(features.question[window], start, end, batch.score[row, column])
 
 
 def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:
-    """Retain the best of equal spans and none without a character, in the order of question, start and end.
+    """Return each span of characters once, with its best score, and only spans with a character.
 
-    Several tokens may come from the same characters (1, ⁄ and 2 from ½), or from none (a space).
+    Different spans of tokens may have the same characters, because several tokens come from one character (1, ⁄ and 2
+    from ½), or a token from no character (a space). The order is by question, start and end.
     """
     in_order = spans.select(np.lexsort((-spans.score, spans.end, spans.start, spans.question)))
     positions = np.stack([in_order.question, in_order.start, in_order.end])
@@ -284,13 +304,13 @@ def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:
 
 
 def _sort_by_score(spans: _ScoredSpans) -> _ScoredSpans:
-    """Group spans by question, the best first; equal scores in the order of the text."""
+    """Group spans by question, the best first; spans with equal scores are in the order of the text."""
     return spans.select(np.lexsort((spans.end, spans.start, -spans.score, spans.question)))
 
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """An answer: its text in the context, the index of its first character, and the index after its last one."""
+    """An answer: its text in the context, the first and the end index of its characters, and its probability."""
 
     text: str
     start: int
@@ -301,11 +321,14 @@ class AnswerCandidate:
 def iter_best_answers(
     questions: Sequence[Question], spans: AnswerSpans, n_best: int = 1
 ) -> Iterator[list[AnswerCandidate]]:
-    """Yield the best answers of each question: at most `n_best`, of equal texts only the first, and at least one."""
+    """Yield the best answers of each question: at least one, at most `n_best`, and each text once.
+
+    A question without any span, such as one whose context has no token, has one empty answer with probability 0.
+    """
     offsets = spans.offsets.tolist()
-    for number, question in enumerate(questions):
+    for question, first_span, end_span in zip(questions, offsets[:-1], offsets[1:], strict=True):
         answers: dict[str, AnswerCandidate] = {}
-        for index in range(offsets[number], offsets[number + 1]):
+        for index in range(first_span, end_span):
             start = int(spans.start[index])
             end = int(spans.end[index])
             text = question.context[start:end]
@@ -313,5 +336,4 @@ def iter_best_answers(
                 answers[text] = AnswerCandidate(text, start, end, float(spans.probability[index]))
                 if len(answers) == n_best:
                     break
-        # A context without a single token has no span.
         yield list(answers.values()) or [AnswerCandidate("", 0, 0, 0.0)]

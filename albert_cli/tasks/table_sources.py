@@ -1,0 +1,159 @@
+"""Read the examples of a custom table: a source for each kind of task that `table.open_table` makes.
+
+The columns, the classes and the reading of labels are decided once, for train. The sources apply these decisions to
+every file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic
+
+from albert_cli import console
+from albert_cli.errors import MissingDataError
+from albert_cli.tasks.base import ExampleT, TaskInfo
+from albert_cli.tasks.choice import ChoiceExample
+from albert_cli.tasks.choice_columns import (
+    CHOICE_COLUMN_NAMES,
+    find_choice_columns,
+    parse_choice_label,
+    read_choice_rows,
+)
+from albert_cli.tasks.classification import TextExample
+from albert_cli.tasks.columns import find_column, find_same_columns, require_column
+from albert_cli.tasks.holdout import hold_out_dev
+from albert_cli.tasks.label_cells import is_missing, missing_label, read_label_cells
+from albert_cli.tasks.multi_label import MultiLabelExample
+from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
+from albert_cli.tasks.table_files import TableFiles
+from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
+from albert_cli.tasks.text_table import TextTable
+
+
+@dataclass(frozen=True)
+class TableSource(ABC, Generic[ExampleT]):
+    """The examples of a table's splits; a subclass reads the rows of a file."""
+
+    tables: TableFiles
+
+    @abstractmethod
+    def read_file(self, task: TaskInfo, split: str) -> list[ExampleT]:
+        """Read all rows of the file of a split."""
+
+    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[ExampleT]:
+        """Read a split; dev without a file is held out of train. The files are known, so `data` is ignored.
+
+        A single file is scored as a whole: all rows are dev, and reading train raises `MissingDataError`.
+        """
+        files = self.tables.files
+        if "dev" in files or split == "test":
+            return self.read_file(task, split)
+        examples = self.read_file(task, "train")
+        if task.scores_whole_file and self.tables.is_single_file:
+            if split == "train":
+                raise MissingDataError(f"{files['train']}: scored as a whole, so there is no training data")
+            return examples
+        settings = self.tables.settings
+        return hold_out_dev(
+            split,
+            examples,
+            unit_keys=[f"{settings.holdout_seed}:{index}" for index in range(len(examples))],
+            fraction=settings.holdout,
+            origin=files["train"],
+            unit_name="row",
+            remedy="use -s table.dev=FILE",
+        )
+
+
+@dataclass(frozen=True)
+class TextTableSource(TableSource[TextExample]):
+    """Examples of texts, or pairs of texts, with a class or a value; `names` are the names of train's text columns."""
+
+    names: tuple[str, ...]
+
+    def read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
+        """Read the rows of a file; a row without a label is skipped or an error, except in a test file."""
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        texts = find_same_columns(table, self.names, settings)
+        must_have_labels = split not in task.test_splits
+        if must_have_labels:
+            column: int | None = require_column(table, "label", settings)
+        else:
+            column = find_column(table, "label", settings)
+        labels = None if column is None else read_label_cells(table, settings, column)
+        examples = []
+        for index, row in enumerate(table.cells):
+            gold = None
+            if labels is not None and not is_missing(labels[index].text, task.labels):
+                gold = task.parse_label(labels[index].text, labels[index].where)
+            elif labels is not None and must_have_labels:
+                if settings.missing == "error":
+                    raise missing_label(labels[index])
+                continue
+            text_b = row[texts[1]] if len(texts) == 2 else None
+            examples.append(TextExample(row[texts[0]], text_b, gold, ids[index]))
+        skipped = len(table.cells) - len(examples)
+        if skipped:
+            console.info(f"{table.origin}: skipped {skipped} of {len(table.cells)} rows without a label")
+        return examples
+
+
+@dataclass(frozen=True)
+class MultiLabelTableSource(TableSource[MultiLabelExample]):
+    """Examples of texts, or pairs of texts, with any number of classes; `names` as in `TextTableSource`."""
+
+    names: tuple[str, ...]
+
+    def read_file(self, task: TaskInfo, split: str) -> list[MultiLabelExample]:
+        """Read the rows of a file; a test file may lack labels."""
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        texts = find_same_columns(table, self.names, settings)
+        label_sets = None
+        if split not in task.test_splits or _has_label_columns(table, settings):
+            label_sets = read_label_sets(table, settings)
+        examples = []
+        for index, row in enumerate(table.cells):
+            text_b = row[texts[1]] if len(texts) == 2 else None
+            labels = None if label_sets is None else label_indices(label_sets[index], task.labels)
+            examples.append(MultiLabelExample(row[texts[0]], text_b, labels, ids[index]))
+        return examples
+
+
+def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
+    """Return True if a table has all columns from which its labels are read."""
+    if settings.label_columns:
+        return set(settings.label_columns) <= set(table.columns)
+    return find_column(table, "label", settings) is not None
+
+
+@dataclass(frozen=True)
+class ChoiceTableSource(TableSource[ChoiceExample]):
+    """Examples of multiple-choice questions; `label_reading` is the way in which a label names its option."""
+
+    label_reading: ChoiceLabels
+
+    def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
+        """Read the rows of a file. A test file may lack labels; they are not read if train and dev have none."""
+        settings = self.tables.settings
+        table = self.tables.table(split)
+        ids = self.tables.ids(split)
+        columns = find_choice_columns(table, settings)
+        must_have_labels = split not in task.test_splits
+        if must_have_labels:
+            require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
+        examples = []
+        for index, row in enumerate(read_choice_rows(table, columns)):
+            cells = table.cells[index]
+            passage = "" if columns.passage is None else cells[columns.passage]
+            question = "" if columns.question is None else cells[columns.question]
+            correct = None
+            is_readable = self.label_reading != "auto" and not is_missing(row.label)
+            if must_have_labels or is_readable:
+                correct = parse_choice_label(row, self.label_reading)
+            examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
+        return examples
