@@ -12,6 +12,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.squad.task import SQUAD
@@ -73,6 +74,12 @@ def test_reorder_labels_other_classes_are_rejected(task: str, labels: tuple[str,
     with pytest.raises(CheckpointError, match=r"its classes \(.*\) are not .*'s") as raised:
         GLUE[task].reorder_labels(checkpoint)
     assert ("model.labels" in str(raised.value.hint)) == (len(labels) == len(GLUE[task].output_names))
+
+
+def test_reorder_labels_tells_names_apart_by_their_case() -> None:
+    checkpoint = with_labels("us", "US", problem="multi_label_classification")
+    task = MultiLabelClassification(name="t", title="t", metrics=(), labels=("US", "us"))
+    assert task.reorder_labels(checkpoint).tensors["classifier.bias"].tolist() == [1, 0]
 
 
 def test_model_labels_name_the_outputs() -> None:

@@ -87,10 +87,11 @@ def test_read_label_cells_strips_blanks(tmp_path: Path, blank: str) -> None:
 @pytest.mark.parametrize("label", [{"a": 1}, {"text": "x"}, {}])
 def test_infer_classes_nested_label_is_rejected(tmp_path: Path, label: object) -> None:
     path = tmp_path / "a.jsonl"
-    rows = [{"text": "x", "label": "good"}, {"text": "y", "label": label}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(InputError, match=r"a\.jsonl:2: the label is"):
-        open_table(validate_recipe(TableSettings, {"train": str(path)}, "recipe"))
+    for first_label in ("good", "-"):
+        rows = [{"text": "x", "label": first_label}, {"text": "y", "label": label}]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        with pytest.raises(InputError, match=r"a\.jsonl:2: the label is"):
+            open_table(validate_recipe(TableSettings, {"train": str(path)}, "recipe"))
 
 
 def test_is_number_and_is_missing_cases() -> None:

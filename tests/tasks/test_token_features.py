@@ -134,3 +134,12 @@ def test_features_of_texts_without_tokens(vocabulary: Vocabulary) -> None:
     features = TASK.encode([example(""), example(" ")], vocabulary, LIMIT)
     assert isinstance(features, TokenFeatures) and features.lengths.tolist() == [2, 2]
     assert features.count_words() == [0, 0]
+
+
+def test_describe_collapse_with_o_as_the_last_tag(vocabulary: Vocabulary) -> None:
+    task = TokenClassification(name="t", title="t", metrics=(), labels=("B-PER", "I-PER", "O"))
+    text = example("bade")
+    features = task.encode([replace(text, tags=("B-PER",))], vocabulary, LIMIT)
+    only_o = np.array([[0.0, 0.0, 1.0]], dtype=np.float32)
+    assert task.describe_collapse([only_o], features) == "no entity in any text"
+    assert task.describe_collapse([only_o[:, ::-1]], features) is None
