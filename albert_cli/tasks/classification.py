@@ -144,7 +144,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
                 if example.label is not None:
                     line["label"] = self.labels[int(example.label)]
                 line["prediction"] = self.labels[int(logits.argmax())]
-                # Logits beyond an example's labels are padding: the group's longest question has more options.
+                # A question with fewer options than the longest has fewer labels than logits; the last are padding.
                 label_probabilities = zip(self.output_labels(example), probabilities, strict=False)
                 line["probabilities"] = {name: round(float(value), 5) for name, value in label_probabilities}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
@@ -286,7 +286,8 @@ class Classification(LogitsTask[TextExample]):
             message = f"{checkpoint.directory}: predicts {len(labels)} values for a text"
             raise CheckpointError(message, "use a model that predicts one value")
         name, inputs = name_and_inputs(checkpoint)
-        return cls(name=name, title="predict", metrics=(), labels=labels if len(labels) > 1 else (), inputs=inputs)
+        classes = () if len(labels) == 1 else labels
+        return cls(name=name, title="predict", metrics=(), labels=classes, inputs=inputs)
 
 
 # ---------------------------------------------------------------- classifier heads

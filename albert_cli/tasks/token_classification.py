@@ -69,7 +69,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
         """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
         tokenized_texts = list(vocabulary.encode_with_offsets([example.text for example in examples]))
-        ids = [np.empty(0, np.int32)]  # so that there is an array to concatenate without examples
+        ids = [np.empty(0, np.int32)]  # without examples the lists would be empty, which `np.concatenate` rejects
         begun_words = [np.empty(0, np.int64)]
         labels = [np.empty(0, np.int64)]
         for example, tokens in zip(examples, tokenized_texts, strict=True):

@@ -110,11 +110,11 @@ class SpanFeatures(Features):
         return packed, self.answer[index]
 
     def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
-        """Return True for the context tokens of windows [B] that have more context in their window than in any other.
+        """Return True for each context token of windows [B] that no other window gives more context on both sides.
 
-        The amount of context is the number of tokens on the shorter side, plus a hundredth of the window's length; of
-        equal windows the first is the best. BERT's code calls this rule "max context". The result is bool [tokens],
-        with `length` values for each window.
+        A window's score for a token is the number of tokens on the token's shorter side, plus a hundredth of the
+        window's length; of equal windows the first is the best. BERT's code calls this rule "max context". The result
+        has `length` values for each window.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
         window = np.repeat(index, self.length[index])
