@@ -23,7 +23,7 @@ from albert_cli.results import (
     standard_error,
 )
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS
-from albert_cli.tasks.registry import TASKS, baseline_name
+from albert_cli.tasks.registry import TASKS, constant_baseline
 
 _BASELINES_NOTE = (
     "classical: a linear model trained on the same examples, the best in cross-validation on them: TF-IDF weights of "
@@ -41,7 +41,7 @@ def format_result(result: AnyResult) -> str:
         case RunResult() | ScoredResult():
             return format_run(result, None)
         case EvaluationResult():
-            headers = [baseline_name(result.task) if name == "majority" else name for name in _HEADERS]
+            headers = [constant_baseline(result.task) if name == "majority" else name for name in _HEADERS]
             return _join_paragraphs(_format_table(headers, _task_rows(result)), _notes([result]))
         case SuiteResult():
             return _format_suite(result)
@@ -63,7 +63,7 @@ def format_run(run: RunResult | ScoredResult, out: Path | None) -> str:
     if isinstance(run, RunResult):
         text += f" at step {run.best_step} of {run.protocol.steps}"
     if run.majority is not None:
-        text += f" ({baseline_name(run.task)} {format_percent(run.majority)})"
+        text += f" ({constant_baseline(run.task)} {format_percent(run.majority)})"
     if isinstance(run, RunResult) and run.collapsed is not None:
         text += f"\nThe run collapsed: {run.collapsed}."
     return text
@@ -262,7 +262,7 @@ def _format_search(search: SearchResult) -> str:
     headers = (*search.best.values, score, "s.e.", "spread", "diverged", "collapsed", "by seed")
     best = f"Best: {search.best.directory}, {format_percent(search.best.median)}"
     if search.majority is not None:
-        best += f", {baseline_name(search.task)} {format_percent(search.majority)}"
+        best += f", {constant_baseline(search.task)} {format_percent(search.majority)}"
     return _join_paragraphs(_format_table(headers, rows), iter([f"{best}.", search.caveat]))
 
 

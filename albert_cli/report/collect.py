@@ -28,7 +28,7 @@ from albert_cli.results import (
     TaskScore,
     read_result,
 )
-from albert_cli.tasks.registry import TASKS, baseline_name
+from albert_cli.tasks.registry import TASKS, constant_baseline
 
 CLASSICAL = "classical baseline"
 EXAMPLES = "examples.json"
@@ -103,7 +103,7 @@ class Evaluation:
         """The scores of the baseline without context and of the best linear model."""
         baselines = {}
         if self.record.majority is not None:
-            name = baseline_name(self.task)
+            name = constant_baseline(self.task)
             baselines["majority class" if name == "majority" else name] = self.record.majority
         if self.record.best_baseline:
             baselines[CLASSICAL] = self.record.best_baseline[1]

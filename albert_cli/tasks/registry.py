@@ -80,8 +80,8 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
     return dataclasses.replace(checkpoint, values=values, tensors=tensors)
 
 
-def baseline_name(task: str) -> str:
-    """Return the name of the baseline that `Task.score_baseline` scores, as tables show it."""
+def constant_baseline(task: str) -> str:
+    """Return the name of the constant predictions that `Task.score_baseline` scores, as tables show it."""
     return "most frequent tags" if task == NER else "majority"
 
 
