@@ -1,4 +1,7 @@
-"""Model cards: a checkpoint's description, scores, use and recipe."""
+"""Render model cards: the README.md of a checkpoint, with its description, scores, use and recipe.
+
+The texts that these functions return are Markdown with the metadata that the Hugging Face Hub reads.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from albert_cli import __version__, console
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import model_type
 
+# Objectives by `data.sentence_loss`.
 _OBJECTIVES = {
     "sop": "masked-language and sentence-order prediction",
     "nsp": "masked-language and next-sentence prediction",
@@ -22,8 +26,8 @@ def pretraining_card(
 ) -> str:
     """Return the card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML.
 
-    `parameters` counts encoder and pooler. The metric `mlm_loss` belongs to the held-out text, `NAME/mlm_loss` to
-    another corpus.
+    `parameters` is the number of parameters of encoder and pooler. A metric such as `mlm_loss` was measured on the
+    held-out text, and `NAME/mlm_loss` on the corpus NAME.
     """
     summary = f"A {_describe_encoder(config, parameters)} pretrained with {_OBJECTIVES[sentence_loss]}."
     scores = {}
@@ -37,20 +41,22 @@ def pretraining_card(
 def finetuning_card(
     config: ModelConfig, parameters: int, task: str, metrics: Mapping[str, float], recipe: str, architecture: str
 ) -> str:
-    """Return the card of a task checkpoint; `architecture` is its class without `Albert` or `Bert`.
+    """Return the card of a task checkpoint; `recipe` is the resolved recipe as TOML.
 
-    `parameters` counts encoder and pooler.
+    `parameters` is the number of parameters of encoder and pooler. `metrics` were measured on the dev set.
+    `architecture` is the checkpoint's class without `Albert` or `Bert`, such as `ForTokenClassification`.
     """
     summary = f"A {_describe_encoder(config, parameters)} fine-tuned on {console.escape_markdown(task)}."
     scores = {f"dev {name}": value for name, value in metrics.items()}
-    # ForBeamQuestionAnswering: question-answering; ForSequenceClassification: text-classification
+    # The Hub's tags repeat the words of the class: ForTokenClassification has the tag token-classification. The
+    # exceptions are "Beam", which is left out, and "Sequence", which is "text".
     words = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))
     tag = "-".join(words).lower().replace("sequence", "text")
     return _render_card(tag, summary, scores, config, architecture, recipe)
 
 
 def _describe_encoder(config: ModelConfig, parameters: int) -> str:
-    """Describe the shape in a noun phrase."""
+    """Return a noun phrase for the encoder, with its size."""
     description = (
         f"transformer encoder of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"embedding size {config.embedding_size}, {parameters:,} parameters"
@@ -64,9 +70,11 @@ def _describe_encoder(config: ModelConfig, parameters: int) -> str:
 def _render_card(
     tag: str, summary: str, scores: Mapping[str, float], config: ModelConfig, architecture: str, recipe: str
 ) -> str:
-    """Render a card as Markdown with the metadata that the Hub reads."""
-    rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
-    table = f"| measure | value |\n| --- | ---: |\n{rows}" if rows else "Not evaluated yet.\n"
+    """Render a card; `tag` is the Hub's `pipeline_tag`, and `scores` are already escaped as Markdown."""
+    table = "Not evaluated yet.\n"
+    if scores:
+        rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
+        table = f"| measure | value |\n| --- | ---: |\n{rows}"
     usage = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
     if model_type(config, architecture) != CUSTOM_MODEL_TYPE:
         usage = (

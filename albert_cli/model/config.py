@@ -1,7 +1,8 @@
-"""A model's shape as data, without torch, so that counting parameters starts fast.
+"""A model's shape as data, and the presets of the paper (arXiv 1909.11942).
 
-Fields are named as in Hugging Face's `AlbertConfig`. `sharing` is our own, because no other library expresses the
-attention-only and FFN-only rows of the paper's Table 4 (§4.5, arXiv 1909.11942).
+A shape is built from a recipe's [model] section or from a checkpoint's config.json. This module does not import torch,
+so that counting parameters starts fast. Fields are named as in Hugging Face's `AlbertConfig`. Only this program has
+`sharing`, because no other library expresses the attention-only and FFN-only rows of Table 4 (§4.5).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Activation = Literal["gelu_new", "gelu", "relu"]
 AttentionForm = Literal["full", "window", "block"]
 GlobalTokens = Literal["cls", "sep", "question"]
 
-CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that neither Hugging Face architecture expresses
-# The tanh GELU has several names; `gelu_new` is the one in ALBERT's files.
+CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that Hugging Face's ALBERT and BERT cannot express
+# Hugging Face has several names for GELU's tanh approximation; `gelu_new` is the name in ALBERT's files.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 # Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
 _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
@@ -30,31 +31,33 @@ _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
 }
-# Settings of old Hugging Face releases, with the only values that this model computes.
+# Settings of old Hugging Face releases, and the only value of each that this model computes.
 _REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_MAX_BLOCKS: Final = 10_000  # layers times inner blocks
+_MAX_BLOCKS: Final = 10_000  # layers times inner blocks: more is a typing error, and would take long to build
+_MAX_SUGGESTED_HEADS: Final = 1024  # limits the search for a number of heads that an error message suggests
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Shape and regularization of one encoder; the defaults are ALBERT-base v2 (Table 1; no dropout, §4.8).
 
-    `hidden_act`: `gelu_new` is the tanh approximation of GELU that the released weights were trained with.
-    `sharing`: the weights that layers share: `all` (ALBERT), `attention` or `ffn` (Table 4), `none` (BERT). A sub-layer
-    shares its LayerNorm too.
+    `hidden_act`: the activation function; `gelu_new` is the tanh approximation of GELU, as in the released weights.
+    `sharing`: the weights that layers share: `all` (ALBERT), `attention` or `ffn` (Table 4), `none` (BERT). Layers that
+    share a sub-layer share its LayerNorm too.
     `always_project`: keep the E x H projection at E = H, as Hugging Face's ALBERT does; the paper has none there.
-    `group_sizes`: the layers of each group, for groups of different sizes; `[1, 10, 1]` shares all but the first and
-    the last layer.
-    `order_labels`: the classes of the sentence head; the third, of three-way pretraining, is "from another document".
-    `initializer_range`: the standard deviation of the initial weights; `auto` grows as the width shrinks, which small
-    models need.
-    `attention`: the tokens that a token sees. `full`: its whole sequence; `window`: `attention_window` tokens to either
-    side; `block`: its own block of `attention_block` tokens and the two adjacent ones.
-    `attention_global`: the tokens that see all and are seen by all in sparse attention: [CLS], or also each [SEP], or
-    also a pair's question (`model/sparse_attention.py`).
+    `group_sizes`: the number of layers in each group, for groups of different sizes. With `[1, 10, 1]` the ten layers
+    in the middle share weights, and the first and the last layer have separate weights.
+    `order_labels`: the number of classes of the sentence head; three-way pretraining adds "from another document" to
+    the usual two.
+    `initializer_range`: the standard deviation of the initial weights. `auto` (`initial_std`) makes it larger for
+    smaller hidden sizes, which small models need.
+    `attention`: the tokens to which a token attends. `full`: its whole sequence; `window`: `attention_window` tokens to
+    either side; `block`: its block of `attention_block` tokens and the two adjacent blocks.
+    `attention_global`: the tokens of sparse attention (`model/sparse_attention.py`) that attend to all tokens, and to
+    which all tokens attend. `cls`: [CLS]; `sep`: also each [SEP]; `question`: also a pair's question.
 
-    Raises `ConfigError` if such a shape cannot be built.
+    Raises `ConfigError` for values from which no encoder can be built.
     """
 
     vocab_size: int = 30000
@@ -83,31 +86,42 @@ class ModelConfig:
     attention_global: GlobalTokens = "cls"
 
     def __post_init__(self) -> None:
-        for name, kind in _FIELD_TYPES.items():
+        for name, field_type in _FIELD_TYPES.items():
             value = getattr(self, name)
             hint = ""
-            if kind is int and not 1 <= value < 2**31:
+            if field_type is int and not 1 <= value < 2**31:
                 hint = "it must be at least 1, and below 2**31"
             elif name == "type_vocab_size" and value < 2:
                 hint = "it must be at least 2: one for each text of a pair"
-            elif get_origin(kind) is Literal and value not in get_args(kind):
-                hint = f"choose one of {', '.join(get_args(kind))}"
+            elif get_origin(field_type) is Literal and value not in get_args(field_type):
+                hint = f"choose one of {', '.join(get_args(field_type))}"
             elif name.endswith("_prob") and not 0.0 <= value < 1.0:
                 hint = "choose a dropout rate in [0, 1)"
             elif name in ("initializer_range", "layer_norm_eps") and value != "auto" and not value > 0.0:
                 hint = "it must be greater than 0"
             if hint:
                 raise ConfigError(f"model.{name} is {value!r}", hint)
+        self._check_heads()
+        self._check_sharing()
+
+    def _check_heads(self) -> None:
+        """Raise `ConfigError` if the attention heads do not divide the hidden size, or for a wrong sentence head."""
         hidden = self.hidden_size
         heads = self.num_attention_heads
-        layers = self.num_hidden_layers
-        groups = self.num_hidden_groups
         if hidden % heads:
-            below = max(h for h in range(1, min(heads, hidden, 1024) + 1) if hidden % h == 0)
+            candidates = range(1, min(heads, hidden, _MAX_SUGGESTED_HEADS) + 1)
+            divisor = max(number for number in candidates if hidden % number == 0)
             raise ConfigError(
                 f"model.hidden_size {hidden} cannot be split over {heads} attention heads",
-                f"num_attention_heads must divide hidden_size, for example {below}",
+                f"num_attention_heads must divide hidden_size, for example {divisor}",
             )
+        if self.order_labels not in (2, 3):
+            raise ConfigError(f"model.order_labels is {self.order_labels}", "use 2, or 3 for three-way pretraining")
+
+    def _check_sharing(self) -> None:
+        """Raise `ConfigError` if layers, groups and sharing contradict each other."""
+        layers = self.num_hidden_layers
+        groups = self.num_hidden_groups
         if groups > layers:
             raise ConfigError(
                 f"model.num_hidden_groups is {groups} but there are only {layers} layers",
@@ -124,8 +138,6 @@ class ModelConfig:
                 f"model.group_sizes {list(sizes)} must add up to {layers} layers and replaces num_hidden_groups",
                 f'use for example group_sizes = [1, {max(1, layers - 1)}], num_hidden_groups = 1 and sharing = "all"',
             )
-        if self.order_labels not in (2, 3):
-            raise ConfigError(f"model.order_labels is {self.order_labels}", "use 2, or 3 for three-way pretraining")
         if self.sharing != "all" and (groups != 1 or self.inner_group_num != 1):
             raise ConfigError(
                 f"model.sharing = {self.sharing!r} allows only one group of one block",
@@ -134,38 +146,38 @@ class ModelConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
-        """Build from a recipe's [model] section; a `ConfigError` begins with `origin`."""
+        """Build from a recipe's [model] section; the message of a `ConfigError` begins with `origin`."""
         return validate_recipe(cls, values, origin, section="model")
 
     @classmethod
     def from_hf(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
-        """Build from a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
+        """Build from the content of a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
-        Keys that do not change the computation are ignored; old official configs have several, and some lack
-        `model_type`. A BERT is a shape with
-        E = H and nothing shared; an ALBERT of Hugging Face projects at E = H too. Raises `CheckpointError` for anything
-        else.
+        Keys that do not change the computation are ignored. Old configs may lack `model_type`. A BERT becomes a shape
+        with E = H that shares nothing; an ALBERT of Hugging Face has a projection even at E = H. Raises
+        `CheckpointError`, whose message begins with `origin`, for every other type and for invalid values.
         """
-        kind = values.get("model_type") or _guess_model_type(values)
-        if kind not in ("albert", "bert", CUSTOM_MODEL_TYPE):
-            message = f"{origin}: model_type {kind!r} is not an ALBERT or BERT encoder"
+        model_type = values.get("model_type") or _guess_model_type(values)
+        if model_type not in ("albert", "bert", CUSTOM_MODEL_TYPE):
+            message = f"{origin}: model_type {model_type!r} is not an ALBERT or BERT encoder"
             raise CheckpointError(message, "use an ALBERT or a BERT; other encoders compute something else")
-        for key, wanted in _REQUIRED_VALUES.items():
-            if values.get(key, wanted) != wanted:
+        for key, required in _REQUIRED_VALUES.items():
+            if values.get(key, required) != required:
                 hint = "use a model without it: this program would compute something else with its weights"
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
-        shape = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-        shape = {**_HF_DEFAULTS.get(kind, {}), **shape}
-        if kind == "bert":
-            dropout = values.get("classifier_dropout")
-            shape |= {"embedding_size": shape["hidden_size"], "sharing": "none", "always_project": False}
-            shape["classifier_dropout_prob"] = shape["hidden_dropout_prob"] if dropout is None else dropout
-        if kind == "albert":
-            shape["always_project"] = shape.get("embedding_size", cls.embedding_size) == shape["hidden_size"]
-        activation = str(shape.get("hidden_act", "gelu_new"))
-        shape["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
+        section = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        section = {**_HF_DEFAULTS.get(model_type, {}), **section}
+        if model_type == "bert":
+            section |= {"embedding_size": section["hidden_size"], "sharing": "none", "always_project": False}
+            section["classifier_dropout_prob"] = section["hidden_dropout_prob"]
+            if values.get("classifier_dropout") is not None:
+                section["classifier_dropout_prob"] = values["classifier_dropout"]
+        if model_type == "albert":
+            section["always_project"] = section.get("embedding_size", cls.embedding_size) == section["hidden_size"]
+        activation = str(section.get("hidden_act", "gelu_new"))
+        section["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
         try:
-            return cls.from_values(shape, origin)
+            return cls.from_values(section, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
 
@@ -176,19 +188,22 @@ class ModelConfig:
 
     @property
     def initial_std(self) -> float:
-        """The initial weights' standard deviation; ``auto`` is 0.55 / sqrt(H), which is 0.02 at base's width."""
+        """The initial weights' standard deviation; `auto` is 0.55 / sqrt(H), which is 0.02 at H = 768."""
         if isinstance(self.initializer_range, str):
             return 0.55 / math.sqrt(self.hidden_size)
         return self.initializer_range
 
     def covers_sequence(self, length: int) -> bool:
-        """Return True if every token of a sequence of this length sees all of it, whatever the form of attention."""
-        covered = {"window": self.attention_window + 1, "block": 2 * self.attention_block}
-        return length <= covered.get(self.attention, length)
+        """Return True if, in a sequence of this many tokens, every token attends to every token."""
+        if self.attention == "window":
+            return length <= self.attention_window + 1  # the first and the last token are `length - 1` apart
+        if self.attention == "block":
+            return length <= 2 * self.attention_block  # a third block would not be adjacent to the first
+        return True
 
     @property
     def attention_summary(self) -> str:
-        """A phrase for the tokens that a token sees."""
+        """A phrase for the tokens to which a token attends, such as "128 tokens to either side; [CLS] sees …"."""
         if self.attention == "full":
             return "full"
         size = f"{self.attention_window} tokens to either side"
@@ -203,7 +218,7 @@ class ModelConfig:
 
     @property
     def is_sparse(self) -> bool:
-        """True if some token of the longest sequence does not see all of it; only this program has such models."""
+        """True if attention is sparse in the longest sequences; no class of Hugging Face can run such a model."""
         return not self.covers_sequence(self.max_position_embeddings)
 
     @property
@@ -227,19 +242,24 @@ class ModelConfig:
         return 1 + max(feed_forward for _, feed_forward in self.blocks())
 
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """Return for every block in order (attention weights' index, feed-forward weights' index).
+        """Return the weights of every block in the order of computation: (attention index, feed-forward index).
 
-        Layer l of L belongs to group int(l / (L / G)), and each inner block of a group has its own weights. The result
-        has L * inner_group_num entries under `all` and L otherwise.
+        Blocks with equal indices share weights. Layer l of L belongs to group int(l / (L / G)). A layer consists of
+        `inner_group_num` blocks, and each inner block of a group has separate weights. The result has
+        L * inner_group_num entries under `all` and L otherwise.
         """
         layers = self.num_hidden_layers
         inner = self.inner_group_num
         match self.sharing:
             case "all":
-                # In floating point, as in Hugging Face's ALBERT: layer 9 of 18 in 14 groups is in the 7th, not the 8th.
-                groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
-                groups = [g for g, size in enumerate(self.group_sizes) for _ in range(size)] or groups
-                return tuple((g * inner + i, g * inner + i) for g in groups for i in range(inner))
+                if self.group_sizes:
+                    groups = [group for group, size in enumerate(self.group_sizes) for _ in range(size)]
+                else:
+                    # In floating point, as in Hugging Face's ALBERT: rounding puts layer 9 of 18 into the 7th of 14
+                    # groups, where exact division would put it into the 8th.
+                    groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
+                indices = [group * inner + number for group in groups for number in range(inner)]
+                return tuple((index, index) for index in indices)
             case "attention":
                 return tuple((0, layer) for layer in range(layers))
             case "ffn":
@@ -252,6 +272,7 @@ _FIELD_TYPES: Final = get_type_hints(ModelConfig)
 
 
 def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert: bool = False) -> ModelConfig:
+    """Return a shape of the paper: F = 4 H, and E = 128 with all weights shared or, for a BERT, E = H with none."""
     return ModelConfig(
         embedding_size=hidden if bert else 128,
         hidden_size=hidden,
@@ -264,10 +285,9 @@ def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert:
     )
 
 
-# Table 1, and the released configurations for dropout: v2 has none, v1 has 0.1 up to xlarge.
-# xlarge: the paper's rule H / 64 gives 32 heads, the published configurations have 16. The parameter count is the same,
-# but the published weights need 16, so the preset has 16.
-# The BERT models of the paper (§4.1): the 30,000-piece vocabulary, E = H.
+# Sizes are from Table 1. Dropout is as in the released configurations: v2 has none, v1 has 0.1 except for xxlarge.
+# albert-xlarge has 16 heads, as its released weights need; the paper's rule H / 64 (§3.1) would give 32, with as many
+# parameters. The BERT models are those of the paper: they have its vocabulary of 30,000 pieces.
 PRESETS: Final[dict[str, ModelConfig]] = {
     "bert-base": _preset(768, 12, 12, 0.1, bert=True),
     "bert-large": _preset(1024, 24, 16, 0.1, bert=True),
@@ -284,6 +304,8 @@ PRESETS: Final[dict[str, ModelConfig]] = {
 
 
 def _guess_model_type(values: Mapping[str, object]) -> str:
-    """Return the type of an old config.json without `model_type`: only ALBERT has an embedding size."""
+    """Return the type of an old config.json without `model_type`: only ALBERT's has an embedding size or groups."""
     has_albert_keys = "embedding_size" in values or "num_hidden_groups" in values
-    return "bert" if isinstance(values.get("hidden_size"), int) and not has_albert_keys else "albert"
+    if isinstance(values.get("hidden_size"), int) and not has_albert_keys:
+        return "bert"
+    return "albert"

@@ -1,7 +1,10 @@
-"""The ALBERT encoder (§3.1): factorized embeddings, and blocks whose weights layers share.
+"""The ALBERT encoder (§3.1): factorized embeddings, and a stack of blocks that share weights.
 
-`ModelConfig.blocks()` says which weights a layer uses, so one loop serves every kind of sharing in Tables 3 and 4.
-Shapes: T packed tokens, R rows that a head reads, N sequences, H hidden, E embedding.
+A packed batch goes in, hidden states come out. `ModelConfig.blocks()` lists the weights that each block uses, so one
+loop serves every kind of sharing in Tables 3 and 4.
+
+Shapes: T packed tokens, R rows (the tokens that a task or pretraining head reads), N sequences, E embedding size, H
+hidden size, F feed-forward size.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import add_sparse_layout
 
-_RECOMPILE_LIMIT: Final = 64
+_RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile` exceeds torch's default of 8
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
 BlockFunction = Callable[
     [Tensor, AttentionWeights, FeedForwardWeights, PaddedLayout, HeadRows | None, BlockSettings], Tensor
@@ -51,23 +54,25 @@ class Embeddings(nn.Module):
 class Attention(nn.Module):
     """The weights of one attention sub-layer, its LayerNorm included.
 
-    Query, key and value are separate parameters, because LAMB adapts each matrix on its own. The forward pass
-    multiplies with the three stacked, which are built once per pass however many layers share them.
+    Query, key and value are separate parameters, because LAMB has a separate trust ratio for each matrix. For a single
+    matmul, `weights` concatenates the three, once per forward pass however many layers share them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, hidden)
         self.norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
 
     def weights(self) -> AttentionWeights:
-        """Return the weights in the form that the block takes."""
-        parts = (self.query, self.key, self.value)
+        """Return the weights as arguments of `block`."""
+        projections = (self.query, self.key, self.value)
         return AttentionWeights(
-            qkv=torch.cat([part.weight for part in parts]),
-            qkv_bias=torch.cat([part.bias for part in parts]),
+            qkv=torch.cat([projection.weight for projection in projections]),
+            qkv_bias=torch.cat([projection.bias for projection in projections]),
             output=self.output.weight,
             output_bias=self.output.bias,
             norm=self.norm.weight,
@@ -85,7 +90,7 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def weights(self) -> FeedForwardWeights:
-        """Return the weights in the form that the block takes."""
+        """Return the weights as arguments of `block`."""
         return FeedForwardWeights(
             up=self.up.weight,
             up_bias=self.up.bias,
@@ -97,7 +102,11 @@ class FeedForward(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states and, if built with `pooler`, the pooled [CLS] vector of sentence-level heads."""
+    """The encoder: embeddings, projection to H, blocks and, if built with `pooler`, the pooler of [CLS] states.
+
+    `compile` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block saves
+    only its input for the backward pass, which computes the block again. `matmul` is the backend of linear layers.
+    """
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -113,12 +122,12 @@ class Encoder(nn.Module):
         self.matmul: MatmulBackend = "torch"
 
     def compile(self) -> None:
-        """Compile the block for all layers at once, since it is one function.
+        """Compile the block, one function for all layers.
 
-        It is compiled again for each combination of all rows or head rows, training or evaluation, equal or different
-        lengths, one sequence or several. That exceeds torch's default recompile limit, so the limit is raised.
+        torch compiles a separate variant for each combination of: all rows or head rows, training or evaluation, equal
+        or different lengths, one sequence or several. These exceed torch's recompile limit, which is therefore raised.
         """
-        from torch._dynamo import maybe_mark_dynamic  # importing the compiler takes as long as importing torch
+        from torch._dynamo import maybe_mark_dynamic  # imported late: the compiler takes as long to import as torch
 
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
@@ -133,44 +142,50 @@ class Encoder(nn.Module):
             rows: HeadRows | None,
             settings: BlockSettings,
         ) -> Tensor:
-            if isinstance(layout.sparse, SparseAttentionLayout) or (layout.sparse is None and not settings.varlen):
+            is_chunked = isinstance(layout.sparse, SparseAttentionLayout)
+            is_dense_padded = layout.sparse is None and not settings.varlen
+            if is_chunked or is_dense_padded:
                 return padded_block(x_TH, attention, feed_forward, layout, rows, settings)
-            # Lengths change from batch to batch, widths never: kernels for any width would be slower.
-            lengths = [x_TH, layout.offsets]
+            # Only the first dimension, the number of tokens or sequences, differs between batches. H and F never do,
+            # and kernels for any H and F would be slower.
+            batch_tensors = [x_TH, layout.offsets]
             if rows is not None:
-                lengths += [rows.index, rows.layout.offsets]
-            for tensor in lengths:
+                batch_tensors += [rows.index, rows.layout.offsets]
+            for tensor in batch_tensors:
                 maybe_mark_dynamic(tensor, 0)
             return packed_block(x_TH, attention, feed_forward, layout, rows, settings)
 
         self.block = compiled_block
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False, depth: int | None = None) -> Tensor:
-        """Return the last layer's hidden states at the rows that heads read, [R, H], or with `all_rows` all, [T, H].
+        """Return the last layer's hidden states: of the rows that heads read, [R, H]; with `all_rows` of all, [T, H].
 
-        The last layer is computed at these rows only, which is exact: no other state depends on the rest. `depth` runs
-        that many blocks instead of the whole stack; beyond its end the stack repeats. With `checkpointing` a block
-        saves only its input for the backward pass and is computed again there.
+        Without `all_rows` the last layer computes these rows only. This is exact, because nothing depends on the other
+        states of the last layer. `depth` is the number of blocks to run, by default the whole stack; a number beyond
+        the end of the stack continues at its beginning.
         """
         for states in self.iterate_layers(tokens, all_rows=all_rows, depth=depth):
-            last = states
-        return last
+            last_states = states
+        return last_states
 
     def iterate_layers(
         self, tokens: PackedTokens, *, all_rows: bool = True, depth: int | None = None
     ) -> Iterator[Tensor]:
         """Yield the embeddings and then each block's output, [T, H]; the last is [R, H] unless `all_rows`.
 
-        An iterator, because a deep model's states together may not fit in memory.
+        `depth` has the same meaning as in `forward`. The states are not returned as a list, because those of a deep
+        model together may not fit in memory.
         """
         device = tokens.ids.device
-        count = len(tokens.ids)
-        last_count = count if all_rows else len(tokens.rows.index)
-        # The dtype of matmuls; None outside of autocast.
-        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        token_count = len(tokens.ids)
+        row_count = len(tokens.rows.index)
+        dtype: torch.dtype | None = None  # of matmuls; None outside of autocast
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
         settings = replace(self.block_settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
-            # oneDNN generates code for every new matmul shape, which takes longer than a small matmul itself.
+            # oneDNN generates code for every new matmul shape, which takes longer than a small matmul itself. Filler
+            # tokens limit the number of shapes.
             tokens = tokens.rounded()
         tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
         x_TH: Tensor = self.embeddings(tokens)
@@ -180,18 +195,19 @@ class Encoder(nn.Module):
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
-        plan = list(islice(cycle(self.config.blocks()), depth or len(self.config.blocks())))
+        yield x_TH[:token_count]  # without filler
+        stack = self.config.blocks()
+        depth = len(stack) if depth is None else depth
         recompute = self.checkpointing and torch.is_grad_enabled()
-        yield x_TH[:count]  # without filler
-        for number, (attention_index, ffn_index) in enumerate(plan, start=1):
-            is_last = number == len(plan)
-            rows = tokens.rows if is_last and not all_rows else None
+        for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
+            computes_rows_only = number == depth and not all_rows
+            rows = tokens.rows if computes_rows_only else None
             arguments = (attention[attention_index](), feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
                 x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
             else:
                 x_TH = self.block(x_TH, *arguments)
-            yield x_TH[: last_count if is_last else count]
+            yield x_TH[: row_count if computes_rows_only else token_count]
 
     def block_settings(self) -> BlockSettings:
         """Return the block's settings; without dropout unless the module is in training mode."""
@@ -206,13 +222,13 @@ class Encoder(nn.Module):
         )
 
     def pooled(self, first_NH: Tensor) -> Tensor:
-        """Return the [CLS] states [N, H] through the pooler: tanh(xW + b), [N, H]."""
+        """Apply the pooler to the [CLS] states [N, H]: tanh(xW + b), [N, H]."""
         assert self.pooler is not None, "this encoder was built without a pooler"
         return torch.tanh(self.pooler(first_NH))
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Initialize as the reference code: normal weights truncated at two standard deviations, zero biases."""
+    """Initialize as Google's code does: normal weights truncated at two standard deviations, zero biases."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -223,29 +239,29 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
-    """Cast shared weights once and return a function that gives each layer a view of them; None casts nothing.
+    """Cast shared weights to `dtype` once and return a function that returns them, to be called for each layer.
 
-    The gradients of all layers add up in the weights' own dtype. Under autocast, the gradients of twelve layers would
-    be summed in bf16, which loses most of the last ones. LayerNorm's parameters stay unchanged, because it computes in
-    fp32.
+    Each call gives its layer a separate node in the autograd graph. So the gradients of all layers are summed in the
+    dtype of the weights, fp32. Autocast would sum the gradients of twelve layers in bf16, where the sum loses most of
+    the last ones. LayerNorm's parameters are not cast, because LayerNorm computes in fp32. If `dtype` is None, nothing
+    is cast.
     """
-    names = weights._fields
-    copies = [
-        None if name.startswith("norm") or dtype in (None, weight.dtype) else weight.detach().to(dtype)
-        for name, weight in zip(names, weights, strict=True)
-    ]
+    copies: list[Tensor | None] = []
+    for name, weight in zip(weights._fields, weights, strict=True):
+        needs_cast = dtype not in (None, weight.dtype) and not name.startswith("norm")
+        copies.append(weight.detach().to(dtype) if needs_cast else None)
 
-    def layer_view() -> Weights:
-        views: list[Tensor] = []
+    def layer_weights() -> Weights:
+        tensors: list[Tensor] = []
         for weight, copy in zip(weights, copies, strict=True):
-            views.append(weight if copy is None else _use_copy(weight, copy))
-        return type(weights)(*views)
+            tensors.append(weight if copy is None else _use_copy(weight, copy))
+        return type(weights)(*tensors)
 
-    return layer_view
+    return layer_weights
 
 
-class _CastOnce(torch.autograd.Function):
-    """A weight's copy in another dtype, which passes its gradient on to the weight in the weight's dtype."""
+class _UseCopy(torch.autograd.Function):
+    """An operation that returns `copy`, a weight in another dtype, and whose gradient is the weight's, in its dtype."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
@@ -257,5 +273,5 @@ class _CastOnce(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-# `Function.apply` is untyped.
-_use_copy = cast(Callable[[Tensor, Tensor], Tensor], _CastOnce.apply)
+# `Function.apply` has no type annotations.
+_use_copy = cast(Callable[[Tensor, Tensor], Tensor], _UseCopy.apply)

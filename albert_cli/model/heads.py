@@ -1,7 +1,7 @@
-"""The heads on the encoder: the two pretraining objectives (§3.1), and the heads of tasks.
+"""The models: an encoder with the heads of the pretraining objectives (§3.1) or with the head of a task.
 
-Every model takes a packed batch. Shapes: T tokens, R rows that a head reads, M masked positions, N sequences,
-H hidden, E embedding, V vocabulary, C labels or choices.
+Every model takes a packed batch and returns logits. Shapes: T tokens, R rows that the model's heads read, M masked
+positions, N sequences, H hidden size, E embedding size, V vocabulary size, C labels or choices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from albert_cli.model.packing import PackedTokens
 
 
 class _EncoderModel(nn.Module):
-    """The base of all models: an encoder, on which a subclass puts its head."""
+    """Base class of all models: it has the encoder, and subclasses add a head."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -28,12 +28,15 @@ class _EncoderModel(nn.Module):
         self.encoder = Encoder(config, pooler=pooler)
 
     def _pooled(self, x_RH: Tensor, tokens: PackedTokens) -> Tensor:
-        """Return the pooled [CLS] vectors [N, H] of the rows that heads read."""
+        """Select the [CLS] states from the encoder's output and apply the pooler: [R, H] to [N, H]."""
         return self.encoder.pooled(x_RH.index_select(0, tokens.rows.first))
 
 
 class MaskedLanguageHead(nn.Module):
-    """Hidden state -> E -> vocabulary; the last matrix is the word table, the head only adds a bias."""
+    """Masked-language head: a linear layer to E, and a decoder that shares the matrix of the word embeddings.
+
+    Of the decoder, only the bias is a parameter of this module.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,20 +46,24 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x_MH: Tensor, word_VE: Tensor, matmul: MatmulBackend = "torch") -> Tensor:
-        """Map hidden states [M, H] to logits [M, V]."""
+        """Map hidden states [M, H] to logits [M, V]; `word_VE` are the word embeddings."""
         x_ME = linear(x_MH, self.dense.weight, self.dense.bias, matmul)
         return linear(self.norm(self.activation(x_ME)), word_VE, self.bias, matmul)
 
 
 class PretrainingLogits(NamedTuple):
-    """`masked` [M, V] over the vocabulary, `sentence_order` [N, 2 or 3] over `data.pairs.SegmentPairs` labels."""
+    """Logits of the two objectives.
+
+    `masked` [M, V]: tokens of the vocabulary at the masked positions. `sentence_order` [N, 2 or 3]: classes in the
+    order of the labels in `data.pairs.SegmentPairs`.
+    """
 
     masked: Tensor
     sentence_order: Tensor
 
 
 class PretrainingModel(_EncoderModel):
-    """The encoder with masked-language and sentence-order heads; logits at masked positions only."""
+    """The encoder with masked-language and sentence-order heads."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -66,7 +73,7 @@ class PretrainingModel(_EncoderModel):
             head.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens, *, depth: int | None = None) -> PretrainingLogits:
-        """Return the logits of both objectives for a packed batch; `depth` as for `Encoder.forward`."""
+        """Return the logits of both objectives; `depth` has the same meaning as in `Encoder.forward`."""
         x_RH = self.encoder(tokens, depth=depth)
         masked_MH = x_RH.index_select(0, tokens.rows.masked)
         masked_MV = self.masked(masked_MH, self.encoder.embeddings.word.weight, self.encoder.matmul)
@@ -74,7 +81,7 @@ class PretrainingModel(_EncoderModel):
 
 
 class MaskedLanguageModel(_EncoderModel):
-    """The encoder with the masked-language head alone, for filling masks."""
+    """The encoder with the masked-language head alone, to predict masked tokens."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, pooler=False)
@@ -82,14 +89,14 @@ class MaskedLanguageModel(_EncoderModel):
         self.masked.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [M, V] at the masked positions of a packed batch."""
+        """Return logits [M, V] at the masked positions."""
         x_MH = self.encoder(tokens).index_select(0, tokens.rows.masked)
         logits_MV: Tensor = self.masked(x_MH, self.encoder.embeddings.word.weight, self.encoder.matmul)
         return logits_MV
 
 
 class SequenceClassifier(_EncoderModel):
-    """The encoder with one linear layer on the pooled [CLS] vector; one output makes it a regression."""
+    """The encoder with dropout and a linear layer on the pooled [CLS] vector; one label makes it a regression."""
 
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
         super().__init__(config)
@@ -99,14 +106,14 @@ class SequenceClassifier(_EncoderModel):
         initialize(self.classifier, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [N, C] for a packed batch."""
+        """Return logits [N, C]."""
         pooled_NH = self._pooled(self.encoder(tokens), tokens)
         logits_NC: Tensor = self.classifier(self.dropout(pooled_NH))
         return logits_NC
 
 
 class TokenClassifier(_EncoderModel):
-    """The encoder with a linear layer on each token's state, as in Hugging Face."""
+    """The encoder with dropout and a linear layer on each token's state, as in Hugging Face."""
 
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
         super().__init__(config, pooler=False)
@@ -115,20 +122,20 @@ class TokenClassifier(_EncoderModel):
         initialize(self.classifier, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [T, C] for every token of a packed batch."""
+        """Return logits [T, C] for every token."""
         logits_TC: Tensor = self.classifier(self.dropout(self.encoder(tokens, all_rows=True)))
         return logits_TC
 
 
 class MultipleChoice(SequenceClassifier):
-    """One logit per choice; the C sequences of a question follow one another in the batch."""
+    """A classifier with one logit per choice; the C sequences of a question are consecutive in the batch."""
 
     def __init__(self, config: ModelConfig, choices: int) -> None:
         super().__init__(config, num_labels=1)
         self.choices = choices
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [N / C, C] for a packed batch of N sequences, which C must divide."""
+        """Return logits [N / C, C]; N must be a multiple of C."""
         return super().forward(tokens).view(-1, self.choices)
 
 
@@ -141,13 +148,16 @@ class QuestionAnswering(_EncoderModel):
         initialize(self.span, std=config.initial_std)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [T, 2], start and end, for every token of a packed batch."""
+        """Return logits [T, 2], start and end, for every token."""
         logits_T2: Tensor = self.span(self.encoder(tokens, all_rows=True))
         return logits_T2
 
 
 class EncoderStates(NamedTuple):
-    """`tokens` [T, H], the last layer's states; `first` [N, H], its states at each [CLS]; `pooled` [N, H] or None."""
+    """Hidden states of the last layer: `tokens` [T, H] all, `first` [N, H] at each [CLS], and `pooled` [N, H].
+
+    `pooled` are the first states after the pooler; None if the encoder has no pooler.
+    """
 
     tokens: Tensor
     first: Tensor
@@ -158,8 +168,9 @@ class BareEncoder(_EncoderModel):
     """The encoder without a head, with or without the pooler."""
 
     def forward(self, tokens: PackedTokens) -> EncoderStates:
-        """Return the states of every token of a packed batch."""
+        """Return the last layer's states of every token."""
         x_TH = self.encoder(tokens, all_rows=True)
-        first_NH = x_TH.index_select(0, tokens.rows.index.index_select(0, tokens.rows.first))
+        first_token_N = tokens.rows.index.index_select(0, tokens.rows.first)
+        first_NH = x_TH.index_select(0, first_token_N)
         pooled_NH = None if self.encoder.pooler is None else self.encoder.pooled(first_NH)
         return EncoderStates(x_TH, first_NH, pooled_NH)

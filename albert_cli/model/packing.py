@@ -1,7 +1,10 @@
-"""The encoder's native input: sequences packed back to back, so that no padded position is ever computed.
+"""The input of all models: `PackedTokens`, a batch whose sequences are concatenated without padding.
 
-Linear layers see the packed tokens [T, …]. Only attention needs padding: a `PaddedLayout` maps packed tokens to slots
-of a padded rectangle. Shapes: N sequences, T tokens, S tokens of the longest sequence, R rows that a head reads.
+`pack` builds it from a batch on the host. Linear layers compute on the packed tokens [T, …]. Only attention needs
+padding: a `PaddedLayout` maps packed tokens to the slots of a padded rectangle [N, S] and back.
+
+Shapes: N sequences, T tokens, S tokens of the longest sequence, R rows (tokens whose last state a pretraining or task
+head reads), M masked positions; A attention heads of width d.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from albert_cli.data.batches import PackedBatch
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-_KERNEL_TILE: Final = 128  # rows that a kernel of variable-length attention processes at a time
-_COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels first copy an input whose address is no multiple of it
+_KERNEL_TILE: Final = 128  # rows that the variable-length attention kernel processes at a time
+_COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels first copy an input whose address is not a multiple of this
 
 
 # ---------------------------------------------------------------- layouts
@@ -31,10 +34,11 @@ _COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels first copy an input whose
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Slots of packed rows in a padded [N, S] rectangle.
+    """The slots of packed rows in a padded rectangle of N = `sequences` by S = `width` slots.
 
-    `slots` [rows] int64 is n * S + s for each row, None if the rows fill the rectangle in order. `mask` [N, 1, 1, S]
-    bool is True where a slot holds a row, None if no mask is needed.
+    `slots` [rows] int64: n * S + s for the row at position s of sequence n; None if the rows fill the rectangle in
+    order. `mask` [N, 1, 1, S] bool: True where a slot contains a row; None if every slot does, or if the user of the
+    rectangle has a mask of its own.
     """
 
     sequences: int
@@ -53,16 +57,18 @@ class Rectangle:
     def unpad(self, padded: Tensor) -> Tensor:
         """Copy [N, S, …] back to [rows, …]."""
         flat = padded.reshape(self.sequences * self.width, *padded.shape[2:])
-        return flat if self.slots is None else flat.index_select(0, self.slots)
+        if self.slots is None:
+            return flat
+        return flat.index_select(0, self.slots)
 
 
 @dataclass(frozen=True)
 class PaddedLayout(Rectangle):
-    """The rectangle of a batch's sequences, one sequence per row of the rectangle.
+    """The rectangle of a batch, whose packed rows are all tokens or a selection of the tokens of each sequence.
 
-    `offsets` [N + 1] int32: each sequence's first row. `kernel_width`: the padded width, rounded up to the attention
-    kernel's tile so that it rarely triggers recompilation. `sparse`: what each row attends to, None for its whole
-    sequence.
+    `offsets` [N + 1] int32: the index of each sequence's first packed row, and the number of rows. `kernel_width`: the
+    width rounded up to a multiple of the attention kernel's tile, so that it has few values to compile for. `sparse`:
+    the tokens to which each row attends; None for all tokens of its sequence.
     """
 
     offsets: Tensor
@@ -70,38 +76,39 @@ class PaddedLayout(Rectangle):
     sparse: SparseAttentionLayout | BlockMask | None = None
 
     def flat_index(self, width: int) -> Tensor:
-        """Return the rows' slots in a rectangle of another width."""
+        """Return the slots [rows] that the rows would have in a rectangle of this width."""
         slots = self.slots
         if slots is None:
             slots = torch.arange(self.sequences * self.width, device=self.offsets.device)
         return slots // self.width * width + slots % self.width
 
     def rounded(self, rows: int) -> PaddedLayout:
-        """Return the layout of these `rows` plus filler: `round_up(rows)` rows in a rectangle of rounded width.
+        """Return a layout with filler after the rows: `round_up(rows)` rows, in a rectangle of rounded width.
 
-        All filler shares one slot, which the mask excludes.
+        `rows` is the number of rows in this layout. All filler rows share one slot, which the mask excludes.
         """
         filler = round_up(rows) - rows
         width = round_up(self.width)
         if filler and self.sequences * width == rows:
-            width = round_up(width + 1)  # without this no slot would be free for filler
+            width = round_up(width + 1)  # otherwise the rows would leave no slot for filler
         if not filler and width == self.width:
             return self
         slots = self.flat_index(width)
-        used = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
-        mask = used.bool().view(self.sequences, 1, 1, width)
-        free_slot = used.argmin()  # the first unused one
+        is_used = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
+        mask = is_used.bool().view(self.sequences, 1, 1, width)
+        free_slot = is_used.argmin()
         slots = torch.cat([slots, free_slot.expand(filler)])
         return PaddedLayout(self.sequences, width, slots, mask, self.offsets)
 
 
 @dataclass(frozen=True)
 class ChunkedKeys:
-    """Keys and values of a batch of `tokens` tokens, cut into C chunks of c tokens; `chunks` is their rectangle [C, c].
+    """The keys (and values) of sparse attention, for a batch of `tokens` tokens cut into C chunks of c tokens.
 
-    The keys of a chunk are its own tokens, the tokens of `reach` chunks to either side, and the global tokens of its
-    sequence. `global_index` selects the global tokens, `global_slots` is their rectangle [N, G]. `sequence` [C] is each
-    chunk's sequence.
+    `chunks` is the rectangle of all tokens, [C, c]: its "sequences" are the chunks. The queries of a chunk attend to K
+    keys: the tokens of the chunk, those of `reach` chunks to either side, and G global tokens of its sequence.
+    `global_index` are the indices of the global tokens in the batch, and `global_slots` is their rectangle [N, G].
+    `sequence` [C] is the index of each chunk's sequence.
     """
 
     tokens: int
@@ -112,21 +119,23 @@ class ChunkedKeys:
     sequence: Tensor
 
     def gather_chunks(self, x_TAd: Tensor) -> Tensor:
-        """Collect the keys (or values) that each chunk attends to: [T, A, d] to [C, A, K, d]."""
+        """Collect the keys (or values) to which each chunk attends: [T, A, d] to [C, A, K, d]."""
         reach = self.reach
         x_CAcd = self.chunks.pad(x_TAd[: self.tokens]).transpose(1, 2)
-        padded = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, reach, reach))  # empty chunks before the first and after the last
-        local = [padded[shift : shift + len(x_CAcd)] for shift in range(2 * reach + 1)]
+        # `reach` chunks of zeros before the first chunk and after the last, so that every chunk has neighbors.
+        padded = F.pad(x_CAcd, (0, 0, 0, 0, 0, 0, reach, reach))
+        neighbors = [padded[shift : shift + len(x_CAcd)] for shift in range(2 * reach + 1)]
         global_NAGd = self.global_slots.pad(x_TAd.index_select(0, self.global_index)).transpose(1, 2)
-        return torch.cat([*local, global_NAGd.index_select(0, self.sequence)], 2)
+        return torch.cat([*neighbors, global_NAGd.index_select(0, self.sequence)], 2)
 
 
 @dataclass(frozen=True)
 class SparseAttentionLayout:
-    """The query rows of sparse attention: local rows, which see a neighborhood, and global rows, which see all.
+    """The query rows of sparse attention: local rows attend to a neighborhood, global rows to their whole sequence.
 
-    `local_index` selects the local rows, `local_queries` is their rectangle [C, Q], `mask` [C, 1, Q, K] marks the keys
-    they see. `global_index` selects the global rows, `global_queries` is their rectangle [N, G].
+    `local_index` are the indices of the local rows among the R rows, and `local_queries` is their rectangle [C, Q], for
+    at most Q rows of a chunk. `mask` [C, 1, Q, K] is True where a local row attends to a key. `global_index` are the
+    indices of the global rows, and `global_queries` is their rectangle [N, G].
     """
 
     keys: ChunkedKeys
@@ -142,17 +151,17 @@ class SparseAttentionLayout:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """The tokens whose last-layer state a head reads, in ascending order; always the first of each sequence."""
+    """The tokens whose last state a head reads: the first token of each sequence ([CLS]) and the masked positions."""
 
-    index: Tensor  # [R] int64, into the packed tokens
+    index: Tensor  # [R] int64, ascending: the rows' indices in the packed tokens
     layout: PaddedLayout
-    first: Tensor  # [N] int64, into the R rows: each sequence's [CLS]
-    masked: Tensor  # [M] int64, into the R rows: the masked positions
+    first: Tensor  # [N] int64: the index of each sequence's [CLS] among the R rows
+    masked: Tensor  # [M] int64: the indices of the masked positions among the R rows
 
 
 @dataclass(frozen=True)
 class HostLayout:
-    """A batch's layout on the host: offsets [N + 1], segment ids [T] and the rows [R] that a head reads."""
+    """A batch's layout in the host's memory: offsets [N + 1], segment ids [T] and the indices [R] of `HeadRows`."""
 
     offsets: NDArray[np.int64]
     segment_ids: NDArray[np.int32]
@@ -160,13 +169,16 @@ class HostLayout:
 
     @property
     def sequence(self) -> NDArray[np.int64]:
-        """Each token's sequence, int64 [T]."""
+        """The index of each token's sequence, int64 [T]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """A batch on the device: token, segment and position ids [T] int64, and their layout."""
+    """A batch on the device: token, segment and position ids [T] int64, the layout of the tokens, and the head rows.
+
+    `host` is the same layout in the host's memory, for code that needs it without waiting for the device.
+    """
 
     ids: Tensor
     segment_ids: Tensor
@@ -176,9 +188,10 @@ class PackedTokens:
     host: HostLayout
 
     def rounded(self) -> PackedTokens:
-        """Return the batch with filler after the tokens and after the rows, so that it has one of a few shapes.
+        """Return the batch with filler after the tokens and after the head rows, so that few different shapes occur.
 
-        Results do not change: no token attends to filler, and `first` and `masked` select none of it.
+        Results do not change: no token attends to filler, and `first` and `masked` select no filler. `host` does not
+        contain the filler.
         """
         tokens = len(self.ids)
         rows = len(self.rows.index)
@@ -194,21 +207,24 @@ class PackedTokens:
 
 
 def round_up(count: int) -> int:
-    """Round up to a multiple of 8 with at most five significant bits: 16 values from one power of two to the next."""
-    step = max(8, 1 << count.bit_length() >> 5)
+    """Round up to one of few numbers, by less than 8 or less than 1/16 of `count`.
+
+    The results are multiples of 8 and, above 256, of 1/32 of the next power of two.
+    """
+    step = max(8, 2 ** count.bit_length() // 32)
     return -(-count // step) * step
 
 
 def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int32] | None = None) -> PackedTokens:
-    """Move a host batch to the device, with the layout of its tokens and of the rows that heads read.
+    """Move a batch from the host to the device, with the layouts of its tokens and of the rows that heads read.
 
-    `masked_index` [M], ascending, are the positions that the masked-language head reads; None: none, even if the batch
-    has some. The host computes the layout,
-    because it must know the shapes anyway.
+    `masked_index` [M] are the indices of the tokens that the masked-language head reads, in ascending order. If it is
+    None, that head reads nothing, even if the batch has masked tokens. The host computes the layouts, because it needs
+    their shapes to start kernels.
     """
     offsets = batch.offsets.astype(np.int64)
     masked = np.zeros(0, np.int64) if masked_index is None else masked_index.astype(np.int64)
-    rows = np.sort(np.concatenate([offsets[:-1], masked]))  # [CLS] is never masked, so there are no duplicates
+    rows = np.sort(np.concatenate([offsets[:-1], masked]))  # without duplicates, because [CLS] is never masked
     token_width, token_layout = _layout_arrays(np.arange(offsets[-1]), offsets)
     row_width, row_layout = _layout_arrays(rows, offsets)
     tensors = copy_together(
@@ -241,13 +257,13 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
 
 
 def make_layout(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device) -> PaddedLayout:
-    """Return the layout of these tokens (ascending) of sequences that begin at `offsets`."""
+    """Return the layout of a selection of tokens, given by ascending indices; sequences begin at `offsets` [N + 1]."""
     width, arrays = _layout_arrays(tokens, offsets)
     return _layout_from_tensors(len(offsets) - 1, width, copy_together(arrays, device))
 
 
 def _layout_from_tensors(sequences: int, width: int, tensors: Mapping[str, Tensor], prefix: str = "") -> PaddedLayout:
-    """Build a layout from the arrays of `_layout_arrays`, which are on the device by now."""
+    """Build a layout from the arrays of `_layout_arrays` after they were copied to the device."""
     return PaddedLayout(
         sequences=sequences,
         width=width,
@@ -261,19 +277,20 @@ def _layout_from_tensors(sequences: int, width: int, tensors: Mapping[str, Tenso
 def _layout_arrays(
     tokens: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[int, dict[str, NDArray[np.int32] | NDArray[np.int64] | Flags]]:
-    """Return the width and the arrays of a layout; without slots and mask if the tokens fill the rectangle.
+    """Return the width and the arrays of the layout that `make_layout` describes.
 
-    `tokens` are ascending, of sequences that begin at `offsets`.
+    The arrays are fields of `PaddedLayout`; slots and mask are left out if the tokens fill the rectangle.
     """
     sequence = np.searchsorted(offsets, tokens, side="right") - 1
     lengths = np.bincount(sequence, minlength=len(offsets) - 1)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    row_offsets = np.concatenate([[0], np.cumsum(lengths)])
     width = int(lengths.max())
     if bool((lengths == width).all()):
-        return width, {"offsets": starts.astype(np.int32)}
+        return width, {"offsets": row_offsets.astype(np.int32)}
+    position = np.arange(len(sequence)) - row_offsets[sequence]
     return width, {
-        "offsets": starts.astype(np.int32),
-        "slots": sequence * width + np.arange(len(sequence)) - starts[sequence],
+        "offsets": row_offsets.astype(np.int32),
+        "slots": sequence * width + position,
         "mask": (np.arange(width) < lengths[:, None])[:, None, None, :],
     }
 
@@ -282,7 +299,7 @@ def _layout_arrays(
 
 
 def copy_together(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """Copy named arrays to the device in one transfer."""
+    """Copy arrays to the device as `to_device` does, and return them under the same names."""
     return dict(zip(arrays, to_device(list(arrays.values()), device), strict=True))
 
 
@@ -297,7 +314,10 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tens
 def copy_as_one_buffer(
     arrays: Sequence[NDArray[Any]], new_buffer: Callable[[int], Tensor], device: torch.device
 ) -> list[Tensor]:
-    """Copy arrays to the device as views of one buffer; `new_buffer(bytes)` allocates the host's side."""
+    """Copy arrays to the device in one transfer; the tensors are views of one buffer.
+
+    `new_buffer(size)` allocates a uint8 tensor of `size` bytes in the host's memory.
+    """
     ends = np.cumsum([-(-a.nbytes // _COPY_ALIGNMENT) * _COPY_ALIGNMENT for a in arrays])
     starts = [0, *ends[:-1].tolist()]
     buffer = new_buffer(int(ends[-1]))

@@ -1,12 +1,15 @@
 """Attention to a neighborhood and a few global tokens: time and memory grow linearly with the length.
 
-`window`: a token sees `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv 2004.05150).
-`block`: a token sees its own block of `attention_block` tokens and the two adjacent blocks (Big Bird: Zaheer et al.,
-2020, arXiv 2007.14062, without its random blocks). Global tokens see their whole sequence and are seen by all of it;
-they have the same weights as the other tokens.
+`window`: a token attends to `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv
+2004.05150). `block`: a token attends to its block of `attention_block` tokens and the two adjacent blocks (Big Bird:
+Zaheer et al., 2020, arXiv 2007.14062, without its random blocks). Global tokens attend to their whole sequence, and
+their whole sequence attends to them, with the same weights as for other tokens (Longformer has separate ones).
 
-Shapes: T packed tokens, R rows that a head reads, N sequences, A heads of width d; C chunks of c tokens of one
-sequence; Q queries and K keys of a chunk; G global tokens of a sequence.
+`add_sparse_layout` computes on the host which tokens attend to which. The block then attends with `attend_sparsely`,
+which cuts the sequences into chunks and works on every device, or on CUDA with `attend_flex`.
+
+Shapes: T packed tokens, R rows (query tokens), N sequences, S tokens of the longest sequence, A attention heads of
+width d; C chunks of c tokens, each within one sequence; Q queries and K keys of a chunk; G global tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -41,24 +44,30 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 MAX_QUESTION_TOKENS: Final = 128  # a longer text of a pair is not treated as a question
-_MAX_WINDOW_CHUNK: Final = 128  # tokens; smaller chunks waste fewer keys, larger ones make faster matmuls
+# Tokens of a chunk. Smaller chunks compute fewer scores that the mask excludes; larger chunks make faster matmuls.
 _MIN_WINDOW_CHUNK: Final = 8
-# Queries, keys, values and mask to contexts.
+_MAX_WINDOW_CHUNK: Final = 128
+# Maps queries [n, A, Q, d], keys and values [n, A, K, d], and a mask (True: attend) to contexts [n, A, Q, d].
 PaddedAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
 
 
 def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
-    """Return the batch with its sparse attention layout, or unchanged if every token sees its whole sequence."""
+    """Return the batch with sparse attention layouts, for all tokens and for the head rows as queries.
+
+    Returns the batch unchanged if every token attends to its whole sequence. `dropout` is that of the attention.
+    """
     host = tokens.host
     if config.covers_sequence(int(np.diff(host.offsets).max())):
         return tokens
     device = tokens.ids.device
-    queries = (np.arange(host.offsets[-1]), host.rows)
-    build: Callable[..., Sequence[SparseAttentionLayout | BlockMask]] = build_local_layouts
+    all_tokens = np.arange(host.offsets[-1])
+    layouts: Sequence[SparseAttentionLayout | BlockMask]
     if has_flex(device, dropout, config.head_size):
-        build = make_flex_masks
-    token_layout, row_layout = build(host, queries, config, device)
+        layouts = make_flex_masks(host, (all_tokens, host.rows), config, device)
+    else:
+        layouts = build_local_layouts(host, (all_tokens, host.rows), config, device)
+    token_layout, row_layout = layouts
     return replace(
         tokens,
         layout=replace(tokens.layout, sparse=token_layout),
@@ -67,30 +76,34 @@ def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float)
 
 
 def global_tokens(host: HostLayout, config: ModelConfig) -> Flags:
-    """Mark the global tokens, bool [T], by `attention_global`.
+    """Return which tokens are global by `attention_global`, bool [T].
 
     `cls`: the first token of each sequence. `sep`: also the last token of each segment. `question`: also the shorter
-    text of a pair if it has at most `MAX_QUESTION_TOKENS` tokens, which is the question of a question and passage.
+    text of a pair, which is the question of a pair of question and passage, if it has at most `MAX_QUESTION_TOKENS`.
     """
     starts = host.offsets[:-1]
     segment = host.segment_ids
     is_global = np.zeros(len(segment), bool)
     is_global[starts] = True
     if config.attention_global in ("sep", "question"):
-        is_global[host.offsets[1:] - 1] = True
-        is_global[:-1] |= segment[:-1] < segment[1:]
+        is_global[host.offsets[1:] - 1] = True  # the last token of each sequence
+        is_global[:-1] |= segment[:-1] < segment[1:]  # the last token of segment 0 in a pair
     if config.attention_global == "question":
-        second_length = np.add.reduceat(segment, starts)
-        first_length = np.diff(host.offsets) - second_length
-        is_shorter = np.stack([first_length <= second_length, second_length < first_length], 1)
-        is_short = np.stack([first_length, second_length], 1) <= MAX_QUESTION_TOKENS
-        is_pair = (second_length > 0)[:, None]
-        is_global |= (is_shorter & is_short & is_pair)[host.sequence, segment]
+        second_length_N = np.add.reduceat(segment, starts)  # segment ids are 0 and 1, so their sum counts segment 1
+        first_length_N = np.diff(host.offsets) - second_length_N
+        is_shorter_N2 = np.stack([first_length_N <= second_length_N, second_length_N < first_length_N], 1)
+        is_short_N2 = np.stack([first_length_N, second_length_N], 1) <= MAX_QUESTION_TOKENS
+        is_pair_N1 = (second_length_N > 0)[:, None]
+        is_question_N2 = is_shorter_N2 & is_short_N2 & is_pair_N1
+        is_global |= is_question_N2[host.sequence, segment]
     return is_global
 
 
-def is_visible(config: ModelConfig, query: Positions, key: Positions) -> Any:
-    """Compare positions within a sequence: True where `key` lies in the neighborhood of `query`."""
+def is_neighbor(config: ModelConfig, query: Positions, key: Positions) -> Any:
+    """Compare positions within a sequence: True where the position `key` is in the neighborhood of `query`.
+
+    Positions are numbers, arrays or tensors that broadcast; the result has their broadcast shape.
+    """
     if config.attention == "window":
         return abs(query - key) <= config.attention_window
     return abs(query // config.attention_block - key // config.attention_block) <= 1
@@ -101,33 +114,35 @@ def is_visible(config: ModelConfig, query: Positions, key: Positions) -> Any:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """A batch's tokens cut into `total` chunks of `size` tokens, each within one sequence.
+    """A batch's tokens cut into C = `total` chunks of c = `size` tokens, each within one sequence.
 
-    A chunk sees `reach` chunks to either side. `sequence` [total] is each chunk's sequence, -1 for the filler that
-    rounds their number up. `cell` [T] is chunk * size + position for each token.
+    The tokens of a chunk attend to `reach` chunks to either side. `sequence` [C] is the index of each chunk's sequence;
+    it is -1 for filler chunks, which round the number of chunks up. `slots` [T] is the slot of each token in a
+    rectangle [C, c]: chunk * size + position in the chunk.
     """
 
     size: int
     reach: int
     total: int
     sequence: NDArray[np.int64]
-    cell: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
 
 def build_local_layouts(
     host: HostLayout, queries: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[SparseAttentionLayout]:
-    """Return a layout for each selection of query tokens (ascending indices into the batch)."""
+    """Return a layout for each selection of query tokens, which are given by ascending indices into the batch."""
     is_global = global_tokens(host, config)
     chunks = _cut_chunks(host, config)
-    globals_per_sequence = np.bincount(host.sequence[is_global])
-    visible_CcK = _visible_keys(chunks, is_global, globals_per_sequence, config)
-    keys = _build_chunked_keys(host, chunks, is_global, round_up(int(globals_per_sequence.max())), device)
+    globals_N = np.bincount(host.sequence[is_global])
+    is_global_key_NG = np.arange(round_up(int(globals_N.max()))) < globals_N[:, None]
+    visible_CcK = _visible_keys(chunks, is_global, is_global_key_NG, config)
+    keys = _build_chunked_keys(host, chunks, is_global, is_global_key_NG.shape[1], device)
     return [_build_query_layout(rows, host, chunks, is_global, visible_CcK, keys, device) for rows in queries]
 
 
 def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
-    """Cut every sequence of a batch into chunks."""
+    """Cut every sequence of a batch into chunks; the last chunk of a sequence may be shorter."""
     if config.attention == "window":
         size = min(_MAX_WINDOW_CHUNK, max(_MIN_WINDOW_CHUNK, config.attention_window))
         reach = -(-config.attention_window // size)
@@ -142,48 +157,49 @@ def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
     sequence[:used] = np.repeat(np.arange(len(lengths)), chunks_per_sequence)
     first_chunk = np.cumsum(chunks_per_sequence) - chunks_per_sequence
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
-    return _Chunks(size, reach, total, sequence, cell=first_chunk[host.sequence] * size + position)
+    slots = first_chunk[host.sequence] * size + position
+    return _Chunks(size, reach, total, sequence, slots)
 
 
-def _visible_keys(
-    chunks: _Chunks, is_global: Flags, globals_per_sequence: NDArray[np.int64], config: ModelConfig
-) -> Flags:
-    """Mark the keys that each token of a chunk sees, bool [C, c, K]: local keys first, then global ones.
+def _visible_keys(chunks: _Chunks, is_global: Flags, is_global_key_NG: Flags, config: ModelConfig) -> Flags:
+    """Return which keys each token of a chunk attends to, bool [C, c, K]: L local keys, then G global keys.
 
-    Global tokens are no local keys, so that no token sees one twice.
+    The local keys are the slots of the 2 reach + 1 chunks around a chunk. Global tokens are not counted as local keys,
+    because no token may attend to a global token twice.
     """
-    is_local_key = np.zeros(chunks.total * chunks.size, bool)
-    is_local_key[chunks.cell] = ~is_global
-    # The chunks that each chunk sees, [C, 2 reach + 1]; some lie outside of the batch or in another sequence.
-    neighbor = np.arange(chunks.total)[:, None] + np.arange(-chunks.reach, chunks.reach + 1)
-    clipped = np.clip(neighbor, 0, chunks.total - 1)
-    is_same_sequence = (clipped == neighbor) & (chunks.sequence[clipped] == chunks.sequence[:, None])
-    exists_CK = is_same_sequence[..., None] & is_local_key.reshape(chunks.total, chunks.size)[clipped]
-    exists_CK = exists_CK.reshape(chunks.total, -1)
-    # Positions from the first token of the queries' chunk on.
+    is_local_key_Cc = np.zeros((chunks.total, chunks.size), bool)
+    is_local_key_Cc.flat[chunks.slots] = ~is_global
+    # The chunks around each chunk, [C, 2 reach + 1]; some are outside of the batch or in another sequence.
+    chunk = np.arange(chunks.total)[:, None] + np.arange(-chunks.reach, chunks.reach + 1)
+    clipped_chunk = np.clip(chunk, 0, chunks.total - 1)
+    is_same_sequence = (clipped_chunk == chunk) & (chunks.sequence[clipped_chunk] == chunks.sequence[:, None])
+    is_key = is_same_sequence[..., None] & is_local_key_Cc[clipped_chunk]
+    is_key_CL = is_key.reshape(chunks.total, -1)
+    # Positions are relative to the first token of the query's chunk.
     query_position = np.arange(chunks.size)[:, None]
     key_position = np.arange((2 * chunks.reach + 1) * chunks.size) - chunks.reach * chunks.size
-    local_CcK = is_visible(config, query_position, key_position) & exists_CK[:, None]
-    global_CG = np.arange(round_up(int(globals_per_sequence.max()))) < globals_per_sequence[chunks.sequence][:, None]
+    local_CcL = is_neighbor(config, query_position, key_position) & is_key_CL[:, None]
+    # Filler chunks (sequence -1) get the last sequence's global keys, which has no effect: they contain no token.
+    global_CG = is_global_key_NG[chunks.sequence]
     global_CcG = np.broadcast_to(global_CG[:, None], (chunks.total, chunks.size, global_CG.shape[1]))
-    return np.concatenate([local_CcK, global_CcG], 2)
+    return np.concatenate([local_CcL, global_CcG], 2)
 
 
 def _build_chunked_keys(
     host: HostLayout, chunks: _Chunks, is_global: Flags, global_width: int, device: torch.device
 ) -> ChunkedKeys:
-    """Move the layout of keys and values to the device."""
+    """Build the layout of keys and values on the device; `global_width` is G, the width of the global rectangle."""
     global_index = np.flatnonzero(is_global)
-    tensors = copy_together(
-        {"cell": chunks.cell, "global_index": global_index, "sequence": np.maximum(chunks.sequence, 0)}, device
-    )
-    layout = make_layout(global_index, host.offsets, device)
+    sequence = np.maximum(chunks.sequence, 0)  # any valid index will do for filler chunks
+    tensors = copy_together({"slots": chunks.slots, "global_index": global_index, "sequence": sequence}, device)
+    global_layout = make_layout(global_index, host.offsets, device)
+    global_slots = global_layout.flat_index(global_width)
     return ChunkedKeys(
         tokens=int(host.offsets[-1]),
-        chunks=Rectangle(chunks.total, chunks.size, tensors["cell"], None),
+        chunks=Rectangle(chunks.total, chunks.size, tensors["slots"], None),
         reach=chunks.reach,
         global_index=tensors["global_index"],
-        global_slots=Rectangle(layout.sequences, global_width, layout.flat_index(global_width), None),
+        global_slots=Rectangle(global_layout.sequences, global_width, global_slots, None),
         sequence=tensors["sequence"],
     )
 
@@ -197,26 +213,28 @@ def _build_query_layout(
     keys: ChunkedKeys,
     device: torch.device,
 ) -> SparseAttentionLayout:
-    """Lay out the query tokens `rows` [R], ascending indices into the batch."""
-    local = np.flatnonzero(~is_global[rows])
-    global_rows = np.flatnonzero(is_global[rows])
+    """Build the layout of the query tokens `rows` [R], which are ascending indices into the batch."""
+    local_index = np.flatnonzero(~is_global[rows])
+    global_index = np.flatnonzero(is_global[rows])
     # Each local query's chunk, its position in the chunk, and its rank among the chunk's queries.
-    chunk, position = np.divmod(chunks.cell[rows[local]], chunks.size)
-    rank = np.arange(len(local)) - np.searchsorted(chunk, chunk)
+    chunk, position = np.divmod(chunks.slots[rows[local_index]], chunks.size)
+    rank = np.arange(len(local_index)) - np.searchsorted(chunk, chunk)
     width = round_up(int(rank.max(initial=0)) + 1)
     slots = chunk * width + rank
-    position_CQ = np.full((chunks.total, width), -1)
+    position_CQ = np.full((chunks.total, width), -1)  # -1: an empty slot
     position_CQ.flat[slots] = position
     mask_CQK = visible_CcK[np.arange(chunks.total)[:, None], position_CQ]
-    mask_CQK[position_CQ < 0] = True  # filler queries, which nothing reads: the softmax of no key at all is NaN
-    tensors = copy_together({"slots": slots, "mask": mask_CQK[:, None], "local": local, "global": global_rows}, device)
+    # Nothing reads the contexts of empty slots, but the softmax over no keys would be NaN.
+    mask_CQK[position_CQ < 0] = True
+    arrays = {"slots": slots, "mask": mask_CQK[:, None], "local_index": local_index, "global_index": global_index}
+    tensors = copy_together(arrays, device)
     return SparseAttentionLayout(
         keys=keys,
         mask=tensors["mask"],
-        local_index=tensors["local"],
+        local_index=tensors["local_index"],
         local_queries=Rectangle(chunks.total, width, tensors["slots"], None),
-        global_index=tensors["global"],
-        global_queries=make_layout(rows[global_rows], host.offsets, device),
+        global_index=tensors["global_index"],
+        global_queries=make_layout(rows[global_index], host.offsets, device),
     )
 
 
@@ -231,11 +249,12 @@ def attend_sparsely(
     v_TAd: Tensor,
     padded_attention: PaddedAttention,
 ) -> Tensor:
-    """Return softmax(q k' / sqrt(d)) v over the keys that each row sees, [R, A * d].
+    """Return softmax(q k' / sqrt(d)) v over the keys to which each row attends, [R, A * d].
 
-    `padded_attention` maps [n, A, Q, d], [n, A, K, d] twice and a mask to [n, A, Q, d]. Rows and tokens behind the last
-    of the batch are filler. The padded copies are computed again for the backward pass: saved, they would take several
-    times the memory of the queries, keys and values.
+    `key_layout` is the layout of all tokens, and `padded_attention` computes attention within a rectangle. Rows and
+    tokens after the last of the batch are filler; the contexts of filler rows are zero. The backward pass computes the
+    padded copies of queries, keys and values again, because saved copies would take several times the memory of the
+    packed tensors.
     """
     arguments = (sparse, key_layout, padded_attention, q_RAd, k_TAd, v_TAd)
     if torch.is_grad_enabled() and k_TAd.requires_grad:
@@ -252,7 +271,7 @@ def _attend_chunks(
     k_TAd: Tensor,
     v_TAd: Tensor,
 ) -> Tensor:
-    """Attend from local rows chunk by chunk, and from global rows to their whole sequence."""
+    """Attend from local rows chunk by chunk, and from global rows to their whole sequence; X is A * d."""
     context_RX = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(sparse.local_index):
         q_CAQd = sparse.local_queries.pad(q_RAd.index_select(0, sparse.local_index)).transpose(1, 2)
@@ -275,15 +294,18 @@ def _attend_chunks(
 
 
 def has_flex(device: torch.device, dropout: float, head_size: int) -> bool:
-    """Return True if `flex_attention` applies: CUDA with Triton, no dropout, and heads as wide as its smallest tile."""
+    """Return True if `flex_attention` can be used: with CUDA, Triton, no dropout, and heads of width 16 or more."""
     return device.type == "cuda" and not dropout and head_size >= 16 and find_spec("triton") is not None
 
 
 def make_flex_masks(
     host: HostLayout, queries: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[BlockMask]:
-    """Return a block mask for each selection of query tokens; `flex_attention` skips blocks that nothing sees."""
-    from torch.nn.attention.flex_attention import create_block_mask  # imports the compiler
+    """Return a block mask for each selection of query tokens, which are given by ascending indices into the batch.
+
+    `flex_attention` skips the blocks in which no query attends to any key.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask  # imported late, because it imports the compiler
 
     arrays = {
         "sequence": host.sequence,
@@ -295,15 +317,18 @@ def make_flex_masks(
     sequence_T = tensors["sequence"]
     position_T = tensors["position"]
     global_T = tensors["is_global"]
-    make: Any = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
+    create_mask: Any = create_block_mask
+    if device.type != "cpu":
+        create_mask = _compiled(create_block_mask)
 
-    def make_mask(row_R: Tensor) -> BlockMask:
-        def is_seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-            token = row_R[row]
-            seen: Tensor = is_visible(config, position_T[token], position_T[key]) | global_T[token] | global_T[key]
-            return seen & (sequence_T[token] == sequence_T[key])
+    def make_mask(query_R: Tensor) -> BlockMask:
+        def attends(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+            query = query_R[row]
+            near: Tensor = is_neighbor(config, position_T[query], position_T[key])
+            return (near | global_T[query] | global_T[key]) & (sequence_T[query] == sequence_T[key])
 
-        mask: BlockMask = make(is_seen, None, None, len(row_R), len(position_T), device)
+        # None: the mask is the same for all batches and attention heads.
+        mask: BlockMask = create_mask(attends, None, None, len(query_R), len(position_T), device)
         return mask
 
     return [make_mask(tensors[f"queries.{number}"]) for number in range(len(queries))]
@@ -311,16 +336,18 @@ def make_flex_masks(
 
 @cache
 def _compiled(function: Any) -> Any:
-    """Compile a function once for all shapes."""
+    """Return the compiled function; it is compiled once for all shapes."""
     return torch.compile(function, dynamic=True)
 
 
 def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
-    """Compute `attend_sparsely` with one kernel: [R, A * d]."""
+    """Return the same contexts as `attend_sparsely`, [R, A * d], with one kernel."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Within a compiled block the kernel is compiled as a part of it.
-    is_plain = q_RAd.device.type == "cpu" or torch.compiler.is_compiling()
-    kernel: Any = flex_attention if is_plain else _compiled(flex_attention)
-    context: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd)), block_mask=mask)
-    return context[0].transpose(0, 1).flatten(1)
+    kernel: Any = flex_attention
+    # In a compiled block, the compiler compiles `flex_attention` as a part of the block.
+    if q_RAd.device.type != "cpu" and not torch.compiler.is_compiling():
+        kernel = _compiled(flex_attention)
+    q_1ARd, k_1ATd, v_1ATd = (x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd))
+    context_1ARd: Tensor = kernel(q_1ARd, k_1ATd, v_1ATd, block_mask=mask)
+    return context_1ARd[0].transpose(0, 1).flatten(1)

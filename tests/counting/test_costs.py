@@ -24,7 +24,7 @@ from albert_cli.counting.costs import GPU, LENGTHS, ComputeSetup, Precision, cou
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
-from albert_cli.model.sparse_attention import is_visible
+from albert_cli.model.sparse_attention import is_neighbor
 from albert_cli.training.optimizers import make_optimizer, state_tensors
 from albert_cli.training.settings import OptimizerSettings, TrainSettings
 
@@ -98,7 +98,7 @@ def test_forward_flops_equal_torch_count(name: str) -> None:
 def test_seen_tokens_equal_the_mask_count(length: int, size: int, form: AttentionForm) -> None:
     config = replace(SMALL, attention=form, attention_window=size, attention_block=size)
     i, j = np.arange(length)[:, None], np.arange(length)
-    seen = is_visible(config, i, j) | (i == 0) | (j == 0)
+    seen = is_neighbor(config, i, j) | (i == 0) | (j == 0)
     assert costs.mean_attended_tokens(config, length) * length == pytest.approx(seen.sum())
     lengths = np.array([length, 2 * length, 7])
     total = sum(int(n) * costs.training_flops(config, int(n), masked=0.0) for n in lengths)

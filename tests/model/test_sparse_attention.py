@@ -15,7 +15,7 @@ from torch import Tensor
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.model import sparse_attention
-from albert_cli.model.block import cross_attention, self_attention
+from albert_cli.model.block import row_attention, self_attention
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
@@ -89,7 +89,7 @@ def test_sparse_attention_equals_full_with_mask(config: ModelConfig, lengths: Se
     layout, rows_layout = forced(tokens, config)
     index = tokens.rows.index
     ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
-    at_rows = cross_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
+    at_rows = row_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
     actual = torch.cat([self_attention(ours, layout, 0.0), at_rows])
     expected = by_the_mask(theirs, mask)
     expected = torch.cat([expected, expected.index_select(0, index)])
