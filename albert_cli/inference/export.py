@@ -94,7 +94,7 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
     if out.exists():
         raise ConfigError(f"{out}: exists already", "choose another --out")
     source = open_source(request)
-    if source.checkpoint.type == CUSTOM_MODEL_TYPE:
+    if source.checkpoint.model_type == CUSTOM_MODEL_TYPE:
         console.warn(
             f"{source.checkpoint.directory}: has a shape that Hugging Face lacks; onnxruntime runs the exported model, "
             "but Optimum and transformers.js do not load it"

@@ -1,4 +1,4 @@
-"""Write a shape as Hugging Face's `config.json`, under the model type that expresses it."""
+"""Express a shape as the content of Hugging Face's `config.json`, and choose its model type."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Final
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Heads that no class of Hugging Face has: its classes would load the encoder and initialize the head anew.
+# Heads that no class of Hugging Face has. If they had a type of Hugging Face, its classes would load the encoder and
+# silently initialize a new head.
 CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
 CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}
 MULTI_LABEL: Final = "multi_label_classification"  # Hugging Face's problem type
 
 
 def model_type(config: ModelConfig, architecture: str = "") -> str:
-    """Return the Hugging Face type that expresses the shape: `albert`, `bert`, or our own if neither does.
+    """Return the `model_type` for a shape: `albert` or `bert` if Hugging Face can express it, otherwise our own type.
 
-    Heads (`architecture`) unknown to Hugging Face also get our own type, so that no program loads such a file
-    partially.
+    Our own type is also for heads (`architecture`) unknown to Hugging Face, so that no program loads a part of them.
     """
     has_custom_head = architecture in CUSTOM_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
     if has_custom_head or config.group_sizes or config.is_sparse:
         return CUSTOM_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
-        return "albert"  # nothing shared is as many groups as layers
+        return "albert"  # without sharing, it has as many groups as layers
     if not config.has_projection and config.sharing == "none":
         return "bert"
     return CUSTOM_MODEL_TYPE
@@ -32,34 +32,37 @@ def model_type(config: ModelConfig, architecture: str = "") -> str:
 def config_to_json(
     config: ModelConfig, architecture: str, labels: tuple[str, ...] = (), *, multi_label: bool = False
 ) -> dict[str, object]:
-    """Return `config.json` with Hugging Face's keys.
+    """Return the content of `config.json` with Hugging Face's keys.
 
-    `labels` name a classifier's outputs; a single one makes it a regression, unless a text may have several
-    (`multi_label`).
+    `labels` name a classifier's outputs. A classifier with one label is a regression, unless it is `multi_label`, that
+    is, a text may have any number of the labels.
     """
-    kind = model_type(config, architecture)
+    hf_type = model_type(config, architecture)
+    # Keys that the type implies or that have no effect on this shape are left out.
     omitted = {"attention_window", "attention_block"} - {f"attention_{config.attention}"}
     if config.attention == "full":
         omitted |= {"attention", "attention_global"}
-    if kind != CUSTOM_MODEL_TYPE:
+    if hf_type != CUSTOM_MODEL_TYPE:
         omitted |= {"sharing", "always_project", "group_sizes", "order_labels"}
-    if kind == "bert":
+    if hf_type == "bert":
         omitted |= {"embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"}
     values = {key: value for key, value in asdict(config).items() if key not in omitted}
     values["initializer_range"] = config.initial_std
-    if kind == "bert":
+    if hf_type == "bert":
         values["classifier_dropout"] = config.classifier_dropout_prob
-    elif kind == "albert" and config.sharing == "none":
+    elif hf_type == "albert" and config.sharing == "none":
         values["num_hidden_groups"] = config.num_hidden_layers
-    values["model_type"] = kind
-    values["architectures"] = [CLASS_PREFIXES[kind] + architecture]
+    values["model_type"] = hf_type
+    values["architectures"] = [CLASS_PREFIXES[hf_type] + architecture]
     values["tie_word_embeddings"] = True
     values["pad_token_id"] = 0
     values["dtype"] = "float32"
     if labels:
         values["id2label"] = {str(number): label for number, label in enumerate(labels)}
         values["label2id"] = {label: number for number, label in enumerate(labels)}
-        values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
+        values["problem_type"] = "single_label_classification"
         if multi_label:
             values["problem_type"] = MULTI_LABEL
+        elif len(labels) == 1:
+            values["problem_type"] = "regression"
     return values

@@ -1,4 +1,7 @@
-"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and Hugging Face's."""
+"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and Hugging Face's.
+
+Tables map prefixes of names; the last part, `weight` or `bias`, is the same on both sides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Our names to Hugging Face's; {k} is a block's number, {g} and {i} its group and inner index.
+# Prefixes of our names, and Hugging Face's; {k} is a block's index, {g} its group, {i} its index within the group.
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
 _ALBERT = {
     "encoder.embeddings.word": "albert.embeddings.word_embeddings",
@@ -51,20 +54,24 @@ _BERT = {
     "classifier": "classifier",
     "span": "qa_outputs",
 }
-# Names of LayerNorm's parameters in old files.
+# LayerNorm's parameters in old files.
 _LEGACY_PARAMETER_NAMES = {"gamma": "weight", "beta": "bias"}
-# Tensors that other programs write in addition to the original: the tied decoder and index buffers.
+# Tensors that other programs save although they follow from the rest: the decoder, which is tied to the word table, and
+# a buffer with the numbers of the positions.
 _DERIVED_TENSORS = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
 def to_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """Rename tensors as a Hugging Face type (`hf_config.model_type`) names them; our own type keeps our names."""
+    """Rename tensors from our names to those of a `model_type` (`hf_config.model_type`); our own type keeps ours."""
     prefixes = _prefix_map(config, model_type)
     return {_translate_name(name, prefixes): tensor for name, tensor in tensors.items()}
 
 
 def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """Rename a file's tensors to ours; names in a bare encoder's file lack the prefix `albert.` or `bert.`."""
+    """Rename a file's tensors to our names, and leave out tensors that follow from the rest.
+
+    In the file of a bare encoder, names lack the prefix `albert.` or `bert.`.
+    """
     prefixes = _prefix_map(config, model_type)
     hf_heads = tuple(hf for our, hf in prefixes.items() if not our.startswith("encoder."))
     inverse = {hf: our for our, hf in prefixes.items()}
@@ -74,26 +81,30 @@ def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type
     for name, tensor in tensors.items():
         if _DERIVED_TENSORS.search(name):
             continue
-        full_name = f"{model_type}.{name}" if is_bare and not name.startswith(hf_heads) else name
+        full_name = name
+        if is_bare and not name.startswith(hf_heads):
+            full_name = f"{model_type}.{name}"
         renamed[_translate_name(full_name, inverse)] = tensor
     return renamed
 
 
 def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:
-    """Map every prefix of a parameter's name from ours to Hugging Face's, for this shape."""
+    """Return Hugging Face's prefix for each of our prefixes, with the numbers of all blocks of this shape."""
     table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, CUSTOM_MODEL_TYPE: {}}[model_type]
     inner = config.inner_group_num
     blocks = max(config.num_attention_blocks, config.num_feed_forward_blocks)
-    return {
-        our.format(k=k): hf.format(k=k, g=k // inner, i=k % inner)
-        for our, hf in table.items()
-        for k in range(blocks if "{k}" in our else 1)
-    }
+    prefixes = {}
+    for our, hf in table.items():
+        for k in range(blocks):  # prefixes without {k} give the same entry each time
+            prefixes[our.format(k=k)] = hf.format(k=k, g=k // inner, i=k % inner)
+    return prefixes
 
 
 def _translate_name(name: str, prefixes: Mapping[str, str]) -> str:
-    """Replace the prefix of a parameter's name; names without a known prefix do not change."""
-    if name in prefixes:  # a bare parameter, such as the vocabulary bias
+    """Replace the prefix of a parameter's name; a name without a known prefix does not change."""
+    if name in prefixes:  # a parameter that belongs to no layer: `masked.bias`
         return prefixes[name]
     prefix, _, leaf = name.rpartition(".")
-    return f"{prefixes[prefix]}.{_LEGACY_PARAMETER_NAMES.get(leaf, leaf)}" if prefix in prefixes else name
+    if prefix not in prefixes:
+        return name
+    return f"{prefixes[prefix]}.{_LEGACY_PARAMETER_NAMES.get(leaf, leaf)}"

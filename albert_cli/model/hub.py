@@ -1,13 +1,13 @@
-"""Checkpoints in and out: a checkpoint directory *is* a Hugging Face model directory.
+"""Find, read and write checkpoints: a checkpoint directory is a Hugging Face model directory.
 
-It is one of Hugging Face's ALBERT or, for shapes with E = H and nothing shared, of its BERT. A shape that neither
-expresses keeps our names under a `model_type` of our own, so that no other library loads it silently wrong.
+Hugging Face reads it as an ALBERT or, for a shape with E = H that shares nothing, as a BERT. For a shape that neither
+can express, the files have our names and a `model_type` of our own, so that no other library loads them wrongly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -22,16 +22,24 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import CLASS_PREFIXES, MULTI_LABEL, config_to_json, model_type
+from albert_cli.model.weight_files import (
+    MISMATCH_HINT,
+    check_floating_point,
+    check_size,
+    describe_file,
+    describe_layout,
+    find_weight_files,
+    read_weights,
+)
 from albert_cli.model.weight_files import WEIGHTS_FILE as WEIGHTS_FILE
-from albert_cli.model.weight_files import describe_file, describe_layout, find_weight_files, read_weights
 from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
-INIT_DIRECTORY: Final = "init"  # the weights at step 0 of a run with [init] in its recipe
-# The bare encoder's class; its files leave out the prefix `albert.` or `bert.` that every other file has.
+INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if the recipe sets something in [init]
+# The class of a bare encoder. Names in its files lack the prefix `albert.` or `bert.`, which all other files have.
 _BARE_ARCHITECTURE: Final = "Model"
-_ORDER_LABELS_KEY: Final = "sentence_order_labels"
-# Classes 0, 1 and 2 of the sentence head, by `data.sentence_loss`: 1 means swapped, as in the released ALBERT models.
+_ORDER_LABELS_KEY: Final = "sentence_order_labels"  # in config.json
+# The sentence head's classes in order, by `data.sentence_loss`. In the released ALBERT models, too, 1 means swapped.
 ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "sop": ("in order", "swapped"),
     "nsp": ("next", "other document"),
@@ -39,14 +47,15 @@ ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "none": (),
 }
 _HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
-_MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
+_MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 
 
 @dataclass(frozen=True)
 class FinetunedTask:
-    """A task checkpoint's task: its name, the number of texts in an input, and the length limit in tokens.
+    """The task of a task checkpoint, as its config.json records it.
 
-    `settings` belong to the kind of task: with them, inputs are encoded and outputs decoded as in training.
+    `task` is the name, `inputs` the number of texts in an input, and `max_seq_length` the length limit in tokens.
+    `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as in training.
     """
 
     task: str
@@ -55,9 +64,9 @@ class FinetunedTask:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the keys of `config.json`: the name under Hugging Face's key, the rest under one of our own."""
-        values = {name: value for name, value in asdict(self).items() if value != {}}
-        return {"finetuning_task": values.pop("task"), "albert_task": values}
+        """Return the entries of `config.json`: the name has Hugging Face's key, the rest is under `albert_task`."""
+        details = {name: value for name, value in asdict(self).items() if name != "task" and value != {}}
+        return {"finetuning_task": self.task, "albert_task": details}
 
 
 # ---------------------------------------------------------------- reading
@@ -65,49 +74,53 @@ class FinetunedTask:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: its shape, config.json, the type whose names its file uses, and tensors by our names."""
+    """The content of a checkpoint directory.
+
+    `values` is the content of config.json. The names in the weights file are those of `model_type`; `tensors` are by
+    our names.
+    """
 
     directory: Path
     config: ModelConfig
     values: Mapping[str, object]
-    type: str
+    model_type: str
     tensors: dict[str, Tensor]
 
     @property
     def architecture(self) -> str | None:
-        """The class of its heads, without its prefix (`ForPreTraining`); None if the file names none."""
+        """The name of its class without the model type, such as `ForPreTraining`; None if config.json has none."""
         architectures = self.values.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return None
-        return str(architectures[0]).removeprefix(CLASS_PREFIXES[self.type])
+        return str(architectures[0]).removeprefix(CLASS_PREFIXES[self.model_type])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The sequence classifier's labels in order; empty without one, and for multi-label classification."""
-        # The heads for multiple choice and for tokens also call a layer `classifier`.
+        """The labels of a sequence classifier in order; empty for multi-label classification and for other heads."""
+        # The heads for multiple choice and for token classification also have a layer called `classifier`.
         if self.is_multi_label or self.architecture not in (None, "ForSequenceClassification"):
             return ()
         return self.output_names
 
     @property
     def order_labels(self) -> tuple[str, ...]:
-        """Names of the sentence head's classes; empty if the checkpoint has no trained sentence head."""
-        head = self.tensors.get("order.bias")
-        if head is None or "encoder.pooler.weight" not in self.tensors:
+        """The sentence head's classes in order; empty if the checkpoint has no trained sentence head."""
+        head_bias = self.tensors.get("order.bias")
+        if head_bias is None or "encoder.pooler.weight" not in self.tensors:
             return ()
         names = self.values.get(_ORDER_LABELS_KEY)
-        if isinstance(names, list) and len(names) == len(head):
+        if isinstance(names, list) and len(names) == len(head_bias):
             return tuple(map(str, names))
-        if store.is_listed(self.directory / "recipe.toml"):  # our own, whose sentence loss is "none"
-            return ()
-        return ORDER_LABELS["nsp" if self.type == "bert" else "sop"]
+        if store.is_listed(self.directory / "recipe.toml"):
+            return ()  # `albert` wrote it without classes: the head was not trained (data.sentence_loss = "none")
+        return ORDER_LABELS["nsp" if self.model_type == "bert" else "sop"]
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the rows of a layer called `classifier`, whatever its task; empty if there is none."""
+        """The names of the outputs of a layer called `classifier`, whatever its task; empty without such a layer."""
         outputs = len(self.tensors.get("classifier.weight", ()))
         names = self.values.get("id2label")
-        if not isinstance(names, dict):  # Hugging Face omits two outputs with its default names
+        if not isinstance(names, dict):  # Hugging Face writes no names for two outputs with its default names
             names = {}
         return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
@@ -118,35 +131,42 @@ class Checkpoint:
 
     @property
     def has_unnamed_labels(self) -> bool:
-        """True if another program wrote the classifier and its labels have default names."""
+        """True if another program wrote the classifier, and its labels have Hugging Face's default names."""
         labels = self.labels
         default_names = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return bool(labels) and self.finetuned_task is None and labels == default_names
 
     @property
     def finetuned_task(self) -> FinetunedTask | None:
-        """Its task if `albert` fine-tuned it; None for a pretrained model and for other programs' classifiers."""
+        """The task on which `albert` fine-tuned the checkpoint.
+
+        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write.
+        """
         match self.values:
             case {
                 "finetuning_task": str(task),
-                "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length), **others},
-            } if max_seq_length >= 5:  # the minimum of recipes
-                settings = others.get("settings")
-                return FinetunedTask(task, inputs, max_seq_length, settings if isinstance(settings, dict) else {})
+                "albert_task": {"inputs": (0 | 1 | 2) as inputs, "max_seq_length": int(max_seq_length), **details},
+            } if max_seq_length >= _MIN_SEQ_LENGTH:
+                settings = details.get("settings")
+                if not isinstance(settings, dict):
+                    settings = {}
+                return FinetunedTask(task, inputs, max_seq_length, settings)
         return None
 
     @property
     def max_length(self) -> int:
-        """The tokens at which inputs are truncated: as in fine-tuning, else the model's positions."""
+        """The number of tokens to which inputs are truncated: that of fine-tuning, at most the model's positions."""
         positions = self.config.max_position_embeddings
         finetuned = self.finetuned_task
-        return positions if finetuned is None else min(positions, finetuned.max_seq_length)
+        if finetuned is None:
+            return positions
+        return min(positions, finetuned.max_seq_length)
 
 
 def find_checkpoint(name: str) -> Path:
-    """Return the directory of a checkpoint name: a model directory, a run (its newest step), or a Hub id.
+    """Return a checkpoint's directory by its name: a model directory, a run (its newest step), or a Hub id.
 
-    Raises `CheckpointError` if there is none.
+    Downloads the files of a Hub id. Raises `CheckpointError` if there is no such checkpoint.
     """
     path = Path(name)
     if (path / "config.json").is_file():
@@ -167,7 +187,7 @@ def find_checkpoint(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download a model's files from the Hub; pickled weights only if there are no others."""
+    """Download a model's files from the Hub and return their directory; pickled weights only without safetensors."""
     directory = hub_access.download_hub_files(name, [*_HUB_FILES, "*.safetensors", f"{WEIGHTS_FILE}.index.json"])
     if any(directory.glob("*.safetensors")):
         return directory
@@ -175,11 +195,12 @@ def _download(name: str) -> Path:
 
 
 def find_init_checkpoint(name: str) -> Path:
-    """Return the step-0 weights of the run that a checkpoint belongs to; raise `ConfigError` if there are none."""
-    checkpoint = find_checkpoint(name)
-    init = checkpoint.parent / INIT_DIRECTORY
-    steps = {step.name for step in checkpoint.parent.glob("step-*")}
-    if checkpoint.name not in {INIT_DIRECTORY, *steps} or not init.is_dir():
+    """Return the directory with the step-0 weights of a checkpoint's run; raise `ConfigError` if there is none."""
+    directory = find_checkpoint(name)
+    run = directory.parent
+    init = run / INIT_DIRECTORY
+    step_names = {step.name for step in run.glob("step-*")}
+    if directory.name not in {INIT_DIRECTORY, *step_names} or not init.is_dir():
         raise ConfigError(
             f"{name}: there are no weights of step 0 ({init})",
             "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
@@ -190,7 +211,7 @@ def find_init_checkpoint(name: str) -> Path:
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raise `CheckpointError` if something is missing or damaged.
 
-    A directory with a manifest is hashed first; for one of another program a note calls it unverified.
+    Compares the files with the hashes in the manifest. Prints a note if there is none, as in other programs' files.
     """
     if store.read_manifest(directory) is not None:
         store.verify(directory)
@@ -199,61 +220,35 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     files = find_weight_files(directory)
-    _check_size(files, config)
-    kind = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
+    check_size(files, config)
+    hf_type = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
     stored = read_weights(files)
-    _check_floating_point(directory, stored)
-    tensors = hf_names.from_hf_names(stored, config, kind)
+    check_floating_point(directory, stored)
+    tensors = hf_names.from_hf_names(stored, config, hf_type)
     decoder = next((stored[name] for name in stored if name.endswith("predictions.decoder.weight")), None)
-    is_tied = values.get("tie_word_embeddings") is not False
-    if is_tied and decoder is not None:  # a file may have the tied matrix under either name
-        tensors.setdefault("encoder.embeddings.word.weight", decoder)
-    if not is_tied and decoder is not None:
-        # The head here multiplies with the word table, and would predict other words than this matrix.
+    if decoder is not None and values.get("tie_word_embeddings") is False:
+        # Our masked-language head uses the word table as its decoder. With this head's other weights it would predict
+        # wrong words.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
         console.info(
             f"{directory}: its masked-language head is left out, because it does not use the word table "
             "(tie_word_embeddings is false)"
         )
-    return Checkpoint(directory, config, values, kind, tensors)
-
-
-def _check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` for a matrix of integers: quantized weights without their scales are other weights."""
-    for name, tensor in tensors.items():
-        if tensor.ndim == 2 and not tensor.is_floating_point() and name.endswith("weight"):
-            message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
-            raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
-
-
-def _check_size(files: Sequence[Path], config: ModelConfig) -> None:
-    """Raise `CheckpointError` if the files have less than a byte for each weight of the encoder's matrices.
-
-    Models are built before their weights are compared, so without this check a config.json of a few bytes could
-    allocate a terabyte of memory. No format that is read here needs less than a byte for a parameter.
-    """
-    hidden = config.hidden_size
-    embeddings = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    needed = (
-        embeddings * config.embedding_size
-        + config.num_attention_blocks * 4 * hidden * hidden
-        + config.num_feed_forward_blocks * 2 * hidden * config.intermediate_size
-    )
-    size = sum(path.stat().st_size for path in files)
-    if size < needed:
-        raise CheckpointError(
-            f"{files[0]}: {size:,} bytes cannot hold the {needed:,} parameters that config.json describes",
-            _MISMATCH_HINT,
-        )
+    elif decoder is not None:  # the file may have the tied matrix as the decoder alone
+        tensors.setdefault("encoder.embeddings.word.weight", decoder)
+    return Checkpoint(directory, config, values, hf_type, tensors)
 
 
 def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:
-    """Return the fingerprint of a recipe's parent or teacher; raise `ConfigError` if the recipe's `key` differs."""
+    """Return the fingerprint of the checkpoint that a recipe uses as its `role`, such as parent or teacher.
+
+    Raises `ConfigError` if `fingerprint`, the value of the recipe's `key`, is not None and differs.
+    """
     actual = store.fingerprint(directory)
     if fingerprint not in (None, actual):
         raise ConfigError(
             f"{directory}: is another {role} ({actual}) than {key} names ({fingerprint})",
-            f"restore that one, or choose another --out and leave out {key}",
+            f"restore the {role} that {key} names, or choose another --out and leave out {key}",
         )
     return actual
 
@@ -276,28 +271,30 @@ def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
 
 
 class LoadPolicy(Enum):
-    """Required parts of a checkpoint; other parts of the model may be new."""
+    """The parts of a model that a checkpoint must contain; the other parts may keep their initial weights."""
 
-    ENCODER = "encoder"  # to fine-tune, encode or continue: heads are new, and so is the pooler if the file lacks it
-    MASKED_LANGUAGE = "masked"  # also the masked-language head
-    HEADS = "heads"  # also every head of the model, to predict with them
-    EVERYTHING = "everything"  # every parameter, to resume
+    ENCODER = "encoder"  # the encoder without the pooler: to fine-tune, encode or continue pretraining
+    MASKED_LANGUAGE = "masked"  # the encoder without the pooler, and the masked-language head
+    HEADS = "heads"  # everything except the pooler: to predict
+    EVERYTHING = "everything"  # every parameter: to resume
 
     def required_parts(self, model: nn.Module) -> set[str]:
-        """Return the parts of this model that the checkpoint must contain."""
+        """Return the parts of this model (`_part_name`) that the checkpoint must contain."""
         if self is LoadPolicy.ENCODER:
             return {"encoder"}
         if self is LoadPolicy.MASKED_LANGUAGE:
             return {"encoder", "masked"}
         parts = {_part_name(name) for name in model.state_dict()}
-        return parts - {"pooler"} if self is LoadPolicy.HEADS else parts
+        if self is LoadPolicy.HEADS:
+            parts.discard("pooler")
+        return parts
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = LoadPolicy.ENCODER) -> None:
-    """Copy a checkpoint into a model.
+    """Copy a checkpoint's tensors into a model, and report parts that are new or not used.
 
-    Raises `CheckpointError` if a required tensor is missing or has another shape, and if the file has encoder tensors
-    that its config.json does not describe.
+    Raises `CheckpointError` if a tensor that `policy` requires is missing or has another shape, or if the file has
+    tensors of an encoder that the model does not have.
     """
     required = policy.required_parts(model)
     if "masked" in required and "masked.bias" not in checkpoint.tensors:
@@ -312,43 +309,49 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = 
     for name in new:
         _check_new(name, parameters[name], checkpoint, required)
     unused = [name for name in checkpoint.tensors if name not in matching]
-    encoder_prefixes = ("encoder.", f"{checkpoint.type}.")
+    encoder_prefixes = ("encoder.", f"{checkpoint.model_type}.")
     undescribed = [name for name in unused if name.startswith(encoder_prefixes) and _part_name(name) != "pooler"]
     if undescribed:
         raise CheckpointError(
             f"{checkpoint.directory / WEIGHTS_FILE}: {undescribed[0]} is not a part of the encoder in config.json",
-            _MISMATCH_HINT,
+            MISMATCH_HINT,
         )
     with torch.no_grad():
         for name, tensor in matching.items():
             parameters[name].copy_(tensor)
     if any(_part_name(name) == "pooler" for name in new):
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
-    if store.read_manifest(checkpoint.directory) is None:  # for our own files this is no news
+    if store.read_manifest(checkpoint.directory) is None:  # another program's; the parts of our files are known
         _report_parts(checkpoint.directory, list(matching), new, unused)
 
 
 def _check_new(name: str, parameter: Tensor, checkpoint: Checkpoint, required: set[str]) -> None:
-    """Raise `CheckpointError` if a parameter that the checkpoint cannot fill is required."""
+    """Raise `CheckpointError` if a parameter without a matching tensor is required.
+
+    A pooler of another shape is an error even if no pooler is required, because the file belongs to another shape.
+    """
     stored = checkpoint.tensors.get(name)
     part = _part_name(name)
-    if part not in required and not (part == "pooler" and stored is not None):
+    is_wrong_pooler = part == "pooler" and stored is not None
+    if part not in required and not is_wrong_pooler:
         return
-    owner = "encoder" if part in ("encoder", "pooler") else f"{part} head"
+    title = "encoder" if part in ("encoder", "pooler") else f"{part} head"
     problem = "is missing"
     if stored is not None:
         problem = f"has shape {tuple(stored.shape)}, not {tuple(parameter.shape)}"
     raise CheckpointError(
-        f"{checkpoint.directory / WEIGHTS_FILE}: does not cover the {owner}: {name} {problem}", _MISMATCH_HINT
+        f"{checkpoint.directory / WEIGHTS_FILE}: does not cover the {title}: {name} {problem}", MISMATCH_HINT
     )
 
 
 def _report_parts(directory: Path, matching: list[str], new: list[str], unused: list[str]) -> None:
     """Print which parts of another program's file match the model, are new, or are not used."""
-    lists = {f"{len(matching)} tensors matched": matching, "new": new, "not used": unused}
-    summaries = [
-        f"{title}: {', '.join(sorted(set(map(_part_name, names))))}" for title, names in lists.items() if names
-    ]
+    names_by_title = {f"{len(matching)} tensors matched": matching, "new": new, "not used": unused}
+    summaries = []
+    for title, names in names_by_title.items():
+        if names:
+            parts = sorted({_part_name(name) for name in names})
+            summaries.append(f"{title}: {', '.join(parts)}")
     console.info(f"{directory}: {'; '.join(summaries)}")
 
 
@@ -372,8 +375,9 @@ def write_checkpoint(
 ) -> None:
     """Write `config.json` and `model.safetensors` into a staged directory; tied weights are stored once.
 
-    `architecture` is Hugging Face's class without its prefix (`ForPreTraining`; `Model` for a bare encoder).
-    `order_labels` name the outputs of the sentence head (`ORDER_LABELS`).
+    `architecture` is the class without its model type, such as `ForPreTraining`, or `Model` for a bare encoder.
+    `labels` and `multi_label` are described in `config_to_json`. `order_labels` are the classes of the sentence head
+    (`ORDER_LABELS`).
     """
     config = cast(ModelConfig, model.config)
     write_tensors(model.state_dict(), config, directory, architecture)
@@ -386,11 +390,10 @@ def write_checkpoint(
 
 
 def write_tensors(tensors: Mapping[str, Tensor], config: ModelConfig, directory: Path, architecture: str) -> None:
-    """Write tensors by our names as `model.safetensors` of this class."""
-    kind = model_type(config, architecture)
-    renamed = hf_names.to_hf_names(
-        {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}, config, kind
-    )
+    """Write tensors by our names as `model.safetensors` of this class, in fp32."""
+    hf_type = model_type(config, architecture)
+    stored = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
+    renamed = hf_names.to_hf_names(stored, config, hf_type)
     if architecture == _BARE_ARCHITECTURE:
-        renamed = {name.removeprefix(f"{kind}."): tensor for name, tensor in renamed.items()}
+        renamed = {name.removeprefix(f"{hf_type}."): tensor for name, tensor in renamed.items()}
     save_file(renamed, directory / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -1,6 +1,7 @@
-"""The model on padded batches, as other runtimes take it: the form that is exported to ONNX.
+"""The models of `heads` on padded batches: the form that is exported to ONNX for other runtimes.
 
-Shapes: N sequences, S positions, H hidden, A heads of width d, V vocabulary, C labels.
+It uses the same weights as the packed form but only plain operations, which every runtime has. Shapes: N sequences, S
+positions, H hidden size, A attention heads of width d, V vocabulary size, C labels or choices.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from albert_cli.model.heads import (
 )
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
-Axes = dict[int, str]  # the names of an array's axes of dynamic size
-_TEXTS: Final[Axes] = {0: "batch"}
-_TOKENS: Final[Axes] = {0: "batch", 1: "sequence"}
+Axes = dict[int, str]  # the names of an array's axes whose size may differ from call to call
+_PER_SEQUENCE: Final[Axes] = {0: "batch"}
+_PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 
 
 class PaddedModel(nn.Module):
-    """A model with one of the heads that Hugging Face has, on padded inputs [N, S] of int64.
+    """A model of `heads` on padded inputs [N, S] of int64; for multiple choice the inputs are [N, C, S].
 
-    `input_axes` are the axes of every input, `outputs` those of each output by Hugging Face's name for it. For multiple
-    choice the inputs are [N, C, S]. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1
-    even if `token_type_ids` are 0: the tokenizers of transformers.js leave the segments out.
+    `input_axes` names the dynamic axes of every input, and `outputs` those of each output by Hugging Face's name for
+    the output. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
+    are 0, because the tokenizers of transformers.js return no segments.
     """
 
     def __init__(self, model: nn.Module, sep_id: int | None = None) -> None:
@@ -44,22 +45,23 @@ class PaddedModel(nn.Module):
         self.model = model
         self.sep_id = sep_id
         self.encoder = cast(Encoder, model.encoder)
-        self.input_axes: Axes = _TOKENS
+        self.input_axes: Axes = _PER_TOKEN
         if isinstance(model, MultipleChoice):
             self.input_axes = {0: "batch", 1: "choices", 2: "sequence"}
         self.outputs = _output_axes(model)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs in the order of `outputs`."""
+        """Return the output tensors in the order of `outputs`; `attention_mask` is 1 for tokens and 0 for padding."""
         model = self.model
         if self.sep_id is not None:
             is_separator = (input_ids == self.sep_id).long()
+            # The count of separators up to a token exceeds its own 0 or 1 only after the first separator.
             follows_separator = (is_separator.cumsum(-1) > is_separator).long()
             token_type_ids = torch.maximum(token_type_ids, follows_separator * attention_mask)
         if isinstance(model, MultipleChoice):
-            flat = (x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
-            logits_N1 = model.classifier(self._pooled(self._encode(*flat)))
-            return (logits_N1.view(input_ids.shape[0], input_ids.shape[1]),)
+            states = self._encode(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), token_type_ids.flatten(0, 1))
+            logits = model.classifier(self._pooled(states))  # [N * C, 1]
+            return (logits.view(input_ids.shape[0], input_ids.shape[1]),)
         states_NSH = self._encode(input_ids, attention_mask, token_type_ids)
         if isinstance(model, SequenceClassifier):
             return (model.classifier(self._pooled(states_NSH)),)
@@ -78,6 +80,7 @@ class PaddedModel(nn.Module):
         return states_NSH, self._pooled(states_NSH)
 
     def _pooled(self, states_NSH: Tensor) -> Tensor:
+        """Apply the pooler to the first token's state, that of [CLS]: [N, S, H] to [N, H]."""
         return self.encoder.pooled(states_NSH[:, 0])
 
     def _encode(self, ids_NS: Tensor, mask_NS: Tensor, segment_NS: Tensor) -> Tensor:
@@ -85,9 +88,9 @@ class PaddedModel(nn.Module):
         encoder = self.encoder
         tables = encoder.embeddings
         positions_S = torch.arange(ids_NS.shape[1], device=ids_NS.device)
-        x_NSH: Tensor = tables.norm(tables.word(ids_NS) + tables.position(positions_S) + tables.segment(segment_NS))
-        if encoder.projection is not None:
-            x_NSH = encoder.projection(x_NSH)
+        x_NSE: Tensor = tables.norm(tables.word(ids_NS) + tables.position(positions_S) + tables.segment(segment_NS))
+        x_NSH: Tensor = x_NSE if encoder.projection is None else encoder.projection(x_NSE)
+        # Added to attention scores: 0 for tokens, and for padding a number so low that its softmax is 0.
         bias_N11S = (1.0 - mask_NS[:, None, None, :].to(x_NSH.dtype)) * torch.finfo(x_NSH.dtype).min
         for attention_index, ffn_index in encoder.config.blocks():
             attention = cast(Attention, encoder.attention[attention_index])
@@ -98,7 +101,7 @@ class PaddedModel(nn.Module):
         return x_NSH
 
     def _attend(self, attention: Attention, x_NSH: Tensor, bias_N11S: Tensor) -> Tensor:
-        """Return contexts [N, S, H]."""
+        """Return the contexts [N, S, H] of attention before the output projection."""
         config = self.encoder.config
         shape = (x_NSH.shape[0], x_NSH.shape[1], config.num_attention_heads, config.head_size)
         q, k, v = (
@@ -110,18 +113,18 @@ class PaddedModel(nn.Module):
 
 
 def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
-    """Return the dynamic axes of each output by its name."""
+    """Return the dynamic axes of each output of a model, by Hugging Face's name for the output."""
     if isinstance(model, MultipleChoice):
         return {"logits": {0: "batch", 1: "choices"}}
     if isinstance(model, SequenceClassifier):
-        return {"logits": _TEXTS}
+        return {"logits": _PER_SEQUENCE}
     if isinstance(model, QuestionAnswering):
-        return {"start_logits": _TOKENS, "end_logits": _TOKENS}
+        return {"start_logits": _PER_TOKEN, "end_logits": _PER_TOKEN}
     if isinstance(model, PretrainingModel):
-        return {"prediction_logits": _TOKENS, "seq_relationship_logits": _TEXTS}
+        return {"prediction_logits": _PER_TOKEN, "seq_relationship_logits": _PER_SEQUENCE}
     if isinstance(model, TokenClassifier | MaskedLanguageModel):
-        return {"logits": _TOKENS}
+        return {"logits": _PER_TOKEN}
     assert isinstance(model, BareEncoder), f"{type(model).__name__} has no padded form"
     if model.encoder.pooler is None:
-        return {"last_hidden_state": _TOKENS}
-    return {"last_hidden_state": _TOKENS, "pooler_output": _TEXTS}
+        return {"last_hidden_state": _PER_TOKEN}
+    return {"last_hidden_state": _PER_TOKEN, "pooler_output": _PER_SEQUENCE}

@@ -1,8 +1,12 @@
-"""Read Google's TensorFlow checkpoints of ALBERT (v1 and v2) and BERT; needs the extra `tf`."""
+"""Read Google's TensorFlow checkpoints of ALBERT (v1 and v2) and BERT; needs the extra `tf`.
+
+`read_config` returns the shape, `read_tensors` the tensors by our names. `inference.convert` calls both.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +19,8 @@ from albert_cli.model.config import ModelConfig
 
 CONFIG_FILES: Final = {"albert": "albert_config.json", "bert": "bert_config.json"}
 
-# Patterns of the files' names and ours; {b} is a block's number.
+# Patterns of a variable's name, whole or without its last part, and our name for it. {b} is a block's index, {part} is
+# query, key or value. `translate_name` adds .weight or .bias where the last part was left out.
 _ALBERT_LAYER: Final = r"bert/encoder/transformer/group_(?P<g>\d+)/inner_group_(?P<i>\d+)"
 _BERT_LAYER: Final = r"bert/encoder/layer_(?P<k>\d+)"
 _RULES: Final = (
@@ -46,20 +51,21 @@ _RULES: Final = (
     (r"output_bias", "classifier.bias"),
 )
 _LEAVES: Final = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-# Counters, and the moments of the optimizer.
+# Names of variables that are not weights: step counters, and the moments of the optimizer.
 _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/]*|.*_(m|v)\d*|beta[12]_power.*")
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
-    """Return the shape and the content of `albert_config.json` or `bert_config.json`; raise `CheckpointError`.
+    """Return the shape, and the content of `albert_config.json` or `bert_config.json` with `model_type` added.
 
-    In ALBERT's code "gelu" is the tanh approximation, whose name elsewhere is "gelu_new".
+    Raises `CheckpointError` if both files are missing, or if one describes no ALBERT or BERT.
     """
-    for kind, name in CONFIG_FILES.items():
+    for model_type, name in CONFIG_FILES.items():
         path = directory / name
         if path.is_file():
-            values = {**store.read_json(path), "model_type": kind}
-            if kind == "albert" and values.get("hidden_act", "gelu") == "gelu":
+            values = {**store.read_json(path), "model_type": model_type}
+            # In ALBERT's code "gelu" is the tanh approximation, which Hugging Face calls "gelu_new".
+            if model_type == "albert" and values.get("hidden_act", "gelu") == "gelu":
                 values["hidden_act"] = "gelu_new"
             return ModelConfig.from_hf(values, str(path)), values
     names = " or ".join(CONFIG_FILES.values())
@@ -67,21 +73,30 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
 
 
 def find_prefix(directory: Path) -> Path:
-    """Return the newest checkpoint's path without its suffix; raise `CheckpointError` if there is none."""
-    indices = sorted(directory.glob("*.ckpt*.index"), key=lambda path: _step_number(path.stem))
+    """Return the path of the newest checkpoint without the suffix of its files, as TensorFlow expects it.
+
+    Raises `CheckpointError` if there is none.
+    """
+    indices = sorted(directory.glob("*.ckpt*.index"), key=lambda path: _recency(path.stem))
     if not indices:
         raise CheckpointError(f"{directory}: no *.ckpt*.index in it", "download all files of the checkpoint")
     return indices[-1].with_suffix("")
 
 
-def _step_number(name: str) -> tuple[bool, int]:
-    """Sort by number of steps, `model.ckpt-best` last."""
-    number = re.search(r"ckpt-(\d+)$", name)
-    return name.endswith("best"), int(number[1]) if number else 0
+def _recency(name: str) -> tuple[bool, int]:
+    """Return the sort key of a checkpoint's name: ascending numbers of steps, then `model.ckpt-best`."""
+    match = re.search(r"ckpt-(\d+)$", name)
+    step = 0
+    if match is not None:
+        step = int(match[1])
+    return name.endswith("best"), step
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Return the checkpoint's tensors by our names; raise `ConfigError` without TensorFlow."""
+    """Return the newest checkpoint's tensors in fp32, by our names.
+
+    Raises `ConfigError` without TensorFlow, and `CheckpointError` if the files are missing or damaged.
+    """
     try:
         from tensorflow.train import load_checkpoint
     except ImportError:
@@ -93,27 +108,37 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         reader = load_checkpoint(str(prefix))
         names = sorted(reader.get_variable_to_shape_map())
         arrays = {name: reader.get_tensor(name) for name in names if not _NOT_WEIGHTS.fullmatch(name)}
-    except Exception as error:  # TensorFlow's errors share no base class with ours
+    except Exception as error:  # TensorFlow raises errors of many types for files that it cannot read
         reason = str(error).split("\n")[0]
         raise CheckpointError(f"{prefix}: cannot be read ({reason})", "download its files again") from None
     return {translate_name(name, config): _to_tensor(name, array) for name, array in arrays.items()}
 
 
 def _to_tensor(name: str, array: Any) -> Tensor:
-    """Return a float32 tensor; kernels are [in, out] in TensorFlow and [out, in] in torch."""
+    """Return a variable as an fp32 tensor; kernels are [in, out] in TensorFlow and [out, in] in torch."""
     tensor = torch.from_numpy(array.copy()).float()
-    return tensor.T.contiguous() if name.endswith("/kernel") else tensor
+    if name.endswith("/kernel"):
+        return tensor.T.contiguous()
+    return tensor
 
 
 def translate_name(name: str, config: ModelConfig) -> str:
-    """Return our name of a variable; unknown names do not change."""
+    """Return our name for a TensorFlow variable; a name that no rule matches does not change."""
+    suffixes = {name: ""}
     prefix, _, leaf = name.rpartition("/")
-    for pattern, ours in _RULES:
-        for candidate, suffix in ((name, ""), (prefix, f".{_LEAVES.get(leaf, leaf)}")):
+    if leaf in _LEAVES:
+        suffixes[prefix] = f".{_LEAVES[leaf]}"
+    for pattern, our_name in _RULES:
+        for candidate, suffix in suffixes.items():
             match = re.fullmatch(pattern, candidate)
-            if match is None or (suffix and leaf not in _LEAVES):
-                continue
-            groups = match.groupdict()
-            block = groups.get("k") or int(groups.get("g") or 0) * config.inner_group_num + int(groups.get("i") or 0)
-            return ours.format(b=block, part=groups.get("part")) + suffix
+            if match is not None:
+                groups = match.groupdict()
+                return our_name.format(b=_block_index(groups, config), part=groups.get("part")) + suffix
     return name
+
+
+def _block_index(groups: Mapping[str, str], config: ModelConfig) -> int:
+    """Return a block's index from the numbers in a name: k is BERT's layer; g and i are ALBERT's group and block."""
+    if "k" in groups:
+        return int(groups["k"])
+    return int(groups.get("g", 0)) * config.inner_group_num + int(groups.get("i", 0))

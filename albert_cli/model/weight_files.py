@@ -1,13 +1,14 @@
-"""Find and read weights in the layouts of other programs, and describe the layouts that cannot be read.
+"""Find and read the weight files of a directory, and describe layouts that cannot be read.
 
-Safetensors and `pytorch_model.bin` are read, each as one file or in shards. Pickled files are read by torch's
-restricted unpickler, which runs no code.
+Readable layouts are safetensors and `pytorch_model.bin`, each as one file or in shards. Pickled files are read by
+torch's restricted unpickler, which runs no code. `read_weights` returns tensors by the names in the files; `hf_names`
+translates them.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,15 +19,17 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
+from albert_cli.model.config import ModelConfig
 from albert_cli.os_errors import errno_of
 
 WEIGHTS_FILE: Final = "model.safetensors"
 _PICKLED_FILE: Final = "pytorch_model.bin"
 _INDEX_SUFFIX: Final = ".index.json"
-_WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
-_WRAPPER_PREFIX: Final = "module."  # of DataParallel
+_WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")  # of training programs' files, next to other states
+_WRAPPER_PREFIX: Final = "module."  # which DataParallel adds to every name
+MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
-# Layouts that are not read: a pattern of their files, a description, and the remedy.
+# Layouts that cannot be read: a pattern of their files, a description, and the remedy.
 _OTHER_LAYOUTS: Final = (
     ("adapter_config.json", "an adapter without its base model", "merge it with peft: merge_and_unload()"),
     ("*.gguf", "a GGUF file", "name the checkpoint that it was converted from"),
@@ -43,12 +46,12 @@ _OTHER_LAYOUTS: Final = (
 
 
 def is_tensorflow(directory: Path) -> bool:
-    """Return True if the directory contains a TensorFlow checkpoint as Google published them."""
+    """Return True if the directory contains a TensorFlow checkpoint of the kind that Google published."""
     return any(directory.glob("*.ckpt*.index")) or any(directory.glob("*.ckpt*.data-*"))
 
 
 def describe_layout(directory: Path) -> tuple[str, str]:
-    """Describe the content of a directory without readable weights, and the remedy."""
+    """Return a description of the content of a directory without readable weights, and the remedy for a message."""
     if is_tensorflow(directory):
         return "a TensorFlow checkpoint", f"convert it: albert convert {directory} --out NEW"
     for pattern, content, hint in _OTHER_LAYOUTS:
@@ -60,7 +63,7 @@ def describe_layout(directory: Path) -> tuple[str, str]:
 
 
 def describe_file(path: Path) -> tuple[str, str]:
-    """Describe a file that was named instead of a directory, and the remedy."""
+    """Return a description of a file that was named instead of a directory, and the remedy for a message."""
     for pattern, content, hint in _OTHER_LAYOUTS:
         if path.match(pattern):
             return content, hint
@@ -68,7 +71,7 @@ def describe_file(path: Path) -> tuple[str, str]:
 
 
 def find_weight_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's weights, safetensors first; raise `CheckpointError` if there are none."""
+    """Return the files of a directory's weights, preferring safetensors; raise `CheckpointError` if there are none."""
     for name in (WEIGHTS_FILE, _PICKLED_FILE):
         if (directory / name).is_file():
             return [directory / name]
@@ -80,7 +83,7 @@ def find_weight_files(directory: Path) -> list[Path]:
 
 
 def _read_index(index: Path) -> list[Path]:
-    """Return the shards that an index lists; raise `CheckpointError` if it is damaged or a shard is missing."""
+    """Return the shards that an index lists; raise `CheckpointError` if the index is damaged or a shard is missing."""
     weight_map = store.read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: has no weight_map", "download the index again")
@@ -94,41 +97,76 @@ def _read_index(index: Path) -> list[Path]:
 
 
 def read_weights(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the tensors of all files; raise `CheckpointError` if one cannot be read."""
+    """Return the tensors of all files; raise `CheckpointError` if a file cannot be read."""
     tensors: dict[str, Tensor] = {}
     for path in files:
-        tensors |= read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+        if path.suffix == ".safetensors":
+            tensors |= read_tensors(path)
+        else:
+            tensors |= _read_pickled(path)
     return tensors
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; raise `CheckpointError` if it cannot be read."""
-    with store.translate_os_errors(path):  # errors of mapping the file
+    with store.translate_os_errors(path):
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            if errno_of(error) == errno.ENOMEM:  # the file may be intact
+            if errno_of(error) == errno.ENOMEM:  # too little memory to map the file says nothing about its content
                 raise
             raise CheckpointError(f"{path}: cannot be read ({error})", "use a file in safetensors format") from None
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of `torch.save`, without running code in it."""
+    """Return the tensors of a file of `torch.save`, without running code from the file."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
-    except Exception as error:  # torch raises many kinds, for damaged files too
+    except Exception as error:  # torch raises errors of many types for files that it cannot read
         reason = str(error).split("\n")[0]
         if type(error).__name__ == "UnpicklingError":
             raise CheckpointError(f"{path}: contains more than tensors ({reason})", "save it as safetensors") from None
         raise CheckpointError(f"{path}: cannot be read ({reason})", "download it again") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: contains no tensors by name", "save the model's state_dict()")
-    # Training programs save the weights under a key, next to the optimizer's state.
     for key in _WEIGHT_KEYS:
         if isinstance(content.get(key), dict):
             content = content[key]
     tensors = {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
-    is_wrapped = bool(tensors) and all(name.startswith(_WRAPPER_PREFIX) for name in tensors)
-    return {name.removeprefix(_WRAPPER_PREFIX): tensor for name, tensor in tensors.items()} if is_wrapped else tensors
+    if all(name.startswith(_WRAPPER_PREFIX) for name in tensors):
+        return {name.removeprefix(_WRAPPER_PREFIX): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+# ---------------------------------------------------------------- checks
+
+
+def check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` for a matrix of integers: quantized weights, which need scales that are not read."""
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and not tensor.is_floating_point() and name.endswith("weight"):
+            message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
+            raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
+
+
+def check_size(files: Sequence[Path], config: ModelConfig) -> None:
+    """Raise `CheckpointError` if the files have less than a byte for each weight of the encoder's matrices.
+
+    A model is built before its weights are compared with the file. Without this check, building could allocate a
+    terabyte because of a wrong number in config.json. Every readable format has at least one byte per parameter.
+    """
+    hidden = config.hidden_size
+    table_rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    parameters = (
+        table_rows * config.embedding_size
+        + config.num_attention_blocks * 4 * hidden * hidden
+        + config.num_feed_forward_blocks * 2 * hidden * config.intermediate_size
+    )
+    size = sum(path.stat().st_size for path in files)
+    if size < parameters:
+        raise CheckpointError(
+            f"{files[0]}: {size:,} bytes cannot hold the {parameters:,} parameters that config.json describes",
+            MISMATCH_HINT,
+        )

@@ -178,7 +178,7 @@ def test_finetune_longer_positions_predicts_whole_texts(long_text: Path, finishe
     albert("finetune", "table", *arguments, *shape, *options("data.max_seq_length=4096"))
     checkpoint = hub.read_checkpoint(tmp_path / "run")
     assert (checkpoint.config.attention, checkpoint.config.attention_block) == ("block", 32)
-    assert checkpoint.config.max_position_embeddings == 4096 and checkpoint.type == CUSTOM_MODEL_TYPE
+    assert checkpoint.config.max_position_embeddings == 4096 and checkpoint.model_type == CUSTOM_MODEL_TYPE
     (tmp_path / "in.txt").write_text(text + "\n", encoding="utf-8")
     for verb in ("predict", "encode"):
         call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt", "--out", tmp_path / f"{verb}.jsonl"]
