@@ -1,12 +1,13 @@
-"""Informed initialization: word vectors from co-occurrence, heads that attend to neighbors.
+"""Informed initialization: word vectors from co-occurrence, and heads that attend to neighboring tokens.
 
-A small post-LayerNorm encoder spends most of its training on discovering that words which occur together are similar,
-that its neighbors predict a masked word best, and that the masked-language head should invert the embedding. All of
-this can be written into the initial weights; architecture and checkpoint format do not change. No part depends on the
-language: words come from the corpus (`data.cooccurrence`), the rest is geometry. Each part has a switch.
+A small post-LayerNorm encoder spends most of its training on learning three things: words that occur together are
+similar; a masked word is best predicted from its neighbors; the masked-language head should invert the embedding.
+`apply_informed_init` writes all three into the initial weights of a model. Architecture and checkpoint format do not
+change. Nothing depends on the language: word vectors come from the corpus (`data.cooccurrence`), and the other weights
+from geometry. The recipe's [init] section (`InformedInit`) turns each part on or off.
 
-Shapes: V vocabulary, E embedding, K of its dimensions for positions, W for words, H hidden, d head width, P positions,
-F frequencies (K / 2).
+Shapes: V vocabulary size; E embedding size, of which W dimensions are for words and K for positions; H hidden size; d
+width of an attention head; P positions; F frequencies (K / 2).
 """
 
 from __future__ import annotations
@@ -27,42 +28,42 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention
 from albert_cli.model.heads import PretrainingModel
 
-_MAX_POSITION_DIMENSIONS: Final = 32  # of the embedding; words and segments are zero there
+_MAX_POSITION_DIMENSIONS: Final = 32  # embedding dimensions for positions; words and segments are zero there
 _POSITION_NORM: Final = 0.5  # norm of a position's vector relative to a word's
-_FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians a position: waves as long as a sequence to waves of two positions
-_NEIGHBOR_SCORE: Final = 7.0  # before softmax, of the neighbor that a head attends to: two thirds of the attention
-_RANDOM_SCALE: Final = 0.3  # of positions, segments and unseen tokens, so that words prevail
-_NORM_EXPONENT: Final = 0.5  # evens out the norms of word vectors, so that frequent words do not dominate
-_UNSEEN_NORM: Final = 1e-6  # a word vector below this norm belongs to a token that the corpus lacks
+_FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians per position: wavelengths of about 126 and 2.4 positions
+_NEIGHBOR_SCORE: Final = 7.0  # of a head's neighbor before softmax: the neighbor gets two thirds of the attention
+_RANDOM_SCALE: Final = 0.3  # factor of random positions, segments and unseen tokens, which makes words outweigh them
+_NORM_EXPONENT: Final = 0.5  # word vectors get their norm to this power, so that frequent words do not dominate
+_UNSEEN_NORM: Final = 1e-6  # a word vector with a smaller norm belongs to a token that does not occur in the corpus
 
 PositionGrowth = Literal["tile", "interpolate"]
 
 
 @torch.no_grad()
 def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: PositionGrowth) -> hub.Checkpoint:
-    """Return the checkpoint with this many positions, unchanged if it has as many.
+    """Return a checkpoint whose position embeddings are extended to `positions`.
 
-    `tile` repeats the position vectors, so that neighbors differ as before (Longformer, arXiv 2004.05150, section 5);
-    `interpolate` stretches them, so that early and late positions stay early and late. Raises `ConfigError` for fewer
-    positions.
+    `tile` repeats the position vectors, which preserves the differences between neighbors (Longformer, arXiv
+    2004.05150, section 5). `interpolate` stretches them linearly, which preserves what marks early and late positions.
+    Raises `ConfigError` if the checkpoint has more positions.
     """
     current = checkpoint.config.max_position_embeddings
-    name = "encoder.embeddings.position.weight"
+    table_name = "encoder.embeddings.position.weight"
     if positions < current:
         raise ConfigError(
             f"{checkpoint.directory}: has {current:,} positions, model.max_position_embeddings is {positions:,}",
             f"set model.max_position_embeddings to at least {current}; shorter inputs need no fewer positions",
         )
-    if positions == current or name not in checkpoint.tensors:
+    if positions == current or table_name not in checkpoint.tensors:
         return checkpoint
-    table_PE = checkpoint.tensors[name].float()
+    table_PE = checkpoint.tensors[table_name].float()
     if method == "tile":
         table_PE = table_PE.repeat(-(-positions // current), 1)[:positions]
     else:
         table_PE = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)[0].T.contiguous()
     console.info(f"{checkpoint.directory}: {method}s {current:,} positions to {positions:,}")
     config = replace(checkpoint.config, max_position_embeddings=positions)
-    return replace(checkpoint, config=config, tensors={**checkpoint.tensors, name: table_PE})
+    return replace(checkpoint, config=config, tensors={**checkpoint.tensors, table_name: table_PE})
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ class InformedInit:
     """`[init]` of a pretraining recipe: the initial weights that are not random. By default all weights are random.
 
     `words = "cooccurrence"`: word vectors from the corpus's co-occurrences (`data.cooccurrence`).
-    `neighbors`, such as [-1, 1]: for each number one head of every block attends that many positions away; positions
-    are sinusoids in dimensions of their own. `value_output_scale` (0: off): attention adds to a token the mean of the
-    tokens that it attends to, times this factor, because the product of value and output matrices is near that multiple
-    of the identity. The masked-language head then starts as the embedding's inverse (mimetic initialization: Trockman
-    and Kolter, 2023, arXiv 2305.09828).
+    `neighbors`, such as [-1, 1]: for each number, one head of every block attends that many positions away. Position
+    vectors are then sinusoids in embedding dimensions that only positions use.
+    `value_output_scale` (0: off): the product of value and output matrices is near this multiple of the identity.
+    Attention then adds to a token the mean of the tokens to which it attends, times this factor, and the
+    masked-language head starts as the inverse of the embedding's projection (mimetic initialization: Trockman and
+    Kolter, 2023, arXiv 2305.09828).
     """
 
     words: Literal["random", "cooccurrence"] = "random"
@@ -82,15 +84,15 @@ class InformedInit:
     value_output_scale: Annotated[float, Ge(0), Le(10)] = 0.0
 
     def check(self, config: ModelConfig) -> None:
-        """Raise `ConfigError` if a model of this shape lacks the heads or the dimensions."""
+        """Raise `ConfigError` if a model of this shape has too few attention heads or too few dimensions."""
         if len(self.neighbors) > config.num_attention_heads:
             raise ConfigError(
                 f"init.neighbors takes {len(self.neighbors)} attention heads, the model has "
                 f"{config.num_attention_heads}",
                 "use fewer neighbors, or a larger model.num_attention_heads",
             )
-        sets_paths = bool(self.neighbors) or self.value_output_scale > 0
-        if sets_paths and config.embedding_size > 2 * config.hidden_size:
+        sets_attention = bool(self.neighbors) or self.value_output_scale > 0
+        if sets_attention and config.embedding_size > 2 * config.hidden_size:
             raise ConfigError(
                 f"init.neighbors and init.value_output_scale need an embedding that fits into the hidden state; "
                 f"model.embedding_size is {config.embedding_size}, model.hidden_size {config.hidden_size}",
@@ -106,32 +108,43 @@ class InformedInit:
 
 
 def position_dimensions(config: ModelConfig) -> int:
-    """Return how many embedding dimensions `neighbors` reserves for positions: an even number that fits into a head."""
+    """Return K, the number of embedding dimensions that `neighbors` reserves for positions.
+
+    It is even, for pairs of sine and cosine, and at most the width of a head, which must compare all of them.
+    """
     return min(_MAX_POSITION_DIMENSIONS, config.head_size, config.embedding_size // 4) // 2 * 2
 
 
 def word_dimensions(settings: InformedInit, config: ModelConfig) -> int:
-    """Return how many embedding dimensions are left for words."""
-    return config.embedding_size - (position_dimensions(config) if settings.neighbors else 0)
+    """Return W, the number of embedding dimensions for words: all that `neighbors` does not reserve."""
+    if not settings.neighbors:
+        return config.embedding_size
+    return config.embedding_size - position_dimensions(config)
 
 
 @torch.no_grad()
-def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_VE: Tensor | None, seed: int) -> None:
-    """Write the initial weights into a newly initialized model; `words_VE` is None or [V, `word_dimensions`]."""
+def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_VW: Tensor | None, seed: int) -> None:
+    """Write the initial weights into a newly initialized model.
+
+    `words_VW` are word vectors of the width `word_dimensions`, or None without `words = "cooccurrence"`.
+    """
     if settings == InformedInit():
         return
     embeddings = model.encoder.embeddings
     generator = torch.Generator().manual_seed(seed)
     for table in (embeddings.position, embeddings.segment):
         table.weight.mul_(_RANDOM_SCALE)
-    if words_VE is not None:
-        _set_words(embeddings.word.weight[:, : words_VE.shape[1]], words_VE, model.config.initial_std)
+    if words_VW is not None:
+        _set_words(embeddings.word.weight[:, : words_VW.shape[1]], words_VW, model.config.initial_std)
     if settings.value_output_scale or settings.neighbors:
         _init_attention_paths(model, settings, generator)
 
 
 def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
-    """Set word vectors with even norms and this standard deviation; unseen tokens stay random and small."""
+    """Copy word vectors into the embeddings with more even norms and the standard deviation `std`.
+
+    Unseen tokens keep their random vectors, scaled down.
+    """
     norm_V1 = words_VW.norm(dim=1, keepdim=True)
     is_seen_V1 = norm_V1 > _UNSEEN_NORM
     even_VW = words_VW * norm_V1.clamp(min=_UNSEEN_NORM) ** (_NORM_EXPONENT - 1)
@@ -143,80 +156,90 @@ def _init_attention_paths(model: PretrainingModel, settings: InformedInit, gener
     """Set projection, masked-language head, positions, and the query, key, value and output matrices."""
     config = model.config
     encoder = model.encoder
-    words = word_dimensions(settings, config)
-    lift_HE = _init_projection(model, settings, generator)
+    word_dims = word_dimensions(settings, config)
+    projection_HE = _init_projection(model, settings, generator)
     if settings.neighbors:
-        encoder.embeddings.word.weight[:, words:] = 0
-        encoder.embeddings.segment.weight[:, words:] = 0
-        _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, words)
-    # Each head adds as many of the words' dimensions as it is wide.
-    gain = settings.value_output_scale * words / (config.num_attention_heads * min(config.head_size, words))
-    # One head stays free if there is one: fine-tuning may put an overlap head there (`model.overlap_heads`).
-    first = min(1, config.num_attention_heads - len(settings.neighbors))
-    for block in encoder.attention:
-        assert isinstance(block, Attention)
-        for head, offset in enumerate(settings.neighbors, start=first):
-            _set_neighbor_head(block, head, offset, config, lift_HE[:, words:])
+        encoder.embeddings.word.weight[:, word_dims:] = 0
+        encoder.embeddings.segment.weight[:, word_dims:] = 0
+        _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, word_dims)
+    # A head of width d adds d of the W word dimensions. This gain makes all heads together add `value_output_scale`
+    # times the words.
+    heads = config.num_attention_heads
+    gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
+    # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
+    first_head = min(1, heads - len(settings.neighbors))
+    for attention in encoder.attention:
+        assert isinstance(attention, Attention)
+        for head, offset in enumerate(settings.neighbors, start=first_head):
+            _set_neighbor_head(attention, head, offset, config, projection_HE[:, word_dims:])
         if settings.value_output_scale:
-            for head in range(config.num_attention_heads):
-                _set_value_and_output(block, head, config.head_size, lift_HE[:, :words], gain, generator)
+            for head in range(heads):
+                _set_value_and_output(attention, head, config.head_size, projection_HE[:, :word_dims], gain, generator)
 
 
 def _init_projection(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> Tensor:
-    """Set the map from E to H to orthonormal columns and return it [H, E]; its transpose maps back to E.
+    """Initialize the projection from E to H and return its matrix [H, E]; at E = H without a projection, the identity.
 
-    With `value_output_scale` the masked-language head becomes that transpose.
+    The matrix has orthonormal columns (rows if E > H), so its transpose maps from H back to E. With
+    `value_output_scale` the masked-language head starts as this transpose.
     """
     hidden = model.config.hidden_size
     size = model.config.embedding_size
-    lift_HE = torch.eye(size)
+    matrix_HE = torch.eye(size)
     projection = model.encoder.projection
     if projection is not None:
         square = nn.init.orthogonal_(torch.empty(max(hidden, size), max(hidden, size)), generator=generator)
-        lift_HE = square[:hidden, :size]
-        projection.weight.copy_(lift_HE)
+        matrix_HE = square[:hidden, :size]
+        projection.weight.copy_(matrix_HE)
     if settings.value_output_scale:
-        model.masked.dense.weight.copy_(lift_HE.T)
-    return lift_HE
+        model.masked.dense.weight.copy_(matrix_HE.T)
+    return matrix_HE
 
 
-def _set_position_waves(position_PE: Tensor, word_VE: Tensor, words: int) -> None:
-    """Set positions to sinusoids in the dimensions after the first `words`."""
-    reserved = position_PE.shape[1] - words
-    angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(reserved)
-    norm = _POSITION_NORM * word_VE.norm(dim=1).median() / math.sqrt(angle_PF.shape[1])
-    position_PE[:, words:] = norm * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
+def _set_position_waves(position_PE: Tensor, word_VE: Tensor, word_dims: int) -> None:
+    """Set the position vectors to sinusoids in the dimensions after the first `word_dims`."""
+    position_dims = position_PE.shape[1] - word_dims
+    angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(position_dims)
+    # A vector of F cosines and F sines has the norm sqrt(F).
+    amplitude = _POSITION_NORM * word_VE.norm(dim=1).median() / math.sqrt(angle_PF.shape[1])
+    position_PE[:, word_dims:] = amplitude * torch.cat([angle_PF.cos(), angle_PF.sin()], 1)
 
 
-def _set_neighbor_head(block: Attention, head: int, offset: int, config: ModelConfig, lift_HK: Tensor) -> None:
+def _set_neighbor_head(
+    attention: Attention, head: int, offset: int, config: ModelConfig, projection_HK: Tensor
+) -> None:
     """Set query and key of a head so that it attends `offset` positions away."""
     width = config.head_size
     rows = slice(head * width, (head + 1) * width)
-    query_dK, key_dK = _relative_query_and_key(offset, lift_HK.shape[1], width, config.embedding_size)
-    block.query.weight[rows] = query_dK @ lift_HK.T
-    block.key.weight[rows] = key_dK @ lift_HK.T
+    query_dK, key_dK = _relative_query_and_key(offset, projection_HK.shape[1], width, config.embedding_size)
+    attention.query.weight[rows] = query_dK @ projection_HK.T
+    attention.key.weight[rows] = key_dK @ projection_HK.T
 
 
 def _set_value_and_output(
-    block: Attention, head: int, width: int, lift_HW: Tensor, gain: float, generator: torch.Generator
+    attention: Attention, head: int, width: int, projection_HW: Tensor, gain: float, generator: torch.Generator
 ) -> None:
-    """Set value and output of a head to a random projection of the words' dimensions and its transpose times `gain`."""
+    """Set a head's value to a random orthogonal map of the word dimensions, and its output to the transpose.
+
+    The output is scaled, so that the product of both is `gain` times the identity on d dimensions of the words.
+    """
     rows = slice(head * width, (head + 1) * width)
-    projection_dW = nn.init.orthogonal_(torch.empty(width, lift_HW.shape[1]), generator=generator)
-    value_dH = projection_dW @ lift_HW.T
-    block.value.weight[rows] = value_dH
-    block.output.weight[:, rows] = gain * value_dH.T
+    random_dW = nn.init.orthogonal_(torch.empty(width, projection_HW.shape[1]), generator=generator)
+    value_dH = random_dW @ projection_HW.T
+    attention.value.weight[rows] = value_dH
+    attention.output.weight[:, rows] = gain * value_dH.T
 
 
 def _frequencies(dimensions: int) -> Tensor:
-    """Return the frequencies [F] of sinusoids in this many dimensions, two for each."""
+    """Return the frequencies [F] of sinusoids in this many dimensions; each frequency has a cosine and a sine."""
     return torch.linspace(*_FREQUENCY_RANGE, dimensions // 2)
 
 
 def _relative_query_and_key(offset: int, dimensions: int, width: int, embedding_size: int) -> tuple[Tensor, Tensor]:
-    """Return query and key [d, K], in the position dimensions, of a head that attends `offset` positions away.
+    """Return query and key [d, K], as maps of the K position dimensions, of a head that attends `offset` away.
 
-    The query rotates each sinusoid by the angle of `offset` positions, so that it matches the key there best.
+    The query rotates each sinusoid by the angle of `offset` positions. So its product with a key is largest for the key
+    that is `offset` positions away.
     """
     half = dimensions // 2
     angle_F = offset * _frequencies(dimensions)
@@ -226,7 +249,8 @@ def _relative_query_and_key(offset: int, dimensions: int, width: int, embedding_
     rotation_dK[half + index, half + index] = angle_F.cos()
     rotation_dK[index, half + index] = -angle_F.sin()
     rotation_dK[half + index, index] = angle_F.sin()
-    # LayerNorm makes an embedding's squared norm `embedding_size`; positions have this fraction of it.
+    # After LayerNorm an embedding has the squared norm E, of which this fraction belongs to the position. The matching
+    # key has the score gain^2 * fraction * E / sqrt(d), which is to be `_NEIGHBOR_SCORE`.
     fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
     gain = math.sqrt(_NEIGHBOR_SCORE * math.sqrt(width) / (fraction * embedding_size))
     return gain * rotation_dK, gain * torch.eye(width, dimensions)

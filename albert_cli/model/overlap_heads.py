@@ -1,13 +1,17 @@
 """Initialize attention heads to measure the word overlap between the two segments of a pair.
 
-From random weights attention is nearly uniform, and a small encoder needs some ten thousand updates before a token
-attends to its other occurrences; until then tasks on pairs stay at the majority class. If query and key are one and the
-same projection, every token attends to the most similar tokens from the first step on. Trockman and Kolter (2023, arXiv
-2305.09828) start Wq Wk' near the identity; here only a few heads do, and only in the directions in which words differ.
+With random weights attention is nearly uniform. A small encoder needs some ten thousand updates before a token attends
+to its other occurrences, and until then its accuracy on tasks with pairs is that of the majority class. If query and
+key are the same projection, every token attends to the most similar tokens from the first step on. Trockman and Kolter
+(2023, arXiv 2305.09828) start Wq Wk' near the identity in all heads. Here a few heads do so, and only in the directions
+in which words differ.
 
-Shapes: n sampled words, k readings of each in each of 2 segments, m = 2 k n readings; E embedding, H hidden, d head
-width, r directions in which words differ, c of them that a head compares, i directions that words do not use, f waves
-of the position.
+`init_overlap_heads` first measures the input of the first block (`FirstLayerStats`) by embedding sampled words at
+several positions. It then computes the weights of the heads from these statistics.
+
+Shapes: n sampled words; k samples of each word in each of 2 segments; m = 2 k n samples; E embedding size, H hidden
+size, d width of an attention head; r directions in which words differ, c of which a head compares; i directions in
+which words hardly differ; j directions of the position; f waves of the position.
 """
 
 from __future__ import annotations
@@ -24,45 +28,49 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Attention, Encoder
 
-SAMPLED_POSITIONS: Final = 60  # the first positions, which most texts of a pair occupy
+SAMPLED_POSITIONS: Final = 60  # words are sampled at the first positions, which contain most pairs of texts
 
-# Measurements of the first layer's input.
+# Measurements of the first block's input.
 _SAMPLED_WORDS: Final = 4096
-_READINGS_PER_WORD: Final = 3  # in each segment, at random positions
-_RIDGE: Final = 0.05  # of the mean variance, added to every variance: some directions hardly vary
-# Thresholds relative to the direction with the largest standard deviation.
-_POSITION_DIRECTION: Final = 0.08  # a direction that varies more than this with the position is not about words
-_WORD_DIRECTION: Final = 0.05  # a direction that varies less than this with the word does not tell words apart
+_SAMPLES_PER_WORD: Final = 3  # in each segment, at random positions
+_RIDGE: Final = 0.05  # this fraction of the mean variance is added to every variance, because some are near 0
+# Thresholds for directions, as fractions of the largest value.
+_MIN_POSITION_VARIANCE: Final = 0.08  # a direction with a larger variance within a word depends on the position
+_MIN_WORD_DEVIATION: Final = 0.05  # a direction with a smaller singular value does not distinguish words
 
 # Attention scores before softmax. An overlap head ranks the same word in the other text first, then [CLS], then other
-# words of the other text, then words of its own text.
-_OTHER_TEXT_SCORE: Final = 8.0  # above or below zero, for words of the other text and of the same text
-_SAME_WORD_SCORE: Final = 10.0  # in addition, for the same word
+# words of the other text, then words of the same text.
+_OTHER_TEXT_SCORE: Final = 8.0  # score of words of the other text; words of the same text have its negative
+_SAME_WORD_SCORE: Final = 10.0  # added to the score of the same word
 # Context heads attend to the tokens around a token.
-_SAME_POSITION_SCORE: Final = 7.0  # of a token with itself; it falls off with the distance
-_WAVE_FREQUENCIES: Final = (0.05, 0.22, 0.39, 0.56)  # radians a position; their sum peaks within some five tokens
-_CONTEXT_GAIN: Final = 10.0  # factor of a context head's result
+_SAME_POSITION_SCORE: Final = 7.0  # a token's score with itself; the score decreases with the distance
+_WAVE_FREQUENCIES: Final = (0.05, 0.22, 0.39, 0.56)  # radians per position; the waves' sum has a peak of five tokens
+_CONTEXT_GAIN: Final = 10.0  # factor of what a context head adds to a token
 
 
 @dataclass(frozen=True)
 class _OverlapStrength:
-    """The constants of an overlap head: what [CLS] scores above other words, and the gain of the head's result."""
+    """Constants of an overlap head: the score of [CLS] above other words, and the factor of what the head adds."""
 
     cls_score: float
     gain: float
 
 
-_FOR_CLS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # [CLS] reads the average over all tokens
-_FOR_EACH_TOKEN: Final = _OverlapStrength(cls_score=7.0, gain=6.0)  # context heads read single tokens
+_WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # [CLS] averages over all tokens
+_WITH_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=7.0, gain=6.0)  # context heads read a few tokens
 
 
 def check_overlap_heads(heads: int, context_heads: int, config: ModelConfig) -> None:
     """Raise `ConfigError` unless a model of this shape has room for this many overlap and context heads."""
     limit = config.num_attention_heads
-    requested = {"overlap_heads": heads, "overlap_context_heads": context_heads, "both": heads + context_heads}
+    requested = {
+        "model.overlap_heads": heads,
+        "model.overlap_context_heads": context_heads,
+        "model.overlap_heads + model.overlap_context_heads": heads + context_heads,
+    }
     for name, number in requested.items():
         if not 0 <= number <= limit:
-            raise ConfigError(f"model.{name} is {number}", f"choose 0 to {limit}, the model's attention heads")
+            raise ConfigError(f"{name} is {number}", f"choose 0 to {limit}, the model's attention heads")
     if heads and config.head_size < 4:
         raise ConfigError(
             f"model.overlap_heads needs heads of width 4; the model's have {config.head_size}",
@@ -84,33 +92,36 @@ def init_overlap_heads(
     """Set the first `heads` heads of each block so that a token attends to the same word in the other segment.
 
     If the other segment lacks the word, the token attends to [CLS]. The head adds the outcome, present or absent, to
-    the token, along a direction that words do not use. In the next layer [CLS] attends to all tokens evenly, because
-    its queries are set to zero, and so reads the mean outcome. Segment vectors are moved clearly apart. This is for
-    tasks on pairs, right before fine-tuning: pretraining has no use for such heads and destroys them. `word_ids` are
-    the tokens of texts; texts are expected in two segments, [CLS] first, in the first `positions` positions.
+    the token, along a direction in which words hardly differ. In the next layer [CLS] averages the outcomes over all
+    tokens, because its queries are set to zero. The two segment vectors are moved apart, so that heads can tell the
+    segments from each other.
 
     The last `context_heads` heads of each block attend to the tokens around a token. They add to it, along another
     direction, how many of these tokens occur in the other segment: an answer is near the words of its question.
+
+    Call this right before fine-tuning on a task with pairs; pretraining does not need such heads and destroys them.
+    `word_ids` are the tokens that occur in texts, and most pairs should end within the first `positions` positions.
+    `heads = 0` changes nothing.
     """
     if not heads:
         return
     generator = torch.Generator().manual_seed(seed)
     _separate_segments(encoder, word_ids, generator)
     stats = measure_first_layer(encoder, cls_id, word_ids, positions, generator)
-    strength = _FOR_EACH_TOKEN if context_heads else _FOR_CLS
+    strength = _WITH_CONTEXT_HEADS if context_heads else _WITHOUT_CONTEXT_HEADS
     total = encoder.config.num_attention_heads
-    for block in encoder.attention:
-        assert isinstance(block, Attention)
+    context_direction_H = stats.unused_iH[2 * heads]  # the first after the two of each overlap head
+    for attention in encoder.attention:
+        assert isinstance(attention, Attention)
         for head in range(heads):
-            _set_overlap_head(block, head, encoder.config.head_size, stats, strength, generator)
-        context_direction_H = stats.unused_iH[2 * heads]
+            _set_overlap_head(attention, head, encoder.config.head_size, stats, strength, generator)
         for head in range(total - context_heads, total):
-            _set_context_head(block, head, encoder.config.head_size, stats, context_direction_H, generator)
-        _flatten_cls_attention(block, stats)
+            _set_context_head(attention, head, encoder.config.head_size, stats, context_direction_H, generator)
+        _flatten_cls_attention(attention, stats)
 
 
 def _separate_segments(encoder: Encoder, word_ids: Tensor, generator: torch.Generator) -> None:
-    """Move the two segment vectors apart by twice a word's length, in a random direction."""
+    """Set the distance of the two segment vectors to twice the median norm of a word, in a random direction."""
     segment_2E = encoder.embeddings.segment.weight
     word_VE = encoder.embeddings.word.weight
     step_E = torch.randn(word_VE.shape[1], generator=generator)
@@ -118,9 +129,9 @@ def _separate_segments(encoder: Encoder, word_ids: Tensor, generator: torch.Gene
     segment_2E[:2] = segment_2E[:2].mean(0) + torch.stack([step_E, -step_E])
 
 
-def _flatten_cls_attention(block: Attention, stats: FirstLayerStats) -> None:
-    """Set the queries of [CLS] to zero, so that it attends to all tokens evenly; the words' queries do not change."""
-    query = block.query
+def _flatten_cls_attention(attention: Attention, stats: FirstLayerStats) -> None:
+    """Set the query of [CLS] to zero, so that it attends to all tokens evenly; the words' queries do not change."""
+    query = attention.query
     cls_query = query.weight @ (stats.cls_H + stats.mean_H) + query.bias
     query.weight.sub_(torch.outer(cls_query, stats.detector_H))
     query.bias.add_(cls_query * (stats.detector_H @ stats.mean_H))
@@ -131,14 +142,16 @@ def _flatten_cls_attention(block: Attention, stats: FirstLayerStats) -> None:
 
 @dataclass(frozen=True)
 class FirstLayerStats:
-    """Statistics of the first block's input, in H dimensions and fp32.
+    """Statistics of the first block's input, in H dimensions and fp32; `mean_H` is the mean over words.
 
-    `mean_H` is the mean over words, `cls_H` is [CLS] less that mean. `detector_H`: its product with a vector less the
-    mean is 1 for [CLS] and about 0 for words. `segment_H` is the unit step from the second to the first segment,
-    `half_step` half its length. `words_nH` are the words' vectors less the mean, without position and segment;
-    `whitening_rH` evens out their standard deviations (it divides by their square roots). `unused_iH` are directions in
-    which words hardly differ. `wave_fH`: its product with a vector less the mean is about the cosines and sines of
-    `_WAVE_FREQUENCIES` times the position.
+    `cls_H` is the vector of [CLS] minus the mean. `detector_H` detects [CLS]: its product with a vector minus the mean
+    is 1 for [CLS] and about 0 for words.
+    `segment_H` is the unit vector from the second segment to the first, and `half_step` half their distance.
+    `words_nH` are the words' vectors minus the mean and the effects of position and segment. `whitening_rH` are the
+    directions in which words differ, each divided by the square root of its singular value, which makes the words'
+    deviations more even. `unused_iH` are unit directions in which words hardly differ.
+    `wave_fH` recovers the position: its product with a vector minus the mean is about the cosines and sines of
+    `_WAVE_FREQUENCIES` times the position, minus their mean.
     """
 
     mean_H: Tensor
@@ -158,26 +171,22 @@ def measure_first_layer(
     """Measure how words, positions, segments and [CLS] differ in the first block's input."""
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLED_WORDS]]
     limit = min(positions, encoder.config.max_position_embeddings)
-    positions_2kn = torch.randint(1, limit, (2, _READINGS_PER_WORD, len(word_ids)), generator=generator)
-    inputs_2knH = torch.stack(
-        [
-            torch.stack(
-                [first_layer_input(encoder, word_ids, sampled_n, segment) for sampled_n in positions_2kn[segment]]
-            )
-            for segment in (0, 1)
-        ]
-    )
+    positions_2kn = torch.randint(1, limit, (2, _SAMPLES_PER_WORD, len(word_ids)), generator=generator)
+    inputs: list[Tensor] = []
+    for segment, positions_kn in enumerate(positions_2kn):
+        inputs += [first_layer_input(encoder, word_ids, positions_n, segment) for positions_n in positions_kn]
+    inputs_2knH = torch.stack(inputs).unflatten(0, (2, _SAMPLES_PER_WORD))
     mean_H = inputs_2knH.mean((0, 1, 2))
     cls_H = first_layer_input(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
-    # The step between segments, from words at the mean of their positions.
+    # The mean over a word's positions differs between the segments by the step from one segment to the other.
     word_2nH = inputs_2knH.mean(1)
     step_nH = word_2nH[0] - word_2nH[1]
     segment_H = F.normalize(step_nH.mean(0), dim=0)
     half_step = float((step_nH @ segment_H).mean()) / 2
 
-    # Covariance of all inputs: its inverse finds [CLS] and the position by least squares, and the directions of the
-    # smallest variance are free to carry results.
+    # With the inverse covariance of all inputs, least squares finds [CLS] and the position. Directions with the
+    # smallest variances are free for the results of heads.
     centered_mH = (inputs_2knH - mean_H).flatten(0, 2)
     variance_H, directions_HH = torch.linalg.eigh(centered_mH.T @ centered_mH / len(centered_mH))
     inverse_HH = directions_HH / (variance_H + _RIDGE * variance_H.mean()) @ directions_HH.T
@@ -201,7 +210,7 @@ def measure_first_layer(
 
 
 def first_layer_input(encoder: Encoder, ids: Tensor, positions: Tensor, segment: int) -> Tensor:
-    """Return the first block's input for tokens [n] at these positions of a segment, [n, H] in fp32."""
+    """Return the first block's input for tokens `ids` [n] at `positions` [n] of a segment (0 or 1), [n, H] in fp32."""
     embeddings = encoder.embeddings
     x_nE = embeddings.norm(
         embeddings.word.weight[ids] + embeddings.position.weight[positions] + embeddings.segment.weight[segment]
@@ -211,32 +220,39 @@ def first_layer_input(encoder: Encoder, ids: Tensor, positions: Tensor, segment:
 
 
 def _position_waves(positions_m: Tensor) -> Tensor:
-    """Return the cosines and sines of positions [m] at all frequencies, [m, f]."""
+    """Return the cosines and sines of `_WAVE_FREQUENCIES` times the positions [m], [m, f]."""
     angle_mf = positions_m[:, None] * torch.tensor(_WAVE_FREQUENCIES)
     return torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
 
 
 def _unused_directions(directions_HH: Tensor) -> Tensor:
-    """Return unit directions of small variance as rows, smallest first, from eigenvectors of ascending variance."""
+    """Return unit directions in the order of their variance, smallest first, as rows.
+
+    `directions_HH` has eigenvectors as columns, with ascending variance. The very first is left out.
+    """
     hidden = len(directions_HH)
-    ones_H = directions_HH.new_full((hidden,), hidden**-0.5)  # LayerNorm removes this direction
+    # The unit vector of equal components, a direction that LayerNorm removes.
+    ones_H = directions_HH.new_full((hidden,), hidden**-0.5)
     unused_iH = directions_HH.T[1:]
     return F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
 
 
 def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segment_H: Tensor) -> Tensor:
-    """Project out of word vectors the directions of the segment and of the positions."""
+    """Project the directions of the segment and of the position out of the word vectors.
+
+    `within_word_mH` are the samples minus the mean of their word and segment, which differ by the position alone.
+    """
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
-    position_Hj = directions_HH[:, variance_H > _POSITION_DIRECTION * variance_H.max()]
+    position_Hj = directions_HH[:, variance_H > _MIN_POSITION_VARIANCE * variance_H.max()]
     basis_Hj: Tensor = torch.linalg.qr(torch.cat([position_Hj, segment_H[:, None]], 1))[0]
     return words_nH - words_nH @ basis_Hj @ basis_Hj.T
 
 
 def _whiten_words(words_nH: Tensor) -> Tensor:
-    """Return the directions in which words differ, [r, H], each divided by the root of its singular value."""
-    _, singular_r, directions_rH = torch.linalg.svd(words_nH, full_matrices=False)
-    is_used = singular_r > _WORD_DIRECTION * singular_r[0]
-    whitening_rH: Tensor = directions_rH[is_used] / singular_r[is_used, None].sqrt()
+    """Return the directions in which words differ, [r, H], each divided by the square root of its singular value."""
+    _, singular_values, directions = torch.linalg.svd(words_nH, full_matrices=False)
+    is_large = singular_values > _MIN_WORD_DEVIATION * singular_values[0]
+    whitening_rH: Tensor = directions[is_large] / singular_values[is_large, None].sqrt()
     return whitening_rH
 
 
@@ -244,20 +260,25 @@ def _whiten_words(words_nH: Tensor) -> Tensor:
 
 
 def _set_overlap_head(
-    block: Attention,
+    attention: Attention,
     head: int,
     size: int,
     stats: FirstLayerStats,
     strength: _OverlapStrength,
     generator: torch.Generator,
 ) -> None:
-    """Set one head: d - 2 query and key rows compare words, one compares segments, one detects [CLS]."""
-    root = math.sqrt(size)  # attention divides its scores by it
+    """Set one head: d - 2 rows of query and key compare words, one row compares segments, one detects [CLS].
+
+    The head writes two directions: the outcome of a token, and the mean outcome that the layer below wrote to the
+    tokens to which this head attends.
+    """
+    root = math.sqrt(size)  # attention divides scores by sqrt(d)
     rows = slice(head * size, (head + 1) * size)
     outcome_H = stats.unused_iH[2 * head]
-    carried_H = stats.unused_iH[2 * head + 1]
+    previous_outcome_H = stats.unused_iH[2 * head + 1]
     random_cr = nn.init.orthogonal_(torch.empty(size - 2, len(stats.whitening_rH)), generator=generator)
     words_cH = random_cr @ stats.whitening_rH
+    # A word's mean score with itself is its squared norm in the compared directions over sqrt(d).
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
@@ -265,39 +286,47 @@ def _set_overlap_head(
     # The segment's row has opposite signs in query and key: the other text scores positive, the same text negative.
     query_dH = torch.cat([words_cH, -text_H[None], torch.zeros_like(text_H)[None]])
     key_dH = torch.cat([words_cH, text_H[None]])
-    key_dH = key_dH - torch.outer(key_dH @ stats.cls_H, stats.detector_H)  # [CLS] is no word of either text
+    # [CLS] is not a word of either text, so its key is zero in these rows.
+    key_dH = key_dH - torch.outer(key_dH @ stats.cls_H, stats.detector_H)
     key_dH = torch.cat([key_dH, cls_scale * stats.detector_H[None]])
-    for linear, weight_dH in ((block.query, query_dH), (block.key, key_dH)):
+    for linear, weight_dH in ((attention.query, query_dH), (attention.key, key_dH)):
         linear.weight[rows] = weight_dH
         linear.bias[rows] = -weight_dH @ stats.mean_H
-    block.query.bias[rows.stop - 1] = cls_scale
+    attention.query.bias[rows.stop - 1] = cls_scale  # the last row scores [CLS] alike for every query
 
-    # Values: -1 for [CLS] and 0 for words; the outcome from the layer below; random rows, which nothing reads yet.
+    # First value row: -1 for [CLS] and 0 for words. Second: the outcome of the layer below. Other rows are random,
+    # because the output does not read them until training changes it.
     random_cH = nn.init.orthogonal_(torch.empty(size - 2, len(outcome_H)), generator=generator)
-    block.value.weight[rows] = torch.cat([-stats.detector_H[None], outcome_H[None], random_cH])
-    block.value.bias[rows] = 0
-    block.value.bias[rows.start] = stats.detector_H @ stats.mean_H
-    block.value.bias[rows.start + 1] = -outcome_H @ stats.mean_H
-    block.output.weight[:, rows] = 0
-    block.output.weight[:, rows.start] = strength.gain * outcome_H
-    block.output.weight[:, rows.start + 1] = strength.gain * carried_H
+    attention.value.weight[rows] = torch.cat([-stats.detector_H[None], outcome_H[None], random_cH])
+    attention.value.bias[rows] = 0
+    attention.value.bias[rows.start] = stats.detector_H @ stats.mean_H
+    attention.value.bias[rows.start + 1] = -outcome_H @ stats.mean_H
+    attention.output.weight[:, rows] = 0
+    attention.output.weight[:, rows.start] = strength.gain * outcome_H
+    attention.output.weight[:, rows.start + 1] = strength.gain * previous_outcome_H
 
 
 def _set_context_head(
-    block: Attention, head: int, size: int, stats: FirstLayerStats, direction_H: Tensor, generator: torch.Generator
+    attention: Attention, head: int, size: int, stats: FirstLayerStats, direction_H: Tensor, generator: torch.Generator
 ) -> None:
-    """Set a head that attends to the tokens around a token and adds their outcome of the first overlap head."""
+    """Set a head that attends to the tokens around a token and adds their outcomes of overlap head 0.
+
+    The outcomes are added along `direction_H`.
+    """
     rows = slice(head * size, (head + 1) * size)
     waves = min(size, len(stats.wave_fH))
+    # At distance 0, cos^2 + sin^2 = 1 for each frequency, so the score is gain^2 * frequencies / sqrt(d).
     gain = math.sqrt(_SAME_POSITION_SCORE * math.sqrt(size) / len(_WAVE_FREQUENCIES))
-    for linear in (block.query, block.key):
+    for linear in (attention.query, attention.key):
         linear.weight[rows] = 0
         linear.bias[rows] = 0
         linear.weight[rows][:waves] = gain * stats.wave_fH[:waves]
         linear.bias[rows][:waves] = -gain * stats.wave_fH[:waves] @ stats.mean_H
-    random_cH = nn.init.orthogonal_(torch.empty(size - 1, len(direction_H)), generator=generator)
-    block.value.weight[rows] = torch.cat([stats.unused_iH[:1], random_cH])
-    block.value.bias[rows] = 0
-    block.value.bias[rows.start] = -stats.unused_iH[0] @ stats.mean_H
-    block.output.weight[:, rows] = 0
-    block.output.weight[:, rows.start] = _CONTEXT_GAIN * direction_H
+    # The first value row reads the outcome of overlap head 0; the output does not read the random rows.
+    outcome_H = stats.unused_iH[0]
+    random_dH = nn.init.orthogonal_(torch.empty(size - 1, len(direction_H)), generator=generator)
+    attention.value.weight[rows] = torch.cat([outcome_H[None], random_dH])
+    attention.value.bias[rows] = 0
+    attention.value.bias[rows.start] = -outcome_H @ stats.mean_H
+    attention.output.weight[:, rows] = 0
+    attention.output.weight[:, rows.start] = _CONTEXT_GAIN * direction_H
