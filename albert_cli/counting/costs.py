@@ -1,7 +1,7 @@
-"""Parameters, FLOPs per token, and bytes of weights and state of a shape, by arithmetic.
+"""Parameters, FLOPs per token, and bytes of training state of a shape, by arithmetic.
 
-Sharing divides the parameters but not the FLOPs: a shared block is computed as often as it is used. The tests compare
-all of it with instantiated models.
+Sharing reduces the parameters but not the FLOPs, because a shared block is computed once for each layer that uses it.
+The tests compare all numbers with built models.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MASKED_FRACTION: Final = 0.15  # of the positions, which the masked-language head reads (§4.1)
-LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # of BERT's table of batches that fit into a GPU's memory
-LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # for models with more positions
-DEVICES: Final = (2, 8, 64, 512)  # numbers of devices; the paper trained on 64 to 512
+MASKED_FRACTION: Final = 0.15  # fraction of the positions that the masked-language head reads (§4.1)
+LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # tokens; the columns of the largest batches in BERT's README
+LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # tokens, for models with more than 512 positions
+DEVICES: Final = (2, 8, 64, 512)  # numbers of devices; the paper trained on 64 to 512 (§4.1)
 
 Device = Literal["cuda", "cpu"]
 Precision = Literal["bf16", "fp32"]
@@ -29,7 +29,11 @@ Precision = Literal["bf16", "fp32"]
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters by part; attention and feed-forward sum over the distinct blocks, LayerNorms included."""
+    """Numbers of parameters by part.
+
+    `attention` and `feed_forward` are sums over the distinct blocks and include LayerNorms. `embeddings` include their
+    LayerNorm too.
+    """
 
     embeddings: int
     projection: int
@@ -51,34 +55,45 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """All parameters that pretraining trains; the decoder is the word table and counts once."""
+        """All parameters that pretraining trains; the decoder's matrix is the word table, which is counted once."""
         return self.with_pooler + self.mlm_head + self.sentence_order_head
 
 
 def count_parameters(config: ModelConfig) -> ParameterCounts:
-    """Count the parameters of a shape (§3.1: word table V·E and projection E·H in place of V·H)."""
+    """Count the parameters of a shape (§3.1: a word table V x E and a projection E x H in place of a table V x H)."""
     e = config.embedding_size
     h = config.hidden_size
     f = config.intermediate_size
-    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    table_rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     return ParameterCounts(
-        embeddings=rows * e + 2 * e,
-        projection=e * h + h if config.has_projection else 0,
-        attention=config.num_attention_blocks * (4 * (h * h + h) + 2 * h),
-        feed_forward=config.num_feed_forward_blocks * (h * f + f + f * h + h + 2 * h),
-        pooler=h * h + h,
-        mlm_head=h * e + e + 2 * e + config.vocab_size,
-        sentence_order_head=config.order_labels * (h + 1),
+        embeddings=table_rows * e + _norm_parameters(e),
+        projection=_linear_parameters(e, h) if config.has_projection else 0,
+        attention=config.num_attention_blocks * (4 * _linear_parameters(h, h) + _norm_parameters(h)),
+        feed_forward=config.num_feed_forward_blocks
+        * (_linear_parameters(h, f) + _linear_parameters(f, h) + _norm_parameters(h)),
+        pooler=_linear_parameters(h, h),
+        mlm_head=_linear_parameters(h, e) + _norm_parameters(e) + config.vocab_size,  # the decoder has only a bias
+        sentence_order_head=_linear_parameters(h, config.order_labels),
     )
 
 
+def _linear_parameters(inputs: int, outputs: int) -> int:
+    """Count the parameters of a linear layer: a matrix and a bias."""
+    return inputs * outputs + outputs
+
+
+def _norm_parameters(size: int) -> int:
+    """Count the parameters of a LayerNorm: a weight and a bias."""
+    return 2 * size
+
+
 def applied_parameters(config: ModelConfig) -> int:
-    """Count parameters as a forward pass multiplies with them: a shared block counts as often as it is used."""
+    """Count parameters as often as a forward pass uses them: a shared block counts once for each layer."""
     return count_parameters(without_sharing(config)).total
 
 
 def without_sharing(config: ModelConfig) -> ModelConfig:
-    """Return the shape with separate weights for every block that is computed."""
+    """Return the shape with separate weights for every block of the stack."""
     blocks = len(config.blocks())
     return replace(
         config, num_hidden_layers=blocks, sharing="none", num_hidden_groups=1, inner_group_num=1, group_sizes=()
@@ -86,8 +101,9 @@ def without_sharing(config: ModelConfig) -> ModelConfig:
 
 
 def gradient_bytes(config: ModelConfig, devices: int) -> int:
-    """Return the bytes that each device sends per step: 2 (n - 1) / n of its fp32 gradient, around a ring of n."""
-    return 8 * count_parameters(config).total * (devices - 1) // devices
+    """Return the bytes that each of n devices sends per step: a ring all-reduce sends 2 (n - 1) / n of the gradient."""
+    gradient = 4 * count_parameters(config).total  # in fp32
+    return 2 * gradient * (devices - 1) // devices
 
 
 # ---------------------------------------------------------------- FLOPs
@@ -96,10 +112,11 @@ def gradient_bytes(config: ModelConfig, devices: int) -> int:
 def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
     """Return the pretraining model's FLOPs per token in the forward pass, in sequences of `length` tokens.
 
-    Matmuls alone, two FLOPs per multiplication: a block has 4 H^2 multiplications in attention's projections, 2 H F in
-    the feed-forward part and 2 S H in scores and contexts, where S is the number of tokens that a token sees
-    (`mean_attended_tokens`). The masked-language head runs at the fraction `masked` of the positions. `pruned`: the
-    last block computes queries, output and feed-forward part only at the rows that a head reads, as `Encoder` does.
+    Only matmuls are counted, with two FLOPs per multiplication. A block has 4 H^2 multiplications per token in the
+    projections of attention, 2 H F in the feed-forward network, and 2 S H in scores and contexts, where S is the number
+    of tokens to which a token attends (`mean_attended_tokens`). The masked-language head runs at the fraction `masked`
+    of the positions. With `pruned`, the last block computes queries, output and feed-forward network only at the rows
+    that a head reads, as `Encoder` does.
     """
     e = config.embedding_size
     h = config.hidden_size
@@ -109,39 +126,48 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
     if config.has_projection:
         flops += 2 * e * h
     if pruned:
-        keys_and_values = 4 * h * h  # needed of every token
+        keys_and_values = 4 * h * h  # the rows attend to every token, so every token needs them
         flops -= (1 - head_rows(length) / length) * (per_block - keys_and_values)
     return flops
 
 
 def mean_attended_tokens(config: ModelConfig, length: int) -> float:
-    """Return how many tokens of its sequence a token sees on average; [CLS] is the only global token counted."""
+    """Return to how many tokens of its sequence a token attends on average.
+
+    [CLS] is the only global token that is counted. The formulas count the pairs (query, key) of a sequence.
+    """
     if length == 0 or config.covers_sequence(length):
         return length
     if config.attention == "window":
         reach = config.attention_window
-        local = length * (2 * reach + 1) - reach * (reach + 1)  # less the positions beyond both ends
-        beyond_cls = length - 1 - reach
+        local_pairs = length * (2 * reach + 1) - reach * (reach + 1)  # minus the positions beyond both ends
+        outside_neighborhood_of_cls = length - 1 - reach
     else:
         size = config.attention_block
         blocks = -(-length // size)
-        last = length - (blocks - 1) * size
-        local = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
-        beyond_cls = length - 2 * size
-    return (local + 2 * beyond_cls) / length
+        last = length - (blocks - 1) * size  # tokens of the last block
+        # Pairs of full blocks with full blocks, of the last block with the block before (twice), and with itself.
+        local_pairs = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
+        outside_neighborhood_of_cls = length - 2 * size
+    global_pairs = 2 * outside_neighborhood_of_cls  # [CLS] as query, and as key
+    return (local_pairs + global_pairs) / length
 
 
 def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
-    """Return the FLOPs per token of forward and backward pass: three forward passes; recomputation is not counted."""
+    """Return the FLOPs per token of forward and backward pass together: three times those of the forward pass.
+
+    The recomputation of activation checkpointing is not counted.
+    """
     return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
 
 
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
     """Return the FLOPs of a training step on sequences of these lengths, with `masked` masked positions in total."""
     tokens = float(lengths.sum())
-    per_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))  # without scores and contexts
-    attended = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
-    return tokens * per_token + attended * 12 * config.hidden_size * len(config.blocks())
+    per_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))  # length 0: without scores and contexts
+    attended_pairs = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
+    per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes of 2 H multiplications
+    return tokens * per_token + attended_pairs * per_pair
 
 
 def masked_positions(length: int) -> int:
@@ -159,15 +185,15 @@ def head_rows(length: int) -> int:
 
 @dataclass(frozen=True)
 class ComputeSetup:
-    """The device, precision and compilation of training; the defaults are what "auto" chooses on a GPU."""
+    """The device, precision and compilation of training; the defaults are the values that "auto" has on a GPU."""
 
     device: Device = "cuda"
     precision: Precision = "bf16"
-    compiled: bool = True  # for CUDA; the estimates for a CPU assume that nothing is compiled
+    compiled: bool = True  # has no effect for a CPU, where the estimates assume that nothing is compiled
 
     @classmethod
-    def of(cls, device: str, precision: str, compile_: str) -> ComputeSetup:
-        """Build from a device's type (all but CUDA count as a CPU) and a recipe's `precision` and `compile`."""
+    def from_recipe(cls, device: str, precision: str, compile_: str) -> ComputeSetup:
+        """Build from a device's type and a recipe's `precision` and `compile`; types other than "cuda" become "cpu"."""
         return cls(
             device="cuda" if device == "cuda" else "cpu",
             precision="bf16" if precision == "bf16" else "fp32",
@@ -175,27 +201,33 @@ class ComputeSetup:
         )
 
     @property
-    def fused(self) -> bool:
-        """True if losses and blocks are compiled for CUDA."""
+    def is_compiled_for_cuda(self) -> bool:
+        """True if losses and blocks are compiled, which the estimates assume on CUDA alone."""
         return self.compiled and self.device == "cuda"
 
     @property
-    def item(self) -> int:
+    def itemsize(self) -> int:
         """Bytes of a number in matmuls."""
         return 2 if self.precision == "bf16" else 4
 
     @property
-    def norm_item(self) -> int:
-        """Bytes of a number that a block's LayerNorm saves: uncompiled, CUDA's autocast casts it to fp32."""
-        return 4 if self.device == "cuda" and not self.compiled else self.item
+    def norm_itemsize(self) -> int:
+        """Bytes of a number that a block's LayerNorm saves; without compilation, CUDA's autocast casts it to fp32."""
+        if self.device == "cuda" and not self.compiled:
+            return 4
+        return self.itemsize
 
 
-GPU: Final = ComputeSetup()
+GPU_SETUP: Final = ComputeSetup()
 
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes of training that do not depend on the batch; `update` is LAMB's workspace between two batches."""
+    """Bytes of training that do not depend on the batch.
+
+    `weights`, `gradients` and `moments` (of LAMB) are in fp32, `copy` is the weights' copy in bf16 for matmuls, and
+    `update` is LAMB's workspace between two batches.
+    """
 
     weights: int
     gradients: int
@@ -209,15 +241,20 @@ class StateBytes:
         return self.weights + self.gradients + self.moments + self.copy
 
 
-def state_bytes(config: ModelConfig, setup: ComputeSetup = GPU) -> StateBytes:
-    """Return weights, gradients and LAMB's two moments in fp32, and the weights' bf16 copy for matmuls in bf16."""
+def state_bytes(config: ModelConfig, setup: ComputeSetup = GPU_SETUP) -> StateBytes:
+    """Return the bytes of training state; LAMB has two moments, and the copy exists only with bf16."""
     parameters = count_parameters(config).total
-    copy = 2 * parameters if setup.precision == "bf16" else 0
-    return StateBytes(4 * parameters, 4 * parameters, 8 * parameters, copy, 4 * parameters)
+    return StateBytes(
+        weights=4 * parameters,
+        gradients=4 * parameters,
+        moments=8 * parameters,
+        copy=2 * parameters if setup.precision == "bf16" else 0,
+        update=4 * parameters,
+    )
 
 
 def checkpoint_bytes(config: ModelConfig) -> int:
-    """Return the bytes of a step's checkpoint: the weights and two moments in fp32."""
+    """Return the bytes of a training step's checkpoint on disk: the weights and LAMB's two moments in fp32."""
     return 12 * count_parameters(config).total
 
 
@@ -226,10 +263,16 @@ def checkpoint_bytes(config: ModelConfig) -> int:
 
 def format_three_digits(value: float) -> str:
     """Format a number with three significant digits: `0.190`, `14.8`, `1230`."""
-    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
+    if value >= 999.5:
+        return f"{value:.0f}"
+    return f"{value:#.3g}".rstrip(".")
 
 
 def format_bytes(size: float) -> str:
-    """Format bytes in powers of ten: `47.3 MB`."""
-    power = next((n for n in range(4) if size < 999.5 * 1000**n), 4)
-    return f"{format_three_digits(size / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    """Format bytes with the unit B, kB, MB, GB or TB (powers of 1,000): `47.3 MB`."""
+    *smaller_units, largest_unit = ("B", "kB", "MB", "GB", "TB")
+    for unit in smaller_units:
+        if size < 999.5:  # a larger number would have four digits
+            return f"{format_three_digits(size)} {unit}"
+        size /= 1000
+    return f"{format_three_digits(size)} {largest_unit}"

@@ -1,4 +1,7 @@
-"""Compare parameter counts with the paper's (arXiv 1909.11942): one line for every shape."""
+"""Compare exact parameter counts with the paper's figures (arXiv 1909.11942), one line for every shape.
+
+`describe_paper` is the result of `albert params --paper` and the source of `docs/shapes.md`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from albert_cli.counting import activations, costs, shapes
 from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import PRESETS, ModelConfig
 
-# The shapes of the paper's comparison; v1 and v2 differ in dropout alone.
+# The presets, without repeating shapes: v1 and v2 differ in dropout alone.
 PAPER_MODELS: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
 
 PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
-MEMORY: Final = 12 * 2**30
-# The largest batch of fine-tuning on a Titan X with this memory, by `costs.LENGTHS`, published by BERT's authors.
+MEMORY: Final = 12 * 2**30  # bytes; a Titan X
+# The largest batches of fine-tuning on a Titan X at `costs.LENGTHS`, from BERT's README (google-research/bert).
 PUBLISHED_BATCHES: Final[dict[str, tuple[int, ...]]] = {
     "bert-base": (64, 32, 16, 14, 12, 6),
     "bert-large": (12, 6, 2, 1, 0, 0),
@@ -28,7 +31,7 @@ _GROUPS: Final = {
     "albert-xlarge": (2, 4, 12, 24),
     "albert-xxlarge": (2, 3, 4, 6, 12),
 }
-# Headings, and the names of their shapes for `albert params`.
+# Headings, and the shapes below each, by their names for `albert params`.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
     "The first release, with dropout (xxlarge had none)": tuple(
@@ -46,7 +49,7 @@ PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 13: is a deeper xxlarge better": ("albert-xxlarge:L=12", "albert-xxlarge:L=24"),
 }
 
-# Hidden size and layers.
+# Hidden size and number of layers.
 _BASE: Final = (768, 12)
 _LARGE: Final = (1024, 24)
 _XLARGE: Final = (2048, 24)
@@ -71,7 +74,10 @@ PAPER_FIGURES: Final[dict[tuple[int, int, int, str], tuple[int, str]]] = {
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """The paper's figure for a shape in millions, its table, and why the exact count does not round to it, or ""."""
+    """The paper's figure for a shape in millions, and its table.
+
+    `note` explains why the exact count does not round to the figure; it is empty if it does.
+    """
 
     figure: int
     table: str
@@ -80,7 +86,11 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class ShapeCounts:
-    """Counts of a shape, the one that the paper rounds (`paper_count`), and the paper's figure if it has one."""
+    """Parameter counts of a shape.
+
+    `total` includes the pooler and the heads. `paper_count` is the count that the paper rounds, and `paper` the paper's
+    figure, None if it has none.
+    """
 
     without_pooler: int
     with_pooler: int
@@ -90,7 +100,7 @@ class ShapeCounts:
 
 
 def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
-    """Return the paper's figure for this shape, in millions, and its table; None if it has none."""
+    """Return the paper's figure for a shape, in millions, and its table; None if the paper has no figure."""
     is_comparable = (
         (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
         and config.intermediate_size == 4 * config.hidden_size
@@ -104,16 +114,20 @@ def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
 def paper_count(config: ModelConfig) -> int:
     """Return the count that the paper rounds: with the pooler if weights are shared, without it otherwise."""
     counts = count_parameters(config)
-    return counts.without_pooler if config.sharing == "none" else counts.with_pooler
+    if config.sharing == "none":
+        return counts.without_pooler
+    return counts.with_pooler
 
 
 def paper_note(config: ModelConfig) -> str:
-    """Explain why the exact count does not round to the paper's figure; empty if it does or there is none."""
+    """Explain why the exact count does not round to the paper's figure; empty if it does, or without a figure."""
     figure = paper_figure(config)
-    if figure is None or round(paper_count(config) / 1e6) == figure[0]:
+    if figure is None:
         return ""
     millions, table = figure
     exact = paper_count(config)
+    if round(exact / 1e6) == millions:
+        return ""
     # With position embeddings [512, H] instead of [512, E], the counts with sharing round to the paper's figures.
     wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
     facts = f"the paper says {millions}M ({table}), the exact count is {exact:,}"
@@ -127,6 +141,12 @@ def paper_note(config: ModelConfig) -> str:
     )
 
 
+_BATCH_NOTES: Final = (
+    "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
+    "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
+    "`python -m benchmarks.gpu --part batches` measures it.",
+    "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take as much.",
+)
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "source")
 _INTRODUCTION: Final = """# Every shape of the paper
 
@@ -144,50 +164,68 @@ A dash means that the paper has no figure."""
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:
     """Return the counts of all the paper's shapes as data and as text; `as_markdown` gives `docs/shapes.md`."""
-    data: list[dict[str, object]] = []
-    reasons: dict[str, str] = {}
+    counts = {name: count_shape(shapes.find_shape(name).config) for names in PAPER_SHAPES.values() for name in names}
+    batches = _largest_batches()
+    data = [
+        {"shape": name, "section": heading, **asdict(counts[name])}
+        for heading, names in PAPER_SHAPES.items()
+        for name in names
+    ]
+    batch_data = [{"shape": row.model, "how": row.source, "largest": list(row.sizes)} for row in batches]
+
+    format_rows = format_markdown_table if as_markdown else format_table
+    heading_prefix = "## " if as_markdown else ""
     parts = [_INTRODUCTION] if as_markdown else []
-    show, marked = (format_markdown_table, "## ") if as_markdown else (format_table, "")
     for heading, names in PAPER_SHAPES.items():
-        rows = []
-        for name in names:
-            counts = count_shape(shapes.find_shape(name).config)
-            data.append({"shape": name, "section": heading, **asdict(counts)})
-            paper = counts.paper
-            if paper is not None and paper.note:
-                reasons.setdefault(paper.note, f"* {name}: {paper.note}.")
-            numbers = [f"{number:,}" for number in (counts.without_pooler, counts.with_pooler, counts.total)]
-            if as_markdown:
-                name = f"`{name}`"
-                rounded = f"{counts.paper_count:,}"
-                numbers = [f"**{number}**" if number == rounded else number for number in numbers]
-            rows.append((name, *numbers, format_paper_figure(paper), paper.table if paper else ""))
-        parts += [f"{marked}{heading}", show(_HEADERS, rows)]
-    batches = [(name, "published", fits) for name, fits in PUBLISHED_BATCHES.items()]
+        rows = [_shape_row(name, counts[name], as_markdown=as_markdown) for name in names]
+        parts += [f"{heading_prefix}{heading}", format_rows(_HEADERS, rows)]
+    batch_heading = "The largest batch that 12 GB hold"
+    if as_markdown:
+        parts.append("\n".join([f"## {batch_heading}\n", *_BATCH_NOTES]))
+    else:
+        parts.append(f"{batch_heading}\n{wrap_notes(_BATCH_NOTES)}")
+    headers = ("model", "", *(f"{length} tokens" for length in costs.LENGTHS))
+    parts.append(format_rows(headers, [(row.model, row.source, *map(str, row.sizes)) for row in batches]))
+    notes: dict[str, str] = {}  # by reason, because several shapes may have the same reason
+    for name, shape_counts in counts.items():
+        if shape_counts.paper is not None and shape_counts.paper.note:
+            notes.setdefault(shape_counts.paper.note, f"* {name}: {shape_counts.paper.note}.")
+    if as_markdown:
+        parts += ["## Figures that differ from the rounded count", "\n".join(notes.values())]
+    else:
+        parts.append(wrap_notes(notes.values()))
+    return {"shapes": data, "largest_batch_at_12_gb": batch_data}, "\n\n".join(parts)
+
+
+def _shape_row(name: str, counts: ShapeCounts, *, as_markdown: bool) -> tuple[str, ...]:
+    """Return a shape's cells under `_HEADERS`; in Markdown, the count that the paper rounds is bold."""
+    numbers = [f"{number:,}" for number in (counts.without_pooler, counts.with_pooler, counts.total)]
+    if as_markdown:
+        name = f"`{name}`"
+        rounded = f"{counts.paper_count:,}"
+        numbers = [f"**{number}**" if number == rounded else number for number in numbers]
+    source = "" if counts.paper is None else counts.paper.table
+    return (name, *numbers, format_paper_figure(counts.paper), source)
+
+
+@dataclass(frozen=True)
+class _BatchRow:
+    """The largest batches of a model at `costs.LENGTHS`, published or by arithmetic."""
+
+    model: str
+    source: str
+    sizes: tuple[int, ...]
+
+
+def _largest_batches() -> list[_BatchRow]:
+    """Return the published and the computed largest batches for `MEMORY`, in the order of the presets."""
+    rows = [_BatchRow(name, "published", sizes) for name, sizes in PUBLISHED_BATCHES.items()]
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
         for precision in PRECISIONS:
-            setup = costs.ComputeSetup("cuda", precision, compiled=False)  # as measured by the benchmark
-            batch_sizes = tuple(activations.largest_batch(PRESETS[name], n, MEMORY, setup) for n in costs.LENGTHS)
-            batches.append((name, f"by arithmetic, {precision}", batch_sizes))
-    batches.sort(key=lambda row: list(PRESETS).index(row[0]))
-    heading = "The largest batch that 12 GB hold"
-    notes = list(_ABOUT_BATCHES)
-    rows_ = [(name, how, *map(str, fits)) for name, how, fits in batches]
-    parts.append("\n".join([f"## {heading}\n", *notes]) if as_markdown else f"{heading}\n{wrap_notes(notes)}")
-    parts.append(show(("model", "", *(f"{n} tokens" for n in costs.LENGTHS)), rows_))
-    if as_markdown:
-        parts.append("## Figures that differ from the rounded count")
-    parts.append("\n".join(reasons.values()) if as_markdown else wrap_notes(reasons.values()))
-    by_length = [{"shape": n, "how": how, "largest": list(fits)} for n, how, fits in batches]
-    return {"shapes": data, "largest_batch_at_12_gb": by_length}, "\n\n".join(parts)
-
-
-_ABOUT_BATCHES: Final = (
-    "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
-    "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
-    "`python -m benchmarks.gpu --part batches` measures it.",
-    "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take as much.",
-)
+            setup = costs.ComputeSetup("cuda", precision, compiled=False)  # like `benchmarks.gpu`
+            sizes = tuple(activations.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS)
+            rows.append(_BatchRow(name, f"by arithmetic, {precision}", sizes))
+    return sorted(rows, key=lambda row: list(PRESETS).index(row.model))
 
 
 def count_shape(config: ModelConfig) -> ShapeCounts:
@@ -204,7 +242,10 @@ def count_shape(config: ModelConfig) -> ShapeCounts:
 
 
 def format_paper_figure(paper: PaperFigure | None) -> str:
-    """Format the paper's figure, with a star if it is not the rounded count."""
+    """Format the paper's figure, with a star if the exact count does not round to it.
+
+    A space takes the position of a missing star, so that the figures of a column are aligned.
+    """
     if paper is None:
         return "– "
     star = "*" if paper.note else " "

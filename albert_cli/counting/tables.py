@@ -8,7 +8,7 @@ from typing import Final
 
 from albert_cli.console import format_markdown_table, format_table, text_width, wrap_notes
 from albert_cli.counting import activations, costs, shapes
-from albert_cli.counting.costs import GPU, ParameterCounts, StateBytes, count_parameters, format_bytes
+from albert_cli.counting.costs import GPU_SETUP, ParameterCounts, StateBytes, count_parameters, format_bytes
 from albert_cli.counting.paper import PAPER_MODELS, ShapeCounts, count_shape, format_paper_figure
 from albert_cli.counting.shapes import Shape
 from albert_cli.model.config import ModelConfig
@@ -113,8 +113,8 @@ class ModelCosts:
             **asdict(self.counts),
             "sequence_length": self.sequence_length,
             "flops_per_token": asdict(self.flops_per_token),
-            "device": GPU.device,
-            "precision": GPU.precision,
+            "device": GPU_SETUP.device,
+            "precision": GPU_SETUP.precision,
             "state_bytes": {**asdict(self.state), "total": self.state.total},
             "word_embeddings": {
                 "unfactorized": self.unfactorized_embeddings,
@@ -182,14 +182,16 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
             training=round(costs.training_flops(config, length)),
             training_with_last_layer_pruned=round(costs.training_flops(config, length, pruned=True)),
         ),
-        state=costs.state_bytes(config, GPU),
+        state=costs.state_bytes(config, GPU_SETUP),
         inference_bytes={
             n: {batch: activations.inference_bytes(config, n * batch) for batch in INFERENCE_BATCHES} for n in lengths
         },
-        activation_bytes=by_length(lambda n, again: activations.activation_bytes(config, n, GPU, checkpointed=again)),
+        activation_bytes=by_length(
+            lambda n, again: activations.activation_bytes(config, n, GPU_SETUP, checkpointed=again)
+        ),
         largest_batches=None
         if memory is None
-        else by_length(lambda n, again: activations.largest_batch(config, n, memory, GPU, checkpointed=again)),
+        else by_length(lambda n, again: activations.largest_batch(config, n, memory, GPU_SETUP, checkpointed=again)),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from albert_cli.counting.activations import activation_bytes
-from albert_cli.counting.costs import GPU
+from albert_cli.counting.costs import GPU_SETUP
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.metrics import AVERAGE, list_tasks
@@ -204,7 +204,7 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
 def _count_activations(recipe: PretrainRecipe) -> dict[str, JackknifeEstimate]:
     """Return the bytes that a GPU saves for the backward pass of a full-length sequence, without running it."""
     length = recipe.data.max_seq_length
-    return {"activation_bytes": exact_value(activation_bytes(recipe.model, length, GPU))}
+    return {"activation_bytes": exact_value(activation_bytes(recipe.model, length, GPU_SETUP))}
 
 
 def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:

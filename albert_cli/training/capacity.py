@@ -42,7 +42,7 @@ def estimate_memory(
     `length` is the length of a sequence in tokens. A teacher adds its weights and its working memory; it saves nothing
     for a backward pass.
     """
-    setup = costs.ComputeSetup.of(device.type, train.precision, train.compile)
+    setup = costs.ComputeSetup.from_recipe(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
     activations = sequences * activation_bytes(model, length, setup, checkpointed=train.checkpoint_activations)
     working = sequences * working_bytes(model, length, setup)

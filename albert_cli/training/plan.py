@@ -54,7 +54,7 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
         return 0
     train = recipe.train
     length = recipe.data.max_seq_length
-    setup = costs.ComputeSetup.of("cuda", train.precision, train.compile)
+    setup = costs.ComputeSetup.from_recipe("cuda", train.precision, train.compile)
     free = capacity.available_memory(device) or 0
     fitting = activations.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
     sequences_per_rank = math.ceil(train.batch_size / world_size)

@@ -20,7 +20,7 @@ from albert_cli.bench import memory
 from albert_cli.bench.inputs import random_batch
 from albert_cli.counting import costs
 from albert_cli.counting.activations import activation_bytes, largest_batch, working_bytes
-from albert_cli.counting.costs import GPU, LENGTHS, ComputeSetup, Precision, count_parameters
+from albert_cli.counting.costs import GPU_SETUP, LENGTHS, ComputeSetup, Precision, count_parameters
 from albert_cli.model.config import PRESETS, AttentionForm, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
@@ -222,10 +222,10 @@ def test_checkpointing_saves_block_inputs_and_recomputes_one() -> None:
 
 def test_activations_with_dropout_include_masks() -> None:
     plain, dropped = (replace(BASE, hidden_dropout_prob=p) for p in (0.0, 0.1))
-    more = activation_bytes(dropped, 512, GPU) - activation_bytes(plain, 512, GPU)
+    more = activation_bytes(dropped, 512, GPU_SETUP) - activation_bytes(plain, 512, GPU_SETUP)
     assert more == pytest.approx(2 * 12 * 512 * 768, rel=0.1)  # a byte per number, twice per block
     attention = replace(BASE, attention_probs_dropout_prob=0.1)
-    assert activation_bytes(attention, 512, GPU) == activation_bytes(BASE, 512, GPU)
+    assert activation_bytes(attention, 512, GPU_SETUP) == activation_bytes(BASE, 512, GPU_SETUP)
     assert activation_bytes(attention, 512, CPU) > 2 * activation_bytes(BASE, 512, CPU)
 
 
@@ -242,14 +242,14 @@ def test_state_equals_memory_of_training() -> None:
     assert state.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     assert state.moments == sum(m.nbytes for m in state_tensors(optimizer).values())
     assert (state.copy, state.total) == (0, 16 * count_parameters(SMALL).total)
-    assert costs.state_bytes(SMALL, GPU).total == 18 * count_parameters(SMALL).total
+    assert costs.state_bytes(SMALL, GPU_SETUP).total == 18 * count_parameters(SMALL).total
 
 
 @given(
     name=st.sampled_from(sorted(PRESETS)),
     length=st.sampled_from(LENGTHS),
     memory=st.integers(10**9, 10**12),
-    setup=st.sampled_from([GPU, CPU, ComputeSetup("cuda", "fp32")]),
+    setup=st.sampled_from([GPU_SETUP, CPU, ComputeSetup("cuda", "fp32")]),
     checkpointed=st.booleans(),
 )
 def test_largest_batch_fits_and_one_more_does_not(

@@ -109,14 +109,16 @@ def test_params_flops_and_memory_equal_costs() -> None:
     config = PRESETS["albert-large"]
     assert model.sequence_length == 512
     assert model.flops_per_token.training == round(costs.training_flops(config, 512))
-    assert model.state.total == costs.state_bytes(config, costs.GPU).total
+    assert model.state.total == costs.state_bytes(config, costs.GPU_SETUP).total
     assert list(model.activation_bytes) == [64, 128, 256, 320, 384, 512]
     assert model.largest_batches is not None
     for length, choice in model.activation_bytes.items():
-        assert choice.saved == activations.activation_bytes(config, length, costs.GPU)
+        assert choice.saved == activations.activation_bytes(config, length, costs.GPU_SETUP)
         batch = model.largest_batches[length]
-        assert batch.saved == activations.largest_batch(config, length, 16 * 10**9, costs.GPU)
-        assert batch.checkpointed == activations.largest_batch(config, length, 16 * 10**9, costs.GPU, checkpointed=True)
+        assert batch.saved == activations.largest_batch(config, length, 16 * 10**9, costs.GPU_SETUP)
+        assert batch.checkpointed == activations.largest_batch(
+            config, length, 16 * 10**9, costs.GPU_SETUP, checkpointed=True
+        )
 
 
 def test_params_few_positions_limit_the_length() -> None:
@@ -158,7 +160,9 @@ def test_params_options_apply_to_all_models() -> None:
     assert [m["config"]["sharing"] for m in data["models"]] == ["none", "none"]
     assert [m["config"]["embedding_size"] for m in data["models"]] == [128, 64]
     assert {(m["device"], m["precision"], m["sequence_length"]) for m in data["models"]} == {("cuda", "bf16", 512)}
-    expected = activations.largest_batch(replace(PRESETS["albert-base"], sharing="none"), 128, 16 * 2**30, costs.GPU)
+    expected = activations.largest_batch(
+        replace(PRESETS["albert-base"], sharing="none"), 128, 16 * 2**30, costs.GPU_SETUP
+    )
     assert data["models"][0]["largest_batch"]["128"]["kept"] == expected > 0
 
 
