@@ -175,7 +175,7 @@ def measure_first_layer(
     inputs: list[Tensor] = []
     for segment, positions_kn in enumerate(positions_2kn):
         inputs += [first_layer_input(encoder, word_ids, positions_n, segment) for positions_n in positions_kn]
-    inputs_2knH = torch.stack(inputs).unflatten(0, (2, _SAMPLES_PER_WORD))
+    inputs_2knH = torch.stack(inputs).view(2, _SAMPLES_PER_WORD, *inputs[0].shape)
     mean_H = inputs_2knH.mean((0, 1, 2))
     cls_H = first_layer_input(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 

@@ -211,7 +211,7 @@ def round_up(count: int) -> int:
 
     The results are multiples of 8 and, above 256, of 1/32 of the next power of two.
     """
-    step = max(8, 2 ** count.bit_length() // 32)
+    step = max(8, (1 << count.bit_length()) // 32)
     return -(-count // step) * step
 
 
