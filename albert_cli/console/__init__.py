@@ -1,6 +1,7 @@
-"""Print results on stdout and everything else on stderr, from rank 0 only.
+"""Print a command's result on stdout, and notes, warnings and progress on stderr; only rank 0 prints.
 
-`--json` prints exactly one object; progress bars appear on a terminal, sparse lines elsewhere.
+With `--json` the result is exactly one JSON object. Progress is a bar on a terminal, and a line every few seconds
+elsewhere. The package also formats tables and durations, and removes control characters from text.
 """
 
 from albert_cli.console.output import (

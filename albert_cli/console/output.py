@@ -1,4 +1,4 @@
-"""The two output streams and the global switches `--json`, `--quiet` and `--debug`."""
+"""Print results on stdout and messages on stderr, by the global options `--json`, `--quiet` and `--debug`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from albert_cli.console.sanitize import escape_control_chars, strip_control_chars
 from albert_cli.ranks import is_main
 
-_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
+_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")  # an ANSI escape sequence for colors and weights
 
 
 @dataclass
 class ConsoleSettings:
-    """The global switches of the command line."""
+    """The global options of the command line."""
 
-    json: bool = False
-    quiet: bool = False
-    debug: bool = False
+    json: bool = False  # print results as JSON
+    quiet: bool = False  # print no notes and no progress
+    debug: bool = False  # print tracebacks
 
 
 settings = ConsoleSettings()
 
 
 def configure(*, json: bool = False, quiet: bool = False, debug: bool = False) -> None:
-    """Set all global switches."""
+    """Set all global options; an option that is left out is turned off."""
     settings.json = json
     settings.quiet = quiet
     settings.debug = debug
@@ -46,34 +46,37 @@ def supports_color() -> bool:
 
 
 def print_err(text: str) -> None:
-    """Print to stderr; errors of the stream are ignored, so that the work continues without a reader."""
+    """Print to stderr without control characters.
+
+    Ignores errors of the stream: the command continues if its stderr was closed or its disk is full.
+    """
     with suppress(OSError):
         print(strip_control_chars(text), file=sys.stderr, flush=True)
 
 
 def info(text: str) -> None:
-    """Print a note to stderr; nothing under `--quiet`."""
+    """Print a note to stderr, unless `--quiet` is set."""
     if is_main() and not settings.quiet:
         print_err(text)
 
 
 def warn(text: str) -> None:
-    """Print a warning to stderr, also under `--quiet`."""
+    """Print a warning to stderr, even if `--quiet` is set."""
     if is_main():
         print_err(f"warning: {text}")
 
 
 def print_result(data: Mapping[str, object], text: str, *, colored: bool = False) -> None:
-    """Print a command's result on stdout: one JSON object under `--json`, the text otherwise.
+    """Print a command's result on stdout: `data` as one JSON object with `--json`, otherwise `text`.
 
-    colored: keep color codes in the text; every other control character is replaced.
+    Control characters in the text are replaced, except for color codes if it is `colored`.
     """
     if not is_main():
         return
     if settings.json:
         print(escape_control_chars(json_module.dumps(data, ensure_ascii=False)), flush=True)
     elif colored:
-        parts = _COLOR_CODE.split(text)  # every second part is a color code
+        parts = _COLOR_CODE.split(text)  # text and color codes in turn
         parts[::2] = [strip_control_chars(part) for part in parts[::2]]
         print("".join(parts), flush=True)
     else:
@@ -81,6 +84,6 @@ def print_result(data: Mapping[str, object], text: str, *, colored: bool = False
 
 
 def print_partial_result(text: str) -> None:
-    """Print a part of a command's result before the rest is known; nothing under `--json`."""
+    """Print a part of a command's result on stdout before the rest is known; nothing with `--json`."""
     if is_main() and not settings.json:
         print(strip_control_chars(text), flush=True)

@@ -16,21 +16,21 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress(Protocol):
-    """The progress of a running operation."""
+    """A display of the progress of a running operation."""
 
     def update(self, done: float, text: str = "") -> None:
-        """Report the amount done so far, in the unit of the total, and a short text."""
+        """Show how many units are done, including those before the start, and a short text."""
 
 
 class _SilentProgress:
-    """Progress that is not shown."""
+    """A display that shows nothing."""
 
     def update(self, done: float, text: str = "") -> None:
         """Do nothing."""
 
 
 class _LineProgress:
-    """Progress that is printed as a line every few seconds."""
+    """A display that prints a line to stderr every few seconds, with the time left."""
 
     def __init__(self, label: str, total: float | None, done_before: float) -> None:
         self._label = label
@@ -40,7 +40,7 @@ class _LineProgress:
         self._last_line = self._start
 
     def update(self, done: float, text: str = "") -> None:
-        """Print a line if the last one is old enough."""
+        """Print a line unless the last line was printed a short time ago."""
         now = time.monotonic()
         if now - self._last_line < _SECONDS_BETWEEN_LINES:
             return
@@ -57,9 +57,10 @@ class _LineProgress:
 
 @contextmanager
 def show_progress(label: str, total: float | None = None, done_before: float = 0) -> Iterator[Progress]:
-    """Show the progress of an operation while the block runs.
+    """Show the progress of an operation while the `with` block runs.
 
-    total: the units of the whole operation, None if unknown; done_before: the units done before the block.
+    total: the number of units of the whole operation, None if unknown.
+    done_before: the number of units that were done before the block, by an interrupted run.
     """
     if settings.quiet or not is_main():
         yield _SilentProgress()
@@ -72,6 +73,7 @@ def show_progress(label: str, total: float | None = None, done_before: float = 0
 
 @contextmanager
 def _rich_progress(label: str, total: float | None, done_before: float) -> Iterator[Progress]:
+    """Show a bar of rich while the `with` block runs; the bar disappears at the end."""
     from rich import progress as rich_progress
     from rich.console import Console
 
@@ -86,10 +88,10 @@ def _rich_progress(label: str, total: float | None, done_before: float) -> Itera
         task = display.add_task(strip_control_chars(label), total=total, completed=int(done_before), text="")
 
         class RichProgress:
-            """Progress that is shown as a bar."""
+            """A display that draws a bar on the terminal."""
 
             def update(self, done: float, text: str = "") -> None:
-                """Redraw the bar."""
+                """Redraw the bar and the text."""
                 display.update(task, completed=done, text=strip_control_chars(text))
 
         yield RichProgress()

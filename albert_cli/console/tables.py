@@ -1,4 +1,4 @@
-"""Format tables, values, notes and durations as plain text or Markdown."""
+"""Format tables, named values, notes and durations for stdout, as plain text or Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-_UNLIMITED_WIDTH = 10_000
+_UNLIMITED_WIDTH = 10_000  # columns; rich would truncate the cells of a wider table
 
 
 def format_table(headers: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
@@ -38,15 +38,16 @@ def format_markdown_table(headers: Sequence[object], rows: Sequence[Sequence[obj
 
 
 def format_named_values(values: Mapping[str, object]) -> list[str]:
-    """Return one aligned line `name  value` for each value that is not None."""
+    """Return one line `name  value` for each value that is not None; the values are aligned."""
     width = max(map(len, values), default=0)
     return [f"  {name.ljust(width)}  {_format_value(value)}" for name, value in values.items() if value is not None]
 
 
 def _format_value(value: object) -> str:
-    """Return a value without braces, quotes and brackets."""
+    """Return a value as text; dictionaries and lists have no brackets, and floats six significant digits."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_format_value(inner)}" for name, inner in value.items() if inner not in (None, ""))
+        entries = {name: inner for name, inner in value.items() if inner not in (None, "")}
+        return ", ".join(f"{name} {_format_value(inner)}" for name, inner in entries.items())
     if isinstance(value, list):
         return " ".join(map(_format_value, value))
     if isinstance(value, float):
@@ -55,12 +56,12 @@ def _format_value(value: object) -> str:
 
 
 def text_width() -> int:
-    """Return the line width for text: the terminal's, or 100 without a terminal, clamped to 60 to 140 columns."""
+    """Return the width of lines of text: that of the terminal, but at least 60 and at most 140; 100 if unknown."""
     return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
 
 
 def wrap_notes(notes: Iterable[str]) -> str:
-    """Wrap a table's notes to the width of the terminal; each note begins a new line."""
+    """Wrap the notes below a table to `text_width`; each note begins a new line, and its other lines are indented."""
     return "\n".join(textwrap.fill(note, text_width(), subsequent_indent="  ") for note in notes)
 
 

@@ -1,6 +1,7 @@
-"""Find the shape of a name: a preset, recipe, checkpoint directory, run or Hub id, optionally with changed values.
+"""Find the shape that a name refers to: a preset, recipe, checkpoint directory, run or Hub id.
 
-`albert-base:E=64,sharing=none` is a preset with two changed values; the symbols are the paper's (§3.1).
+A name may change values: `albert-base:E=64,sharing=none` is a preset with two changed values. The symbols, such as E,
+are the paper's (§3.1).
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ SYMBOLS: Final = {
     "F": "intermediate_size",
     "G": "num_hidden_groups",
 }
-_CHANGED = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
+_NAME_WITH_CHANGES = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
+_COMMA_OUTSIDE_LIST = re.compile(r",(?![^\[]*\])")  # in group_sizes=[1,10,1],E=64 only the one before E
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's shape and its source; the vocabulary size is assumed if a recipe leaves it to the data."""
+    """A model's shape and its source.
+
+    `vocab_size_assumed`: the name is a recipe without a vocabulary size, so `config` has the default size. Training
+    takes the size from its data.
+    """
 
     name: str
     config: ModelConfig
@@ -39,7 +45,7 @@ class Shape:
 
 
 def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
-    """Return the shape of a name, changed by `-s model.KEY=VALUE`.
+    """Return the shape that a name refers to, changed by `overrides` (values of `-s`, such as `model.KEY=VALUE`).
 
     Raises ConfigError for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a
     directory or Hub repository without a usable config.json.
@@ -48,30 +54,25 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     changes = {**changes, **_model_section(overrides)}
 
     def changed(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
-        return Shape(name, ModelConfig.from_values({**asdict(config), **changes}, name) if changes else config, source)
+        if changes:
+            config = ModelConfig.from_values({**asdict(config), **changes}, name)
+        return Shape(name, config, source)
 
     preset = PRESETS.get(plain.removesuffix("-v2"))  # the ALBERT presets are version 2
     if preset is not None and (plain in PRESETS or plain.startswith("albert-")):
         return changed(preset, "preset")
     path = Path(plain)
-    shipped = recipes.shipped_recipes()
     if plain and (path.is_dir() or path.name == "config.json"):
-        directory = path if path.is_dir() else path.parent
-        if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
-            directory = steps[-1]
-        return changed(ModelConfig.read(directory / "config.json"), "checkpoint")
-    if plain.endswith(".toml") or any(plain in (full, full.rsplit("/", 1)[-1]) for full in shipped):
-        recipe = recipes.read_recipe(plain)
-        hint = "name a pretraining recipe, a preset or a checkpoint directory"
-        section = recipe.get("model")
-        if "task" in recipe:
-            raise ConfigError(f"{plain}: a fine-tuning recipe has no shape, its checkpoint has", hint)
-        if not isinstance(section, dict):
-            raise ConfigError(f"{plain}: no [model] section to count", hint)
-        section = {**section, **changes}
-        return Shape(name, ModelConfig.from_values(section, name), "recipe", "vocab_size" not in section)
-    is_recipe_folder = any(full.startswith(f"{plain.partition('/')[0]}/") for full in shipped)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) and not is_recipe_folder:
+        return changed(_read_directory(path if path.is_dir() else path.parent), "checkpoint")
+    shipped = recipes.shipped_recipes()
+    short_names = {full_name.rsplit("/", 1)[-1] for full_name in shipped}
+    if plain.endswith(".toml") or plain in shipped or plain in short_names:
+        section = {**_read_model_section(plain), **changes}
+        config = ModelConfig.from_values(section, name)
+        return Shape(name, config, "recipe", vocab_size_assumed="vocab_size" not in section)
+    recipe_folders = {full_name.split("/", 1)[0] for full_name in shipped if "/" in full_name}
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) is not None
+    if is_hub_id and plain.partition("/")[0] not in recipe_folders:
         file = hub_access.download_hub_files(plain, ["config.json"]) / "config.json"
         return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
     raise ConfigError(
@@ -81,18 +82,39 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     )
 
 
+def _read_directory(directory: Path) -> ModelConfig:
+    """Read the shape of a checkpoint directory or of a run, from its newest step."""
+    if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
+        directory = steps[-1]
+    return ModelConfig.read(directory / "config.json")
+
+
+def _read_model_section(name: str) -> dict[str, object]:
+    """Return the [model] section of a recipe; raise `ConfigError` if it has none, or fine-tunes on a task."""
+    recipe = recipes.read_recipe(name)
+    hint = "name a pretraining recipe, a preset or a checkpoint directory"
+    if "task" in recipe:
+        raise ConfigError(f"{name}: a fine-tuning recipe has no shape, its checkpoint has", hint)
+    section = recipe.get("model")
+    if not isinstance(section, dict):
+        raise ConfigError(f"{name}: no [model] section to count", hint)
+    return section
+
+
 def _split_changes(name: str) -> tuple[str, dict[str, object]]:
-    """Split `NAME:KEY=VALUE,…` into the name and its changes."""
-    match = _CHANGED.fullmatch(name)
+    """Split `NAME:KEY=VALUE,…` into the name and the changed values by their full keys; raise `ConfigError`."""
+    match = _NAME_WITH_CHANGES.fullmatch(name)
     if match is None or Path(name).exists():
         return name, {}
     changes: dict[str, object] = {}
-    for part in re.split(r",(?![^\[]*\])", match["changes"]):  # but not at commas within a list
-        key, equals, _ = part.partition("=")
+    for change in _COMMA_OUTSIDE_LIST.split(match["changes"]):
+        key, equals, value = change.partition("=")
         if not equals:
-            raise ConfigError(f"{name}: expected KEY=VALUE, not {part!r}", "for example albert-base:E=64,sharing=none")
-        symbol = SYMBOLS.get(key.strip())
-        changes.update(recipes.parse_override(part if symbol is None else symbol + part[len(key) :]))
+            raise ConfigError(
+                f"{name}: expected KEY=VALUE, not {change!r}", "for example albert-base:E=64,sharing=none"
+            )
+        full_key = SYMBOLS.get(key.strip(), key)
+        changes.update(recipes.parse_override(f"{full_key}={value}"))
     return match["name"], changes
 
 

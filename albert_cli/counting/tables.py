@@ -1,4 +1,8 @@
-"""The tables of `albert params`: parameters by part, computation, memory and the largest batch, side by side."""
+"""The result of `albert params`: parameters by part, computation, memory and the largest batch of models.
+
+`describe_models` counts everything (`ModelCosts`) and formats it. Up to four models are shown in detail, with a column
+for each model; more models are shown with a row for each.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,29 @@ from albert_cli.counting.paper import PAPER_MODELS, ShapeCounts, count_shape, fo
 from albert_cli.counting.shapes import Shape
 from albert_cli.model.config import ModelConfig
 
-INFERENCE_BATCHES: Final = (1, 8, 32)
-MAX_DETAILED_MODELS: Final = 4  # more models are shown in one line each
-Line = tuple[str, ...]
+INFERENCE_BATCHES: Final = (1, 8, 32)  # sequences
+MAX_DETAILED_MODELS: Final = 4
+Row = tuple[str, ...]  # the cells of a table's row
 
 
 @dataclass(frozen=True)
 class MemoryChoice:
-    """A number with all activations saved, and with activation checkpointing."""
+    """Bytes or a number of sequences in two cases: all activations are saved, or activation checkpointing is on."""
 
     saved: int
     checkpointed: int
 
     def to_json(self) -> dict[str, int]:
-        """Return what `--json` prints."""
+        """Return the object that `--json` prints."""
         return {"kept": self.saved, "checkpointed": self.checkpointed}
 
 
 @dataclass(frozen=True)
 class FlopsPerToken:
-    """FLOPs of a token; `training_with_last_layer_pruned` computes the last layer only where a head reads it."""
+    """FLOPs per token in sequences of the maximum length.
+
+    With `training_with_last_layer_pruned`, the last layer is computed only at the rows that a head reads.
+    """
 
     forward: int
     training: int
@@ -41,42 +48,38 @@ class FlopsPerToken:
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """Everything that `albert params` counts of a model, with numbers by sequence length.
-
-    `applied`: parameters, counted as often as they are used. `gradient_bytes_sent`: by number of devices.
-    `factorized_embeddings` is None if E equals H, `largest_batches` without a memory size.
-    """
+    """Everything that `albert params` counts of a model."""
 
     shape: Shape
     parts: ParameterCounts
     counts: ShapeCounts
-    applied: int
-    gradient_bytes_sent: Mapping[int, int]
-    gradient_bytes_sent_unshared: Mapping[int, int]
+    applied: int  # parameters, counted as often as a forward pass uses them
+    gradient_bytes_sent: Mapping[int, int]  # by number of devices
+    gradient_bytes_sent_unshared: Mapping[int, int]  # the same if no two layers shared weights
     flops_per_token: FlopsPerToken
     state: StateBytes
-    inference_bytes: Mapping[int, Mapping[int, int]]
-    activation_bytes: Mapping[int, MemoryChoice]
-    largest_batches: Mapping[int, MemoryChoice] | None
+    inference_bytes: Mapping[int, Mapping[int, int]]  # by sequence length and number of sequences
+    activation_bytes: Mapping[int, MemoryChoice]  # of a sequence, by its length
+    largest_batches: Mapping[int, MemoryChoice] | None  # by sequence length; None without a memory size
 
     @property
     def config(self) -> ModelConfig:
-        """The model's configuration."""
+        """The model's shape."""
         return self.shape.config
 
     @property
     def sequence_length(self) -> int:
-        """The maximum length."""
+        """The maximum length of a sequence in tokens."""
         return self.config.max_position_embeddings
 
     @property
     def unfactorized_embeddings(self) -> int:
-        """Parameters of word embeddings V x H."""
+        """Parameters of a word table V x H, which the model does not have unless E = H."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
     def factorized_embeddings(self) -> int | None:
-        """Parameters of V x E + E x H; None if E equals H."""
+        """Parameters of the word table V x E and the projection E x H; None if E = H."""
         config = self.config
         if config.embedding_size == config.hidden_size:
             return None
@@ -93,7 +96,7 @@ class ModelCosts:
         return (self.parts.embeddings + self.parts.projection) / self.parts.without_pooler
 
     def to_json(self) -> dict[str, object]:
-        """Return what `--json` prints."""
+        """Return the object that `--json` prints for this model."""
         config = self.config
         values: dict[str, object] = {
             "name": self.shape.name,
@@ -137,38 +140,42 @@ def describe_models(
     details: bool = False,
     as_markdown: bool = False,
 ) -> tuple[list[ModelCosts], str]:
-    """Return the named models (by default the paper's seven) as data and as text; raise as `shapes.find_shape`."""
+    """Return the costs of models as data and as text.
+
+    By default the models are those of the paper (`PAPER_MODELS`). `overrides` are values of `-s`, and `memory` is a
+    device's memory in bytes, for the largest batches. Raises the errors of `shapes.find_shape`.
+    """
     models = [count_costs(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
     details = details or len(models) <= MAX_DETAILED_MODELS
     if details:
         headers = ("", *(model.shape.name for model in models))
-        lines = list(_lines(models))
-        tables = [format_markdown_table(headers, lines)] if as_markdown else list(_side_by_side(headers, lines))
+        rows = list(_detail_rows(models))
+        tables = [format_markdown_table(headers, rows)] if as_markdown else list(_split_by_width(headers, rows))
     else:
-        show = format_markdown_table if as_markdown else format_table
-        headers = ("", *_in_short(models[0]))
-        tables = [show(headers, [(model.shape.name, *_in_short(model).values()) for model in models])]
-        if memory is not None:
-            batches = [model.largest_batches or {} for model in models]
-            lengths = sorted(set().union(*batches))
-            rows = [
-                (model.shape.name, *(f"{sizes[n].saved:,}" if n in sizes else "–" for n in lengths))
-                for model, sizes in zip(models, batches, strict=True)
-            ]
-            tables.append(show(("largest batch of", *map(str, lengths)), rows))
+        tables = _summary_tables(models, as_markdown=as_markdown)
     notes = _notes(models, memory, details=details)
-    return models, "\n\n".join([*tables, *(notes if as_markdown else [wrap_notes(notes)])])
+    if not as_markdown:
+        notes = [wrap_notes(notes)]
+    return models, "\n\n".join([*tables, *notes])
 
 
 def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
-    """Count all numbers of a model, with the largest batches for `memory` bytes."""
+    """Count everything about a model; `memory` is a device's memory in bytes, for the largest batches."""
     config = shape.config
-    length = config.max_position_embeddings
-    lengths = sorted({length, *(n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n <= length)})
-
-    def by_length(number: Callable[[int, bool], int]) -> dict[int, MemoryChoice]:
-        return {n: MemoryChoice(saved=number(n, False), checkpointed=number(n, True)) for n in lengths}
-
+    max_length = config.max_position_embeddings
+    lengths = sorted({max_length, *(n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n <= max_length)})
+    activation_bytes: dict[int, MemoryChoice] = {}
+    largest_batches: dict[int, MemoryChoice] = {}
+    for length in lengths:
+        activation_bytes[length] = MemoryChoice(
+            saved=activations.activation_bytes(config, length, GPU_SETUP),
+            checkpointed=activations.activation_bytes(config, length, GPU_SETUP, checkpointed=True),
+        )
+        if memory is not None:
+            largest_batches[length] = MemoryChoice(
+                saved=activations.largest_batch(config, length, memory, GPU_SETUP),
+                checkpointed=activations.largest_batch(config, length, memory, GPU_SETUP, checkpointed=True),
+            )
     unshared = costs.without_sharing(config)
     return ModelCosts(
         shape=shape,
@@ -178,24 +185,38 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
         gradient_bytes_sent={n: costs.gradient_bytes(config, n) for n in costs.DEVICES},
         gradient_bytes_sent_unshared={n: costs.gradient_bytes(unshared, n) for n in costs.DEVICES},
         flops_per_token=FlopsPerToken(
-            forward=round(costs.forward_flops(config, length)),
-            training=round(costs.training_flops(config, length)),
-            training_with_last_layer_pruned=round(costs.training_flops(config, length, pruned=True)),
+            forward=round(costs.forward_flops(config, max_length)),
+            training=round(costs.training_flops(config, max_length)),
+            training_with_last_layer_pruned=round(costs.training_flops(config, max_length, pruned=True)),
         ),
         state=costs.state_bytes(config, GPU_SETUP),
         inference_bytes={
             n: {batch: activations.inference_bytes(config, n * batch) for batch in INFERENCE_BATCHES} for n in lengths
         },
-        activation_bytes=by_length(
-            lambda n, again: activations.activation_bytes(config, n, GPU_SETUP, checkpointed=again)
-        ),
-        largest_batches=None
-        if memory is None
-        else by_length(lambda n, again: activations.largest_batch(config, n, memory, GPU_SETUP, checkpointed=again)),
+        activation_bytes=activation_bytes,
+        largest_batches=None if memory is None else largest_batches,
     )
 
 
-def _in_short(model: ModelCosts) -> dict[str, str]:
+# ---------------------------------------------------------------- one row for each model
+
+
+def _summary_tables(models: Sequence[ModelCosts], *, as_markdown: bool) -> list[str]:
+    """Return a table with a row for each model and, if a memory size is known, a table of the largest batches."""
+    format_rows = format_markdown_table if as_markdown else format_table
+    headers = ("", *_summary_cells(models[0]))
+    tables = [format_rows(headers, [(model.shape.name, *_summary_cells(model).values()) for model in models])]
+    with_batches = [(model.shape.name, model.largest_batches) for model in models if model.largest_batches is not None]
+    if with_batches:
+        lengths = sorted(set().union(*(batches for _, batches in with_batches)))
+        rows = []
+        for name, batches in with_batches:
+            rows.append((name, *(f"{batches[n].saved:,}" if n in batches else "–" for n in lengths)))
+        tables.append(format_rows(("largest batch of", *map(str, lengths)), rows))
+    return tables
+
+
+def _summary_cells(model: ModelCosts) -> dict[str, str]:
     """Return a model's cells as a row, by the column's heading."""
     return {
         "paper's count": f"{model.counts.paper_count:,}",
@@ -207,13 +228,19 @@ def _in_short(model: ModelCosts) -> dict[str, str]:
     }
 
 
-def _in_detail(model: ModelCosts) -> dict[str, str]:
+# ---------------------------------------------------------------- one column for each model
+
+
+def _detail_cells(model: ModelCosts) -> dict[str, str]:
     """Return a model's cells as a column, by the row's heading."""
     parts = model.parts
     state = model.state
     flops = model.flops_per_token
     attention = model.config.num_attention_blocks
     feed_forward = model.config.num_feed_forward_blocks
+    weight_sets = f"{attention}"
+    if attention != feed_forward:
+        weight_sets = f"{attention} attn, {feed_forward} FFN"
     factorized = model.factorized_embeddings
     sent = model.gradient_bytes_sent
     unshared = model.gradient_bytes_sent_unshared
@@ -233,9 +260,7 @@ def _in_detail(model: ModelCosts) -> dict[str, str]:
         "as the paper counts": f"{model.counts.paper_count:,}",
         "the paper says": format_paper_figure(model.counts.paper),
         "blocks computed": str(len(model.config.blocks())),
-        "sets of block weights": f"{attention}"
-        if attention == feed_forward
-        else f"{attention} attn, {feed_forward} FFN",
+        "sets of block weights": weight_sets,
         "parameters applied": f"{model.applied:,}",
         "sequence length": str(model.sequence_length),
         "GFLOP per token, forward": costs.format_three_digits(flops.forward / 1e9),
@@ -251,54 +276,72 @@ def _in_detail(model: ModelCosts) -> dict[str, str]:
     }
 
 
-def _lines(models: Sequence[ModelCosts]) -> Iterator[Line]:
-    """Yield one row for each fact; by length with all activations saved, and with activation checkpointing."""
-    details = list(map(_in_detail, models))
-    yield from ((label, *(cells[label] for cells in details)) for label in details[0])
-    yield from _memory_lines("activations of a sequence", [model.activation_bytes for model in models], format_bytes)
+def _detail_rows(models: Sequence[ModelCosts]) -> Iterator[Row]:
+    """Yield all rows of the detailed table: the heading, and a cell for each model."""
+    columns = [_detail_cells(model) for model in models]
+    for heading in columns[0]:
+        yield (heading, *(cells[heading] for cells in columns))
+    yield from _memory_rows("activations of a sequence", [model.activation_bytes for model in models], format_bytes)
     batches = [model.largest_batches for model in models if model.largest_batches is not None]
     if batches:
-        yield from _memory_lines("largest batch", batches, "{:,}".format)
-    yield ("inference, fp32, batch of", *(" / ".join(map(str, INFERENCE_BATCHES)) for _ in models))
-    for length in sorted(set().union(*(model.inference_bytes for model in models))):
-        sizes = [model.inference_bytes.get(length) for model in models]
-        yield (f"  {length} tokens", *("–" if s is None else " / ".join(map(format_bytes, s.values())) for s in sizes))
+        yield from _memory_rows("largest batch", batches, "{:,}".format)
+    inference_heading = " / ".join(map(str, INFERENCE_BATCHES))
+    inference_columns = []
+    for model in models:
+        cells = {n: " / ".join(map(format_bytes, sizes.values())) for n, sizes in model.inference_bytes.items()}
+        inference_columns.append(cells)
+    yield from _length_rows("inference, fp32, batch of", inference_heading, inference_columns)
 
 
-def _memory_lines(
-    label: str, choices: Sequence[Mapping[int, MemoryChoice]], form: Callable[[int], str]
-) -> Iterator[Line]:
-    """Yield a heading and a row for each length; `choices` are by model and length."""
-    yield (label, *("kept / recomputed" for _ in choices))
-    for length in sorted(set().union(*choices)):
-        row = [by_length.get(length) for by_length in choices]
-        yield (f"  {length} tokens", *("–" if c is None else f"{form(c.saved)} / {form(c.checkpointed)}" for c in row))
+def _memory_rows(
+    heading: str, columns: Sequence[Mapping[int, MemoryChoice]], format_number: Callable[[int], str]
+) -> Iterator[Row]:
+    """Yield the rows of numbers by sequence length, with and without activation checkpointing."""
+    text_columns = []
+    for choices in columns:
+        cells = {n: f"{format_number(c.saved)} / {format_number(c.checkpointed)}" for n, c in choices.items()}
+        text_columns.append(cells)
+    yield from _length_rows(heading, "kept / recomputed", text_columns)
 
 
-def _side_by_side(headers: Line, lines: Sequence[Line]) -> Iterator[str]:
-    """Yield as many tables as the terminal's width requires, each with the first column."""
-    widths = [max(len(cells[i]) for cells in (headers, *lines)) for i in range(len(headers))]
+def _length_rows(heading: str, column_heading: str, columns: Sequence[Mapping[int, str]]) -> Iterator[Row]:
+    """Yield a row of headings and a row for each sequence length; `columns` have each model's cells by length."""
+    yield (heading, *(column_heading for _ in columns))
+    for length in sorted(set().union(*columns)):
+        yield (f"  {length} tokens", *(cells.get(length, "–") for cells in columns))
+
+
+def _split_by_width(headers: Row, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield as many tables as the terminal's width requires, each with the first column and some of the others."""
+    widths = [max(len(cells[i]) for cells in (headers, *rows)) for i in range(len(headers))]
+    gap = 2  # spaces between two columns
     first = 1
     while first < len(headers):
         stop = first + 1
-        while stop < len(headers) and widths[0] + sum(2 + w for w in widths[first : stop + 1]) <= text_width():
+        while stop < len(headers) and widths[0] + sum(gap + w for w in widths[first : stop + 1]) <= text_width():
             stop += 1
-        yield format_table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in lines])
+        yield format_table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in rows])
         first = stop
 
 
+# ---------------------------------------------------------------- notes
+
+
 def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -> list[str]:
-    """Return the notes below the tables: on the paper's figures first, then on the estimates."""
+    """Return the notes below the tables: about the paper's figures first, then about the estimates."""
     first = models[0]
     flops = first.flops_per_token
     saved = 1 - flops.training_with_last_layer_pruned / flops.training
-    papers = [(model.shape.name, model.counts.paper) for model in models]
-    notes = [f"* {name}: {paper.note}." for name, paper in papers if paper is not None and paper.note]
-    notes += [
-        f"{model.shape.name}: has no vocabulary size; counted with {model.config.vocab_size:,} tokens."
-        for model in models
-        if model.shape.vocab_size_assumed
-    ]
+    notes = []
+    for model in models:
+        paper = model.counts.paper
+        if paper is not None and paper.note:
+            notes.append(f"* {model.shape.name}: {paper.note}.")
+    for model in models:
+        if model.shape.vocab_size_assumed:
+            notes.append(
+                f"{model.shape.name}: has no vocabulary size; counted with {model.config.vocab_size:,} tokens."
+            )
     notes += [
         "The paper counts no heads, and the pooler only where layers share weights.",
         "Training is three forward passes per token, with the MLM head at 15 % of the positions. Computing the "

@@ -34,7 +34,7 @@ _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
 # Settings of old Hugging Face releases, and the only value of each that this model computes.
 _REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
-_MAX_BLOCKS: Final = 10_000  # layers times inner blocks: more is a typing error, and would take long to build
+_MAX_BLOCKS: Final = 10_000  # layers times inner blocks; a model with more would take very long to build
 _MAX_SUGGESTED_HEADS: Final = 1024  # limits the search for a number of heads that an error message suggests
 
 
