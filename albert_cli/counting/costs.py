@@ -270,9 +270,8 @@ def format_three_digits(value: float) -> str:
 
 def format_bytes(size: float) -> str:
     """Format bytes with the unit B, kB, MB, GB or TB (powers of 1,000): `47.3 MB`."""
-    *smaller_units, largest_unit = ("B", "kB", "MB", "GB", "TB")
-    for unit in smaller_units:
+    for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:  # a larger number would have four digits
             return f"{format_three_digits(size)} {unit}"
         size /= 1000
-    return f"{format_three_digits(size)} {largest_unit}"
+    return f"{format_three_digits(size)} TB"
