@@ -137,7 +137,7 @@ def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:
         (-1, 0, "overlap_heads is -1"),
         (5, 0, "overlap_heads is 5"),
         (0, 5, "overlap_context_heads is 5"),
-        (2, 3, "both is 5"),
+        (2, 3, r"overlap_heads \+ model\.overlap_context_heads is 5"),
     ],
 )
 def test_overlap_heads_more_than_the_model_has_raise(heads: int, spreading: int, named: str) -> None:
