@@ -37,7 +37,7 @@ def measure_memory(
     config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
 ) -> dict[str, MemoryUse]:
     """Return the memory of this micro-batch without dropout and with a dropout of 0.1, by the name of the rate."""
-    setup = costs.ComputeSetup.from_recipe(device.type, train.precision, "off")  # `measure_saved_bytes` compiles nothing
+    setup = costs.ComputeSetup.from_recipe(device.type, train.precision, "off")  # nothing is compiled below
     by_rate = {}
     for rate in (0.0, DROPOUT):
         shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
