@@ -106,8 +106,8 @@ def measure_data(
     seconds_by_stage = {"reading": reading_seconds, **stages, "everything": total_seconds}
     tokenized = tokenize_documents(documents, vocabulary, settings.language)
     ids = tokenized.ids.astype(id_type(vocabulary.size))
-    sentences = np.append(0, np.cumsum(tokenized.lengths)).astype(np.uint32)
-    bounds = np.append(0, np.cumsum(tokenized.sizes)).astype(np.uint32)
+    sentences = np.append(0, np.cumsum(tokenized.sentence_lengths)).astype(np.uint32)
+    bounds = np.append(0, np.cumsum(tokenized.document_sizes)).astype(np.uint32)
     corpus = TokenCorpus([Shard(ids, sentences, bounds)])
     return DataSpeed(
         bytes=text_bytes,

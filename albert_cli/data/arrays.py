@@ -1,4 +1,4 @@
-"""Arithmetic on consecutive runs of numbers, without Python loops."""
+"""Arithmetic on the lengths and offsets of consecutive runs in an array, without Python loops."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 
 def offsets_from_lengths(lengths: Integers) -> Integers:
-    """Return the start of each of N consecutive runs and the end of the last one: int64 [N + 1]."""
+    """Return the start of each of N consecutive runs, and the end of the last run: int64 [N + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
-    """Return `start, start + 1, …` for each start and length, one run after the other."""
-    offsets = offsets_from_lengths(lengths)
+    """Concatenate `range(start, start + length)` of N starts and lengths: int64 [sum of lengths]."""
+    offsets = offsets_from_lengths(lengths)  # of each range in the result
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
 def truncated_lengths(length_a: Integers, length_b: Integers, max_tokens: Integers | int) -> tuple[Integers, Integers]:
-    """Return the lengths of two segments after truncation to `max_tokens` together: int64 [N] each.
+    """Return the lengths of N segment pairs after truncation to `max_tokens` per pair: int64 [N] for A and for B.
 
-    This is the closed form of a loop in which the longer segment loses one token (B on a tie) until both fit.
-    A segment shorter than half of `max_tokens` stays whole; two longer ones get half each.
+    The released data generator removes one token at a time from the longer segment (B on a tie) until the pair fits.
+    This is its closed form: a segment that is not longer than half of `max_tokens` stays whole, and two segments that
+    are both longer get half each.
     """
     truncated_b = np.minimum(length_b, np.maximum(max_tokens - length_a, max_tokens // 2))
     truncated_a = np.minimum(length_a, max_tokens - truncated_b)

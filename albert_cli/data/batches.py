@@ -1,7 +1,7 @@
-"""Sample packed training batches: a pure function of the corpus, the seed and the examples' indices.
+"""Sample packed training batches: a pure function of the corpus, the settings, the seed and the examples' indices.
 
-`PretrainRecipe.examples_of` returns the indices of a step. A rank samples only some of them, and gets the same examples
-as a process that samples all of them.
+`PretrainRecipe.examples_of` returns the indices of a step. A rank samples the examples of some of these indices only,
+and they equal the examples that a single process samples for the same indices.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from albert_cli.text.vocabulary import Vocabulary
 class PackedBatch:
     """N sequences, one after the other without padding; together they have T positions.
 
-    ids, segment_ids, position_ids: int32 [T], positions from 0 in every sequence; offsets: int32 [N + 1].
-    masked_index: int32 [M], packed positions to predict, ascending; masked_labels: int32 [M], the original tokens;
-    order_labels: int32 [N], 0 in order, 1 swapped, -1 none (`data.pairs.SegmentPairs` has all).
+    ids: the masked input, segment_ids, position_ids (from 0 in every sequence): int32 [T].
+    offsets: the packed position at which each sequence begins, and last T, int32 [N + 1].
+    masked_index: packed positions to predict, ascending, int32 [M]; masked_labels: the original tokens, int32 [M].
+    order_labels: int32 [N], for SOP 0 = in order, 1 = swapped, -1 = no label; `data.pairs.SegmentPairs` documents the
+    labels of the other sentence losses.
     """
 
     ids: Ids
@@ -40,21 +42,18 @@ class PackedBatch:
 def sample_batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Sample and mask the examples whose indices are `index`, int64 [N]; each depends only on the seed and its index.
-
-    Raises `InputError` if the corpus has no tokens.
-    """
-    if corpus.tokens == 0:
+    """Sample and mask the N examples with the indices `index`, int64 [N]; raise `InputError` without any tokens."""
+    if corpus.n_tokens == 0:
         raise InputError("the data has no tokens to sample from", "build it with another --holdout, or from more text")
     pairs = sample_pairs(corpus, index, settings, seed)
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)
     masked = mask_spans(sequences, spans, vocabulary, seed, index)
-    starts = np.repeat(sequences.offsets[:-1], np.diff(sequences.offsets))
+    sequence_start = np.repeat(sequences.offsets[:-1], np.diff(sequences.offsets))  # of each position, int64 [T]
     return PackedBatch(
         ids=masked.ids,
         segment_ids=sequences.segment_ids,
-        position_ids=(np.arange(sequences.ids.size) - starts).astype(np.int32),
+        position_ids=(np.arange(sequences.ids.size) - sequence_start).astype(np.int32),
         offsets=sequences.offsets.astype(np.int32),
         masked_index=masked.index,
         masked_labels=masked.labels,
@@ -63,14 +62,13 @@ def sample_batch(
 
 
 def sample_lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index: Integers) -> Integers:
-    """Return the number of tokens of each example, special tokens included: int64 [N]."""
-    pairs = sample_pairs(corpus, index, settings, seed)
-    length_b = pairs.b.length
-    return pairs.a.length + 2 + length_b + (length_b > 0)  # [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+    """Return the length of each example's sequence, special tokens included, without reading its tokens: int64 [N]."""
+    packed_a, packed_b = sample_pairs(corpus, index, settings, seed).packed_lengths()
+    return packed_a + packed_b
 
 
 def original_ids(packed: PackedBatch) -> Ids:
-    """Return the ids before masking: int32 [T]."""
+    """Return the batch's ids before masking: int32 [T]."""
     ids = packed.ids.copy()
     ids[packed.masked_index] = packed.masked_labels
     return ids

@@ -1,8 +1,9 @@
-"""`albert data`: turn text into token shards, once, in parallel, and resumably.
+"""`albert data`: turn text into a data directory of token shards, in parallel and resumably.
 
-The sources are divided into tasks. Each task writes one directory below `shards/`, committed as a whole. Its bytes
-depend on its text, the vocabulary and the settings, never on the workers or machines. A build that is interrupted
-keeps its finished tasks.
+The sources are divided into work units (`text.work_units`). One task for each unit tokenizes it into one directory
+below `shards/`, which is committed as a whole. Its bytes depend on the text, the vocabulary and the settings, never on
+the number of workers or machines. An interrupted build retains its finished tasks. `data.rewrites` and `data.merge`
+complete the directory.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
 _PLAN: Final = "plan.json"
 _LOCKS: Final = ".tasks"
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
-_OTHER_OUT: Final = "choose another --out, or delete this directory"
+_USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
 
 def build_data(
@@ -53,11 +54,11 @@ def build_data(
     workers: int = 0,
     array_job: ArrayJob | None = None,
 ) -> BuildReport | ArrayJobReport:
-    """Build the data directory `out`; a finished one of the same sources and settings stays unchanged.
+    """Build the data directory `out`; do nothing if it is finished and has the same sources and settings.
 
-    workers: processes, 0 means one per core. array_job: runs only the tasks of this array job; a later call without
-    `array_job` runs the remaining tasks and merges. Waits for tasks that other processes run. Raises `InputError` for
-    unreadable or empty text, `BusyError` if `out` holds something else.
+    workers: number of processes, 0 for one per core. array_job: the job of an array whose tasks are run, without a
+    merge; a later call without `array_job` runs the remaining tasks and merges. Waits for tasks that other processes
+    run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains something else.
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
@@ -66,30 +67,32 @@ def build_data(
     if finished is not None:
         warn_missing_pairs(finished.totals["train"])
         return BuildReport(out, finished, up_to_date=True, seconds=0.0)
-    workers = workers or available_cores()
-    if array_job:
+    if workers == 0:
+        workers = available_cores()
+    if array_job is not None:
         return _run_array_job(out, tasks, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
         record_plan(out / PLAN_FILE, _list_units(tasks))
-        results = rewrite_all(tasks, _run_tasks(tasks, workers), workers)
+        results = _run_tasks(tasks, workers)
+        results = rewrite_all(tasks, results, workers)
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
         _remove_plans(out)
-        record_verified(out, collect_file_signatures(out))  # publishing has just hashed everything
+        record_verified(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 
 def _remove_plans(out: Path) -> None:
-    """Remove the records of unfinished work."""
+    """Remove the locks and the plans of a build, which exist only while it is unfinished."""
     shutil.rmtree(out / _LOCKS, ignore_errors=True)
     for name in (_PLAN, ARRAY_FILE, PLAN_FILE):
         (out / name).unlink(missing_ok=True)
 
 
 def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_job: ArrayJob) -> ArrayJobReport:
-    """Run the tasks of one array job."""
+    """Run the tasks of one array job; several jobs may run at the same time."""
     begin = time.monotonic()
     if any(task.is_stream for task in tasks):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
@@ -111,66 +114,62 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """Remove `out` if the block fails, unless it has finished tasks or the work of other processes."""
-    was_begun = (out / _PLAN).is_file()
+    """Remove `out` if the block begins a build and fails before any task is finished."""
+    is_resumed = (out / _PLAN).is_file()
     try:
         yield
-    except BusyError:
+    except BusyError:  # `out` contains the work of another command
         raise
     except BaseException:
         has_finished_tasks = any(out.glob(f"shards/*/{store.MANIFEST}"))
-        if not was_begun and not has_finished_tasks:
+        if not is_resumed and not has_finished_tasks:
             shutil.rmtree(out, ignore_errors=True)
         raise
 
 
-# ---------------------------------------------------------------- what is finished, and what is planned
+# ---------------------------------------------------------------- finished data, and the plan of unfinished data
 
 
 def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> DataFacts | None:
-    """Load the facts of a complete directory built by these tasks; None if it is still to be built.
+    """Load the facts of a finished data directory; return None if the tasks still have to build it.
 
-    Raises `BusyError` if `out` holds something else, `CheckpointError` if it is damaged.
+    Raises `BusyError` if `out` contains something that these tasks would not build, `CheckpointError` if it is damaged.
     """
     if store.read_finished_manifest(out, "data", _PLAN, _LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
-        raise BusyError(f"{out}: data of another version of albert", f"build it again, or {_OTHER_OUT}")
+        raise BusyError(f"{out}: data of another version of albert", f"build it again, or {_USE_ANOTHER_OUT}")
     facts = read_data_facts(out)
     if not _is_built_by(facts, tasks, workers):
-        raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _OTHER_OUT)
+        raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
-    _remove_plans(out)  # they exist only if the build was killed after its last write
+    _remove_plans(out)  # they are left if the build was killed after it wrote the manifest
     return facts
 
 
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
-    """Return whether the tasks would build the same data; hashes the sources only if everything else agrees."""
+    """Return whether the tasks would build the same data; hash the sources only if everything else is equal."""
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
-    if [{**source, "sha256": None} for source in facts.sources] != [
-        {**source, "sha256": None} for source in plan.sources
-    ]:
+    built_sources = [{**source, "sha256": None} for source in facts.sources]
+    planned_sources = [{**source, "sha256": None} for source in plan.sources]
+    if built_sources != planned_sources:
         return False
-    changed = [task for task in tasks if not _has_unchanged_sources(task)]
-    hashes = dict(zip([task.name for task in changed], hash_work_units(changed, workers), strict=True))
-    # A source without a hash is identified by its name.
-    return all(
-        hashes.get(task.name, source["sha256"]) in (source["sha256"], None)
-        for task, source in zip(tasks, facts.sources, strict=True)
-    )
-
-
-def _has_unchanged_sources(task: ShardTask) -> bool:
-    return are_sources_unchanged(task.source_signatures, read_verified_task(task.directory))
+    built_hash = {task.name: source["sha256"] for task, source in zip(tasks, facts.sources, strict=True)}
+    unsure_tasks = [
+        task for task in tasks if not are_sources_unchanged(task.source_signatures, read_verified_task(task.directory))
+    ]
+    hashes = hash_work_units(unsure_tasks, workers)
+    # A data set on the Hub has no hash (None): its name, which is the same, identifies it.
+    return all(sha256 in (built_hash[task.name], None) for task, sha256 in zip(unsure_tasks, hashes, strict=True))
 
 
 def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
     """Return the plan of a build of these tasks."""
     return BuildPlan(
-        vocabulary=tasks[0].vocabulary,
+        vocabulary=tasks[0].vocabulary_fingerprint,
         settings=tasks[0].settings,
         sources=[task.record for task in tasks],
         names=[task.name for task in tasks],
@@ -178,14 +177,14 @@ def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
 
 
 def _list_units(tasks: Sequence[ShardTask]) -> dict[str, str]:
-    """Return the units of the plan; the names of the directories say which text they hold."""
+    """Return the title of each unit of work for `albert status`: empty, because the directory's name is enough."""
     return {f"shards/{task.name}": "" for task in tasks}
 
 
 def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
-    """Write the plan; raises `BusyError` if an unfinished build in `out` has tasks that this one would delete.
+    """Write the plan; raise `BusyError` if an unfinished build in `out` has tasks that are not among these.
 
-    Files that have changed since do not matter: only their tasks run again.
+    Files that have changed since that build began are no obstacle: their tasks run again.
     """
     plan = make_plan(tasks)
     path = out / _PLAN
@@ -201,18 +200,30 @@ def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
 
 
 def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
-    """Divide the sources into tasks, in their order; the result is the same on every machine."""
-    identity = store.fingerprint(vocabulary_dir)
+    """Divide the sources into work units, and return the task for each, in order; all machines get the same tasks."""
+    vocabulary_fingerprint = store.fingerprint(vocabulary_dir)
     tasks = []
     for unit in split_sources(sources, settings.read, settings.split_bytes):
         name = _task_name(unit.number, unit.parts)
-        directory = out / "shards" / name
-        tasks.append(ShardTask(unit.parts, unit.number, name, directory, vocabulary_dir, identity, settings))
+        tasks.append(
+            ShardTask(
+                parts=unit.parts,
+                number=unit.number,
+                name=name,
+                directory=out / "shards" / name,
+                vocabulary_dir=vocabulary_dir,
+                vocabulary_fingerprint=vocabulary_fingerprint,
+                settings=settings,
+            )
+        )
     return tasks
 
 
 def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
-    """Return a name such as `00007-wiki.jsonl-00000256M`: number, first file, and the part's first megabyte."""
+    """Return a name such as `00007-wiki.jsonl-00000256M`: the number, the first file, and where its part begins.
+
+    The beginning of a part is in MiB of a file, or in files of a data set on the Hub.
+    """
     first = parts[0]
     file_name = first.source.name.rstrip("/").rpartition("/")[2]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file_name).strip("-.")
@@ -230,26 +241,28 @@ def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
 
 
 def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
-    """Return the task's facts, running it unless its shards exist and verify.
+    """Run a task unless it is finished and its shards are intact; return its facts.
 
     Raises `LockedError` while another process runs it.
     """
-    with locked_unit(task.directory.parents[1] / _LOCKS / task.name):
-        finished = load_finished_task(task)
-        if finished is not None:
-            return finished
+    out = task.directory.parent.parent
+    with locked_unit(out / _LOCKS / task.name):
+        finished_facts = load_finished_task(task)
+        if finished_facts is not None:
+            return finished_facts
         try:
             return tokenize_task(task, on_progress)
         except BusyError:
-            # Where locks do not reach other machines, two of them may run a task; one of them commits it first.
-            finished = load_finished_task(task)
-            if finished is None:
+            # Some file systems do not share locks between machines. Two machines may then run the same task, and the
+            # other one has committed it first.
+            finished_facts = load_finished_task(task)
+            if finished_facts is None:
                 raise
-            return finished
+            return finished_facts
 
 
 def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
-    """Return the task's facts, or None while another process runs it."""
+    """Do the same as `run_unless_finished`, but return None while another process runs the task."""
     try:
         return run_unless_finished(task, on_progress)
     except LockedError:
@@ -257,41 +270,42 @@ def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = N
 
 
 def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
-    """Run the unfinished tasks, in this process or in several, and return all results in the order of the tasks.
+    """Run the unfinished tasks, in this process or in several, and return the facts of all tasks in their order.
 
-    Tasks that other processes run come last: this process waits for them, and runs a task itself if the other process
-    stops.
+    If other processes run some of the tasks, this function waits until they are finished. It runs the task of another
+    process itself if that process stops.
     """
     begin = time.monotonic()
-    disk_bytes = sum(task.size for task in tasks if task.is_finished)
+    source_bytes = sum(task.size for task in tasks if task.is_finished)
     text_bytes = 0
-    has_known_size = all(task.size for task in tasks)
+    has_known_size = all(task.size > 0 for task in tasks)
     total_bytes = sum(task.size for task in tasks) if has_known_size else None
     results: dict[str, ShardFacts] = {}
-    with console.show_progress("data", total_bytes, disk_bytes) as progress:
+    with console.show_progress("data", total_bytes, source_bytes) as progress:
 
-        def on_progress(more_disk_bytes: int, more_text_bytes: int) -> None:
-            nonlocal disk_bytes, text_bytes
-            disk_bytes += more_disk_bytes
-            text_bytes += more_text_bytes
+        def on_progress(new_source_bytes: int, new_text_bytes: int) -> None:
+            nonlocal source_bytes, text_bytes
+            source_bytes += new_source_bytes
+            text_bytes += new_text_bytes
             rate = text_bytes / 1e6 / max(time.monotonic() - begin, 1e-9)
-            progress.update(disk_bytes, f"{text_bytes / 1e6:.1f} MB of text, {rate:.1f} MB/s")
+            progress.update(source_bytes, f"{text_bytes / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
         while True:
-            for task, facts in _iter_results([t for t in tasks if t.name not in results], workers, on_progress):
+            remaining = [task for task in tasks if task.name not in results]
+            for task, facts in _iter_results(remaining, workers, on_progress):
                 if facts is not None:
                     results[task.name] = facts
-            locked = len(tasks) - len(results)
-            if not locked:
+            n_locked = len(tasks) - len(results)
+            if n_locked == 0:
                 return [results[task.name] for task in tasks]
-            console.info(f"waiting for {locked} of {len(tasks)} tasks, which other processes run")
+            console.info(f"waiting for {n_locked} of {len(tasks)} tasks, which other processes run")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 
 def _iter_results(
     tasks: Sequence[ShardTask], workers: int, on_progress: ProgressCallback
 ) -> Iterator[tuple[ShardTask, ShardFacts | None]]:
-    """Yield the tasks with their facts, None if another process runs a task."""
+    """Run the tasks, and yield each with its facts, or with None if another process runs it."""
     local_tasks, pool_tasks = _divide_tasks(tasks, workers)
     for task in local_tasks:
         yield task, _run_unless_locked(task, on_progress)
@@ -307,11 +321,14 @@ def _iter_results(
 
 
 def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
-    """Return the tasks for this process (stdin, or all of them without workers) and the tasks for the pool.
+    """Return the tasks for this process and the tasks for the pool of workers.
 
-    Large tasks come first, so that the last worker to finish has little left.
+    Only this process can read stdin. Without workers it runs all tasks. Otherwise large tasks come first, so that all
+    workers finish at about the same time.
     """
-    ordered = sorted(tasks, key=lambda task: (-task.size, task.name))
+    by_size = sorted(tasks, key=lambda task: (-task.size, task.name))
+    streams = [task for task in by_size if task.is_stream]
+    files = [task for task in by_size if not task.is_stream]
     if min(workers, len(tasks)) <= 1 and not executor.has_cluster():
-        return sorted(ordered, key=lambda task: not task.is_stream), []
-    return [task for task in ordered if task.is_stream], [task for task in ordered if not task.is_stream]
+        return [*streams, *files], []
+    return streams, files

@@ -1,4 +1,4 @@
-"""Reports of `albert data`: as JSON, and in a few lines for a person."""
+"""Format the result of `albert data`: as JSON values, or as a few lines for a person."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Final
 from albert_cli import console
 from albert_cli.data.records import DataFacts, Split, UnitCounts
 
-_FEW_HELDOUT_TOKENS: Final = 5_000  # ten sequences of the paper's length
-_HIGH_UNKNOWN_RATE: Final = 0.01
+_MIN_HELDOUT_TOKENS: Final = 5_000  # ten sequences of 512 positions, the length in the paper
+_MAX_UNKNOWN_RATE: Final = 0.01
 
 
 @dataclass(frozen=True)
 class ArrayJobReport:
-    """Result of one array job: part `job` (i/n) of the tasks."""
+    """Result of one array job.
+
+    job: "INDEX/COUNT", as in `--task`; tasks, bytes_read: the tasks that this job ran, and their text; tasks_finished:
+    of all `tasks_total` tasks of the build, whichever job ran them.
+    """
 
     out: Path
     job: str
@@ -39,7 +43,7 @@ class ArrayJobReport:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """Result of a whole build; up_to_date: the directory was already complete."""
+    """Result of a whole build; up_to_date: True if the directory was already complete."""
 
     out: Path
     facts: DataFacts
@@ -48,47 +52,48 @@ class BuildReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON values: the directory, the time, and the content of `data.json`."""
-        head = {"out": str(self.out), "up_to_date": self.up_to_date, "seconds": self.seconds}
-        return head | asdict(self.facts)
+        values = {"out": str(self.out), "up_to_date": self.up_to_date, "seconds": self.seconds}
+        return values | asdict(self.facts)
 
     def format(self) -> str:
-        """Format the report as a table and some lines, with hints where something looks wrong."""
+        """Format the report as a table and some lines, with hints if too little is held out or many are unknown."""
         facts = self.facts
-        done = "up to date" if self.up_to_date else _format_rate(facts.bytes_read, self.seconds)
-        lines = [format_totals(facts.totals), "", f"{self.out}: {done}"]
+        outcome = "up to date" if self.up_to_date else _format_rate(facts.bytes_read, self.seconds)
+        lines = [format_totals(facts.totals), "", f"{self.out}: {outcome}"]
         if facts.duplicates_dropped:
             lines.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
         lines += facts.lines.format()
         bytes_per_token = facts.bytes_read / max(facts.tokens_read, 1)
         lines.append(f"{bytes_per_token:.2f} bytes of text per token, {facts.bytes_per_token_on_disk:.2f} on disk")
-        if facts.unigram_entropy_nats is not None:
+        if facts.unigram_entropy_nats is not None and facts.heldout_entropy_nats is not None:
             lines.append(format_entropies(facts.unigram_entropy_nats, facts.heldout_entropy_nats))
-        if facts.unknown_rate > _HIGH_UNKNOWN_RATE:
+        if facts.unknown_rate > _MAX_UNKNOWN_RATE:
             lines.append(f"{facts.unknown_rate:.1%} of the tokens are unknown: build the vocabulary from this text")
         if facts.settings.holdout:
-            lines += _format_holdout_hint(facts.totals["train"].documents, facts.totals["heldout"])
+            hint = _format_holdout_hint(facts.totals["train"].documents, facts.totals["heldout"])
+            if hint is not None:
+                lines.append(hint)
         return "\n".join(lines)
 
 
-def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> list[str]:
-    """Return a hint if nothing is held out, or too little for scores."""
+def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> str | None:
+    """Return a hint if nothing is held out, or too little for scores; else None."""
     if heldout.documents == 0 and train_documents == 1:
-        return [
+        return (
             "nothing is held out, because the text is one document: use --document line if each line is a document, "
             "or divide it by blank lines, or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
-        ]
+        )
     if heldout.documents == 0:
-        return ["nothing is held out, because all documents have the same text"]
-    if heldout.tokens < _FEW_HELDOUT_TOKENS:
-        return ["few tokens are held out, so scores on them are noisy; use a larger --holdout"]
-    return []
+        return "nothing is held out, because all documents have the same text"
+    if heldout.tokens < _MIN_HELDOUT_TOKENS:
+        return "few tokens are held out, so scores on them are noisy; use a larger --holdout"
+    return None
 
 
 def _format_rate(text_bytes: int, seconds: float) -> str:
     megabytes = text_bytes / 1e6
-    return (
-        f"{megabytes:.1f} MB of text in {console.format_duration(seconds)}, {megabytes / max(seconds, 1e-3):.1f} MB/s"
-    )
+    rate = megabytes / max(seconds, 1e-3)
+    return f"{megabytes:.1f} MB of text in {console.format_duration(seconds)}, {rate:.1f} MB/s"
 
 
 def format_totals(totals: Mapping[Split, UnitCounts]) -> str:
@@ -100,8 +105,8 @@ def format_totals(totals: Mapping[Split, UnitCounts]) -> str:
     return console.format_table(["split", "documents", "sentences", "tokens"], rows)
 
 
-def format_entropies(unigram_entropy: float, heldout_entropy: float | None) -> str:
-    """Format the held-out tokens' entropies as one line."""
+def format_entropies(unigram_entropy: float, heldout_entropy: float) -> str:
+    """Format the values of `data.merge.unigram_entropies`, in nats per token, as one line."""
     return (
         f"unigram entropy of the held-out tokens: {unigram_entropy:.3f} nats"
         f" (with their own frequencies: {heldout_entropy:.3f})"

@@ -19,18 +19,20 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.randomness import Integers
 
 WINDOW: Final = 8  # tokens to either side; a neighbor at distance d counts 1 / d
-_CONTEXTS: Final = 8192  # the number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
-_TOKENS_PER_WORD: Final = 1000  # corpus tokens read for each vocabulary entry; more give no better vectors
-_RUN_TOKENS: Final = 1 << 20  # tokens read at a time
-_SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, or rare contexts would weigh too much
-_OVERSAMPLING: Final = 32  # additional dimensions in which the randomized SVD searches
+_CONTEXTS: Final = 8192  # number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
+_TOKENS_PER_ENTRY: Final = 1000  # corpus tokens that are read for each vocabulary entry; more give no better vectors
+_RUN_TOKENS: Final = 1 << 20  # tokens of a full run, read at a time
+_SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, without which rare contexts would weigh too much
+# Parameters of the randomized SVD (Halko, Martinsson and Tropp, 2011): additional dimensions, and power iterations.
+_OVERSAMPLING: Final = 32
 _POWER_ITERATIONS: Final = 4
 
 
 def compute_word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
-    """Compute a vector for every token, float32 [V, size], leading dimensions first; zeros for tokens never seen.
+    """Compute a vector for each of V tokens, float32 [V, size]; a token that is not in the corpus has zeros.
 
-    The result depends on the corpus and the seed, and in its last bits on the processor.
+    The dimensions are in descending order of their singular values. The result depends on the corpus and the seed, and
+    in its last bits on the processor.
     """
     pmi_VC = _positive_pmi(count_cooccurrences(corpus))
     with torch.random.fork_rng(devices=[]):
@@ -43,41 +45,45 @@ def compute_word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
 
 
 def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
-    """Count the contexts of each token, float32 [V, C + 1].
+    """Count the contexts of each of V tokens, float32 [V, C + 1], with the weight 1 / distance.
 
-    Each of the C most frequent tokens has a column as a context; the last column counts all others.
-    Neighbors are counted across sentences and, rarely, across documents.
+    Each of the C most frequent tokens has a column as a context. The last column counts all other contexts.
+    Neighbors count across the boundaries of sentences and documents.
     """
     frequencies = corpus.unigram_counts()
-    contexts = min(len(frequencies), _CONTEXTS)
-    column_of_id = np.full(len(frequencies), contexts, np.int64)
-    column_of_id[np.argsort(-frequencies, kind="stable")[:contexts]] = np.arange(contexts)
-    counts = torch.zeros(len(frequencies) * (contexts + 1))
+    n_contexts = min(len(frequencies), _CONTEXTS)
+    column_of_id = np.full(len(frequencies), n_contexts, np.int64)
+    most_frequent_ids = np.argsort(-frequencies, kind="stable")[:n_contexts]
+    column_of_id[most_frequent_ids] = np.arange(n_contexts)
+    counts = torch.zeros(len(frequencies) * (n_contexts + 1))
     for ids in _iter_runs(corpus):
-        row_start = torch.from_numpy(ids * (contexts + 1))  # of the token's row in the flat counts
+        row_start = torch.from_numpy(ids * (n_contexts + 1))  # of the token's row in the flat counts
         column = torch.from_numpy(column_of_id[ids])
         for distance in range(1, min(WINDOW + 1, len(ids))):
             weight = torch.full((len(ids) - distance,), 1 / distance)
             counts.index_add_(0, row_start[:-distance] + column[distance:], weight)
             counts.index_add_(0, row_start[distance:] + column[:-distance], weight)
-    return counts.view(len(frequencies), contexts + 1)
+    return counts.view(len(frequencies), n_contexts + 1)
 
 
 def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
-    """Yield runs of neighboring tokens, int64: all of a small corpus, an even sample of a large one."""
-    wanted_tokens = _TOKENS_PER_WORD * len(corpus.unigram_counts())
-    fraction = min(1.0, wanted_tokens / max(corpus.tokens, 1))
+    """Yield the ids of runs of neighboring tokens, int64: all of a small corpus, or the same fraction of every run."""
+    max_tokens = _TOKENS_PER_ENTRY * len(corpus.unigram_counts())
+    fraction = min(1.0, max_tokens / max(corpus.n_tokens, 1))
     for shard in corpus.shards:
         for start in range(0, shard.n_tokens, _RUN_TOKENS):
-            available = min(_RUN_TOKENS, shard.n_tokens - start)
-            length = max(1, round(fraction * available))
+            available_tokens = min(_RUN_TOKENS, shard.n_tokens - start)
+            length = max(1, round(fraction * available_tokens))
             yield shard.ids[start : start + length].astype(np.int64)
 
 
-def _positive_pmi(counts_VC: Tensor) -> Tensor:
-    """Convert counts to PPMI, max(0, log (p(context | token) / p(context))), [V, C]; overwrite the counts."""
-    total_V1 = counts_VC.sum(1, keepdim=True).clamp(min=1e-9)
-    rates_VC = counts_VC[:, :-1]
-    # Co-occurrence is symmetric, so the row sums are the totals of all contexts, including the last column.
-    context_C = rates_VC.sum(0).pow(_SMOOTHING) / total_V1.pow(_SMOOTHING).sum()
-    return rates_VC.div_(total_V1).div_(context_C.clamp(min=1e-12)).log_().clamp_(min=0)
+def _positive_pmi(counts: Tensor) -> Tensor:
+    """Convert the counts [V, C + 1] in place to PPMI, max(0, log(p(context | token) / p(context))), [V, C].
+
+    p(context) is smoothed: proportional to the context's count raised to 0.75.
+    """
+    total_V1 = counts.sum(1, keepdim=True).clamp(min=1e-9)
+    context_counts_VC = counts[:, :-1]
+    # Co-occurrence is symmetric: as a context, a token occurs as often as the sum of its row, also if it has no column.
+    p_context_C = context_counts_VC.sum(0).pow(_SMOOTHING) / total_V1.pow(_SMOOTHING).sum()
+    return context_counts_VC.div_(total_V1).div_(p_context_C.clamp(min=1e-12)).log_().clamp_(min=0)

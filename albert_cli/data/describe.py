@@ -17,7 +17,7 @@ from rich.text import Text
 from albert_cli import console
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.build_report import format_entropies, format_totals
-from albert_cli.data.pairs import PairSettings, SentenceLoss
+from albert_cli.data.pairs import NO_LABEL, PairSettings, SentenceLoss
 from albert_cli.data.records import Split, UnitCounts, read_data_facts
 from albert_cli.data.sample_statistics import (
     LENGTH_BINS,
@@ -38,14 +38,18 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
     "none": ("", ""),
 }
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
-_BAR_COLUMNS: Final = 40  # the width of a bar of 100 %
+_BAR_COLUMNS: Final = 40  # width of a bar of 100 %
+_UNLIMITED_COLUMNS: Final = 1 << 20  # width of a line that is not shown in a terminal
 _MASK: Final = "[MASK]"
 _LEGEND: Final = "in brackets: predicted words, seen as [MASK]; [words|X]: seen as X instead, where _ stands for [MASK]"
 
 
 @dataclass(frozen=True)
 class TextRun:
-    """Consecutive tokens as text: `text` is the original, `seen` the model's input, None if they are not predicted."""
+    """Consecutive tokens as text, of which all or none are to be predicted.
+
+    text: the original tokens; seen: the model's input at their positions, None if they are not to be predicted.
+    """
 
     text: str
     seen: str | None
@@ -53,7 +57,11 @@ class TextRun:
 
 @dataclass(frozen=True)
 class DecodedExample:
-    """One training example as text, segment by segment."""
+    """One training example as text.
+
+    positions: length of its sequence, special tokens included; order_label: see `data.pairs.SegmentPairs`; segments:
+    the runs of segment A and of segment B, which may be empty.
+    """
 
     index: int
     positions: int
@@ -63,7 +71,10 @@ class DecodedExample:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """A request for `count` examples from number `first` on, the first example of step `step`."""
+    """A request to decode `count` consecutive examples, from the first example of a training step on.
+
+    first: index of the step's first example; batch_size: number of examples in the step.
+    """
 
     step: int
     first: int
@@ -73,7 +84,11 @@ class ExampleRequest:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """Facts about a data directory; `examples` is None if none were requested."""
+    """Facts about a data directory.
+
+    totals, vocab_size, …, heldout_entropy_nats: from `data.json`; tokens_per: lengths of a "sentence" and a "document";
+    examples: None if none were requested; step, batch_size, seed: those of the examples.
+    """
 
     totals: dict[Split, UnitCounts]
     vocab_size: int
@@ -89,7 +104,7 @@ class DataDescription:
     examples: list[DecodedExample] | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the description as JSON values; without examples, it leaves out the settings that select them."""
+        """Return the description as JSON values; without examples, also without their step, batch size and seed."""
         values = asdict(self)
         if self.examples is None:
             for name in ("step", "batch_size", "seed", "examples"):
@@ -98,7 +113,10 @@ class DataDescription:
 
 
 def describe_data(directory: Path, settings: PairSettings, seed: int, request: ExampleRequest) -> DataDescription:
-    """Verify a data directory, measure a sample of its sequences, and decode the requested examples."""
+    """Verify a data directory, measure a sample of its train split, and decode the requested examples.
+
+    settings, seed: those of the training run whose sequences are sampled. Raises `CheckpointError` for damaged files.
+    """
     verify_data(directory)
     facts = read_data_facts(directory)
     vocabulary = Vocabulary.load(directory / "vocabulary")
@@ -128,24 +146,25 @@ def describe_data(directory: Path, settings: PairSettings, seed: int, request: E
 
 
 def format_description(description: DataDescription, settings: PairSettings, seed: int) -> list[str]:
-    """Format the description as lines for a person."""
+    """Format the description as lines for a person; settings, seed: those passed to `describe_data`."""
     lines = [*_format_sizes(description), "", *_format_sample(description.sample, settings, seed)]
     if description.examples is not None:
-        head = f"from step {description.step}, {description.batch_size} sequences a step, seed {seed}:"
-        lines += ["", head, _LEGEND]
+        title = f"from step {description.step}, {description.batch_size} sequences a step, seed {seed}:"
+        lines += ["", title, _LEGEND]
         for example in description.examples:
             lines += ["", *format_example(example, settings.sentence_loss)]
     return lines
 
 
 def _format_sizes(description: DataDescription) -> list[str]:
-    length_rows = [
-        [f"tokens per {unit}", f"{length.mean:,.1f}", f"{length.p5:,.1f}", f"{length.p50:,.1f}", f"{length.p95:,.1f}"]
-        for unit, length in description.tokens_per.items()
-    ]
-    tokens = sum(counts.tokens for counts in description.totals.values())
+    """Format the sizes of the splits, the lengths of sentences and documents, and the entropies."""
+    length_rows = []
+    for unit, lengths in description.tokens_per.items():
+        values = (lengths.mean, lengths.p5, lengths.p50, lengths.p95)
+        length_rows.append([f"tokens per {unit}", *(f"{value:,.1f}" for value in values)])
+    n_tokens = sum(counts.tokens for counts in description.totals.values())
     megabytes = description.bytes_read / 1e6
-    bytes_per_token = description.bytes_read / max(tokens, 1)
+    bytes_per_token = description.bytes_read / max(n_tokens, 1)
     lines = [
         format_totals(description.totals),
         "",
@@ -154,20 +173,21 @@ def _format_sizes(description: DataDescription) -> list[str]:
         f"{megabytes:,.1f} MB of text, {bytes_per_token:.2f} bytes per token; "
         f"a vocabulary of {description.vocab_size:,}, {description.dtype} ids",
     ]
-    if description.unigram_entropy_nats is not None:
+    if description.unigram_entropy_nats is not None and description.heldout_entropy_nats is not None:
         lines.append(format_entropies(description.unigram_entropy_nats, description.heldout_entropy_nats))
     return lines
 
 
 def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) -> list[str]:
-    longest = settings.max_seq_length
+    """Format the statistics of sampled sequences: fractions, and bars for the lengths of sequences and spans."""
+    max_length = settings.max_seq_length
     lines = [
-        f"{sample.sequences} sequences of at most {longest} positions, seed {seed}; "
+        f"{sample.sequences} sequences of at most {max_length} positions, seed {seed}; "
         f"{sample.examples_per_pass:,} make a pass"
     ]
     if sample.short_document_samples is not None:
         lines.append(
-            f"{sample.short_documents:.1%} of the documents are shorter than {longest} positions; "
+            f"{sample.short_documents:.1%} of the documents are shorter than {max_length} positions; "
             f"a pass samples such a document {sample.short_document_samples:.2f} times on average"
         )
     fractions = {
@@ -183,29 +203,30 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
         if fraction is not None:
             lines.append(f"  {name.ljust(width)}  {100 * fraction:8.3f} %")
     lines.append(f"  {'tokens per span'.ljust(width)}  {sample.tokens_per_span or 0:8.3f}")
-    edges = [longest * (number + 1) // LENGTH_BINS for number in range(LENGTH_BINS)]
-    lines += ["", "length up to    fraction", *_format_bars(edges, sample.length_fractions)]
-    words = range(1, settings.ngram + 1)
-    bars = _format_bars(words, sample.ngram_fractions, sample.ngram_expected)
-    return [*lines, "", "words per span  fraction, and p(n)", *bars]
-
-
-def _format_bars(labels: Sequence[int], fractions: Sequence[float], expected: Sequence[float] = ()) -> list[str]:
-    """Return a line for each fraction: its label, the fraction, the expected fraction if given, and a bar."""
-    lines = []
-    for number, (label, fraction) in enumerate(zip(labels, fractions, strict=True)):
-        line = f"{label:12,}  {100 * fraction:5.1f} %"
-        if expected:
-            line += f"  {100 * expected[number]:5.1f} %"
-        lines.append(f"{line}  {'█' * round(_BAR_COLUMNS * fraction)}".rstrip())
+    upper_lengths = [max_length * (number + 1) // LENGTH_BINS for number in range(LENGTH_BINS)]
+    lines += ["", "length up to    fraction"]
+    for length, fraction in zip(upper_lengths, sample.length_fractions, strict=True):
+        lines.append(f"{length:12,}  {100 * fraction:5.1f} %  {_format_bar(fraction)}".rstrip())
+    lines += ["", "words per span  fraction, and p(n)"]
+    spans = zip(sample.ngram_fractions, sample.ngram_expected, strict=True)
+    for n_words, (fraction, expected) in enumerate(spans, start=1):
+        bar = _format_bar(fraction)
+        lines.append(f"{n_words:12,}  {100 * fraction:5.1f} %  {100 * expected:5.1f} %  {bar}".rstrip())
     return lines
+
+
+def _format_bar(fraction: float) -> str:
+    return "█" * round(_BAR_COLUMNS * fraction)
 
 
 # ---------------------------------------------------------------- examples as text
 
 
 def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
-    """Decode each sequence of a batch; `index` has the number of each example."""
+    """Decode each sequence of a batch.
+
+    pieces: the text of every token of the vocabulary, with "▁" for a space; index: the index of each example.
+    """
     texts = [replace_unprintable(piece.replace("▁", " ")) for piece in pieces]
     is_masked = np.zeros(packed.ids.size, bool)
     is_masked[packed.masked_index] = True
@@ -216,36 +237,37 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
         sep_id = original[stop - 1]  # every sequence ends with [SEP]
         segments: list[list[TextRun]] = [[], []]
         for position in range(start + 1, stop):
-            if is_masked[position] or original[position] != sep_id:
-                text = texts[original[position]]
-                seen = texts[packed.ids[position]] if is_masked[position] else None
-                _append_run(segments[packed.segment_ids[position]], TextRun(text, seen))
+            runs = segments[packed.segment_ids[position]]
+            text = texts[original[position]]
+            if is_masked[position]:
+                _append_run(runs, TextRun(text, seen=texts[packed.ids[position]]))
+            elif original[position] != sep_id:
+                _append_run(runs, TextRun(text, seen=None))
         label = int(packed.order_labels[number])
         examples.append(DecodedExample(index[number], stop - start, label, segments))
     return examples
 
 
 def _append_run(runs: list[TextRun], run: TextRun) -> None:
-    """Append a run, or join it to the last run if both are predicted or neither is."""
-    if not runs or (runs[-1].seen is None) != (run.seen is None):
+    """Append a run, or join it to the last run if both are to be predicted or neither is."""
+    last = runs[-1] if runs else None
+    if last is not None and last.seen is None and run.seen is None:
+        runs[-1] = TextRun(last.text + run.text, None)
+    elif last is not None and last.seen is not None and run.seen is not None:
+        runs[-1] = TextRun(last.text + run.text, last.seen + run.seen)
+    else:
         runs.append(run)
-        return
-    last = runs.pop()
-    seen = None
-    if last.seen is not None and run.seen is not None:
-        seen = last.seen + run.seen
-    runs.append(TextRun(last.text + run.text, seen))
 
 
 def format_example(example: DecodedExample, sentence_loss: SentenceLoss) -> list[str]:
     """Format one decoded example, wrapped to a terminal's width and colored if stdout supports it."""
-    head = Text(f"example {example.index}", "bold").append(f": {example.positions} positions, ", "not bold")
+    title = Text(f"example {example.index}", "bold").append(f": {example.positions} positions, ", "not bold")
     label = example.order_label
-    if label < 0:
-        head.append("no order label", "not bold")
+    if label == NO_LABEL:
+        title.append("no order label", "not bold")
     else:
-        head.append(f"label {label}: {_LABEL_NAMES[sentence_loss][label]}", _LABEL_STYLES[label])
-    lines = _wrap_text(head, "")
+        title.append(f"label {label}: {_LABEL_NAMES[sentence_loss][label]}", _LABEL_STYLES[label])
+    lines = _wrap_text(title, "")
     for name, runs, style in zip("AB", example.segments, ("green", "magenta"), strict=True):
         if runs:
             lines += _wrap_text(Text(f"{name}: ", f"{style} bold"), "  ", _format_runs(runs))
@@ -253,13 +275,16 @@ def format_example(example: DecodedExample, sentence_loss: SentenceLoss) -> list
 
 
 def _format_runs(runs: Sequence[TextRun]) -> Text:
-    """Format a segment with predicted text in brackets, and the model's input next to it unless that is all [MASK]."""
+    """Format the runs of a segment as `_LEGEND` explains.
+
+    Text to predict is in brackets, and so is the model's input unless it consists of [MASK] only.
+    """
     text = Text()
     for run in runs:
         if run.seen is None:
             text.append(run.text)
             continue
-        if run.text.startswith(" "):
+        if run.text.startswith(" "):  # the space is in front of the bracket
             text.append(" ")
         text.append("[", "yellow").append(run.text.lstrip(" "), "black on yellow")
         if run.seen.replace(_MASK, ""):
@@ -272,16 +297,19 @@ def _format_runs(runs: Sequence[TextRun]) -> Text:
 
 
 def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
-    """Wrap text to the terminal's width: `lead` begins the first line, and the other lines are indented to its end."""
+    """Wrap `lead`, followed by `text`, to the terminal's width; every line after the first is indented to `text`."""
     has_color = console.supports_color()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1 << 20
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED_COLUMNS
     screen = Console(file=io.StringIO(), width=width, force_terminal=has_color, no_color=not has_color, highlight=False)
     margin = len(indent) + len(lead.plain)
-    rows = [Text()] if text is None else text.wrap(screen, max(20, width - margin))
+    rows = [Text()]
+    if text is not None:
+        rows = list(text.wrap(screen, max(20, width - margin)))
     lines = []
-    for number, row in enumerate(rows):
-        start = Text(indent).append_text(lead) if number == 0 else Text(" " * margin)
+    line_start = Text(indent).append_text(lead)
+    for row in rows:
         with screen.capture() as captured:
-            screen.print(start.append_text(row), end="", soft_wrap=True)
+            screen.print(line_start.append_text(row), end="", soft_wrap=True)
         lines.append(captured.get())
+        line_start = Text(" " * margin)
     return lines

@@ -1,12 +1,13 @@
 """Mask n-grams of whole words (§4.1), vectorized over a packed batch.
 
-The rule is the released generator's. Words are tried in random order as starts of spans of n words, with p(n)
-proportional to 1/n. A span that would exceed the budget is shortened; one that overlaps a chosen span is left out.
-Each chosen token becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %).
+The rule is that of the released data generator. A span of n words, with p(n) proportional to 1/n, is tried at each word
+of a sequence in random order, until the sequence has spent its budget of masked positions. A span that would exceed
+the budget is shortened. A span that overlaps a chosen span is skipped. Each token of a chosen span becomes [MASK]
+(80 %), stays (10 %) or becomes a random token (10 %).
 
-Intended differences: the budget is 15 % of the positions (the generator's cap is a setting), a span never crosses a
-[SEP], a segment's first token always starts a word, and random tokens are never special. The generator's permutation
-objective is left out.
+Intended differences from the generator: the budget is 15 % of the positions, without a maximum by default; a span never
+crosses a [SEP]; a segment's first token always begins a word; random tokens are never special tokens. The generator's
+permutation objective is left out.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from albert_cli.data.pairs import PackedSequences, PairSettings
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, random_bits, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
-# Thresholds of one uniform number: 80 % [MASK], 10 % unchanged, 10 % random.
+# A token with a uniform number below 0.8 becomes [MASK], below 0.9 it stays, and above it becomes random.
 _MASK_BELOW = 0.8
 _KEEP_BELOW = 0.9
 
-# Of a word's 64 random bits the low 24 choose the span's length and the high 40 the word's rank.
+# Of a word's 64 random bits, the low 24 choose the length of its span, and the high 40 its rank among the words.
 _LENGTH_BITS = 24
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """A masked batch: all ids int32 [T], the positions to predict int32 [M], ascending, and their labels int32 [M]."""
+    """A masked batch of T positions, M of which are to be predicted."""
 
-    ids: Ids
-    index: Ids
-    labels: Ids
+    ids: Ids  # int32 [T]
+    index: Ids  # packed positions to predict, ascending, int32 [M]
+    labels: Ids  # the original tokens at these positions, int32 [M]
 
 
 @dataclass(frozen=True)
 class MaskedSpans:
-    """The K chosen spans: packed positions [start, stop) and number of words, int64 [K] each.
+    """The K chosen spans of a batch: packed positions [start, stop) and numbers of words, int64 [K] each.
 
-    is_shortened: bool [K], whether a span was shortened to fit the budget or the segment.
+    is_shortened: bool [K], True if the span was shortened to fit the budget or the segment.
     """
 
     start: Integers
@@ -51,16 +52,18 @@ class MaskedSpans:
     is_shortened: Flags
 
     def positions(self) -> Integers:
-        """Return the packed positions that the spans cover, ascending: int64 [M]."""
+        """Return the M packed positions that the spans cover, ascending: int64 [M]."""
         return np.sort(concatenate_ranges(self.start, self.stop - self.start))
 
 
 @dataclass(frozen=True)
 class _BatchWords:
-    """The W words and special tokens of a batch, in order.
+    """The words of a batch in order, W in total; a special token counts as a word.
 
-    start: packed positions, int64 [W + 1], the last is the batch's end; is_special: bool [W]; sequence: int64 [W];
-    words_left: words from each one to its segment's end, itself included, int64 [W].
+    start: packed position at which each word begins, and last the batch's end, int64 [W + 1].
+    is_special: True for a special token, bool [W].
+    sequence: index of the sequence that contains the word, int64 [W].
+    words_left: number of words from this one, included, to the end of its segment, int64 [W].
     """
 
     start: Integers
@@ -72,12 +75,12 @@ class _BatchWords:
 def select_spans(
     sequences: PackedSequences, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> MaskedSpans:
-    """Choose spans to predict in every sequence until its budget is spent; index: the examples' numbers, int64 [N]."""
+    """Choose spans to predict in each of N sequences until its budget is spent; index: of the examples, int64 [N]."""
     offsets = sequences.offsets
-    starts_word = np.ones(sequences.ids.size, bool)
+    begins_word = np.ones(sequences.ids.size, bool)
     if settings.whole_word:
-        starts_word = vocabulary.word_boundaries(settings.word_rule).find_starts(sequences.ids)
-    words = _split_into_words(starts_word, sequences.is_special, offsets)
+        begins_word = vocabulary.word_boundaries(settings.word_rule).find_starts(sequences.ids)
+    words = _split_into_words(begins_word, sequences.is_special, offsets)
     budget = np.rint(np.diff(offsets) * settings.masked_lm_probability).astype(np.int64)
     budget = np.maximum(1, budget)
     if settings.max_predictions:
@@ -90,49 +93,52 @@ def select_spans(
 def mask_spans(
     sequences: PackedSequences, spans: MaskedSpans, vocabulary: Vocabulary, seed: int, index: Integers
 ) -> MaskedTokens:
-    """Change the ids that the spans cover: to [MASK], to a random ordinary token, or not at all."""
+    """Mask each token of the spans: replace it by [MASK] or by a random ordinary token, or leave it unchanged."""
     position = spans.positions()
     labels = sequences.ids[position]
     sequence = _sequence_numbers(position, sequences.offsets)
     keys = hash_keys(seed, Stream.REPLACEMENT, index)
     bits = random_bits(keys[sequence], position - sequences.offsets[sequence])
-    # `uniform` uses the upper bits and `bounded_ints` the lower ones, so the two are independent.
-    fate = uniform(bits)
+    # `uniform` uses the upper bits and `bounded_ints` the lower ones, so both numbers are independent.
+    choice = uniform(bits)
     ordinary_ids = vocabulary.ordinary_ids
     replacement = ordinary_ids[bounded_ints(bits, len(ordinary_ids))]
-    replacement[fate < _KEEP_BELOW] = labels[fate < _KEEP_BELOW]
-    replacement[fate < _MASK_BELOW] = vocabulary.mask_id
+    replacement[choice < _KEEP_BELOW] = labels[choice < _KEEP_BELOW]
+    replacement[choice < _MASK_BELOW] = vocabulary.mask_id
     ids = sequences.ids.copy()
     ids[position] = replacement
     return MaskedTokens(ids, position.astype(np.int32), labels)
 
 
 def _sequence_numbers(position: Integers, offsets: Integers) -> Integers:
-    """Return the sequence that holds each of some ascending packed positions: int64 [M]."""
-    return np.repeat(np.arange(offsets.size - 1), np.diff(np.searchsorted(position, offsets)))
+    """Return the index of the sequence that contains each packed position; position: ascending, int64 [M]."""
+    positions_of_sequence = np.diff(np.searchsorted(position, offsets))
+    return np.repeat(np.arange(offsets.size - 1), positions_of_sequence)
 
 
-def _split_into_words(starts_word: Flags, special: Flags, offsets: Integers) -> _BatchWords:
-    """Split a batch into words and special tokens; starts_word, special: bool [T]."""
-    is_start = starts_word | special
-    is_start[1:] |= special[:-1]  # truncation may begin a segment within a word
+def _split_into_words(begins_word: Flags, is_special_token: Flags, offsets: Integers) -> _BatchWords:
+    """Split a batch of T positions into words; begins_word, is_special_token: bool [T]."""
+    is_start = begins_word | is_special_token
+    is_start[1:] |= is_special_token[:-1]  # a truncated segment may begin within a word
     start = np.flatnonzero(is_start)
-    is_special = special[start]
+    is_special = is_special_token[start]
+    # A segment ends before the next special token, or at the batch's end.
     segment_end = np.append(np.flatnonzero(is_special), start.size)
     words_of_segment = np.diff(segment_end, prepend=0)
     words_left = np.repeat(segment_end, words_of_segment) - np.arange(start.size)
-    return _BatchWords(np.append(start, starts_word.size), is_special, _sequence_numbers(start, offsets), words_left)
+    return _BatchWords(np.append(start, begins_word.size), is_special, _sequence_numbers(start, offsets), words_left)
 
 
 def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings: PairSettings) -> MaskedSpans:
-    """Try words in random order as starts of spans until each of N sequences has spent its budget, int64 [N].
+    """Try a span at each word in random order until each of N sequences has spent its budget.
 
-    bits: 64 random bits for each word, uint64 [W]. Round k tries the k-th candidate of every sequence at once.
+    bits: random, uint64 [W]; budget: maximum number of masked positions, int64 [N]. A sequence's candidates are its
+    words, shuffled. Round k tries the k-th candidate of all S sequences that still have a budget and a candidate.
     """
     requested_words = _sample_span_lengths(bits, settings)
     candidates, offsets = _shuffle_candidates(words, bits, budget.size)
     n_candidates = np.diff(offsets)
-    # The margin lets a span look beyond the batch's last word.
+    # Special tokens count as taken, and so do `ngram` words beyond the end: a span at the last word reads them.
     is_taken = np.append(words.is_special, np.ones(settings.ngram, bool))
     steps = np.arange(settings.ngram)
     budget_left = budget.copy()
@@ -142,24 +148,26 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
         sequence = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))
         if sequence.size == 0:
             break
-        word = candidates[offsets[sequence] + round_number]
-        n_words = _shorten_to_fit(words, word, requested_words[word], budget_left[sequence])
-        n_tokens = words.start[word + n_words] - words.start[word]
-        covered = word[:, None] + steps
-        is_inside = steps < n_words[:, None]
-        overlaps = (is_taken[covered] & is_inside).any(axis=1)
-        is_chosen = (n_tokens <= budget_left[sequence]) & ~overlaps
-        is_taken[covered[is_chosen][is_inside[is_chosen]]] = True
+        first_word = candidates[offsets[sequence] + round_number]
+        n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[sequence])
+        n_tokens = words.start[first_word + n_words] - words.start[first_word]
+        covered_words = first_word[:, None] + steps  # [S, ngram]
+        is_in_span = steps < n_words[:, None]
+        is_overlapping = (is_taken[covered_words] & is_in_span).any(axis=1)
+        is_chosen = (n_tokens <= budget_left[sequence]) & ~is_overlapping
+        is_taken[covered_words[is_in_span & is_chosen[:, None]]] = True
         budget_left[sequence[is_chosen]] -= n_tokens[is_chosen]
-        chosen_words.append(word[is_chosen])
+        chosen_words.append(first_word[is_chosen])
         chosen_lengths.append(n_words[is_chosen])
-    first = np.concatenate(chosen_words)
-    length = np.concatenate(chosen_lengths)
-    return MaskedSpans(words.start[first], words.start[first + length], length, length < requested_words[first])
+    first_word = np.concatenate(chosen_words)
+    n_words = np.concatenate(chosen_lengths)
+    start = words.start[first_word]
+    stop = words.start[first_word + n_words]
+    return MaskedSpans(start, stop, n_words, is_shortened=n_words < requested_words[first_word])
 
 
 def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
-    """Sample a span length in words for each word, from the low bits: int64 [W]."""
+    """Sample the number of words of the span at each word, from the low bits: int64 [W]."""
     length_bits = bits & np.uint64((1 << _LENGTH_BITS) - 1)
     length = np.ones(bits.size, np.int64)
     for cumulative in np.cumsum(ngram_probabilities(settings))[:-1]:
@@ -168,19 +176,27 @@ def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
 
 
 def _shuffle_candidates(words: _BatchWords, bits: HashKeys, n_sequences: int) -> tuple[Integers, Integers]:
-    """Return the words without special tokens, sequence by sequence in random order, and the sequences' offsets."""
+    """Shuffle the words of each sequence, special tokens excepted, by their high bits.
+
+    Returns the indices of the words, sequence by sequence, int64, and the offset of each sequence, int64 [N + 1].
+    """
     candidates = np.flatnonzero(~words.is_special)
     sequence = words.sequence[candidates]
-    rank = (sequence.astype(np.uint64) << np.uint64(64 - _LENGTH_BITS)) | (bits[candidates] >> np.uint64(_LENGTH_BITS))
+    high_bits = bits[candidates] >> np.uint64(_LENGTH_BITS)
+    sort_key = (sequence.astype(np.uint64) << np.uint64(64 - _LENGTH_BITS)) | high_bits
     offsets = offsets_from_lengths(np.bincount(sequence, minlength=n_sequences))
-    return candidates[np.argsort(rank)], offsets
+    return candidates[np.argsort(sort_key)], offsets
 
 
-def _shorten_to_fit(words: _BatchWords, word: Integers, requested: Integers, max_tokens: Integers) -> Integers:
-    """Return the words of each span, at least 1: fewer than requested at a segment's end or above `max_tokens`."""
-    n_words = np.minimum(requested, words.words_left[word])
+def _shorten_to_fit(words: _BatchWords, first_word: Integers, n_words: Integers, max_tokens: Integers) -> Integers:
+    """Shorten each of S spans until it fits its segment and `max_tokens`, but to no fewer than one word.
+
+    first_word, n_words: the spans, max_tokens: int64 [S]. Returns the new numbers of words, int64 [S]. A span of one
+    word may still exceed `max_tokens`.
+    """
+    n_words = np.minimum(n_words, words.words_left[first_word])
     while True:
-        n_tokens = words.start[word + n_words] - words.start[word]
+        n_tokens = words.start[first_word + n_words] - words.start[first_word]
         is_too_long = (n_tokens > max_tokens) & (n_words > 1)
         if not is_too_long.any():
             return n_words
@@ -188,7 +204,7 @@ def _shorten_to_fit(words: _BatchWords, word: Integers, requested: Integers, max
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
-    """Return p(n) for n = 1 to `ngram`, proportional to 1/n (§4.1), reversed if longer n-grams are favored."""
+    """Return p(n) for n = 1 to `ngram`, float64 [ngram]: proportional to 1/n (§4.1), or reversed for longer spans."""
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
-    p: NDArray[np.float64] = weights / weights.sum()
-    return p if settings.favor_shorter_ngram else p[::-1]
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities if settings.favor_shorter_ngram else probabilities[::-1]

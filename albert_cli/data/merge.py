@@ -1,4 +1,7 @@
-"""Merge finished tasks into a data directory: count its text, copy the vocabulary, write `data.json`."""
+"""Merge finished tasks into a data directory: count its text, copy the vocabulary, write `data.json`.
+
+The shards stay in the tasks' directories; `data.json` lists those of each split.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _GROUPS_OF_SPLIT: Final[dict[Split, tuple[Group, ...]]] = {"train": ("train", "t
 
 @dataclass(frozen=True)
 class TaskGroup:
-    """One group of a finished task's shards; a pass over the split uses its documents `repetitions` times."""
+    """One group of a finished task's documents; a pass over the split uses each document `repetitions` times."""
 
     task: ShardTask
     facts: ShardFacts
@@ -43,21 +46,21 @@ class TaskGroup:
 
     @property
     def counts(self) -> UnitCounts:
-        """Documents, sentences and tokens that a pass uses."""
+        """The documents, sentences and tokens that a pass uses, repetitions included."""
         return self.facts.totals[self.group] * self.repetitions
 
     @property
     def shards(self) -> list[ShardRecord]:
-        """Shards with their names below `shards/`, each as often as a pass uses it."""
+        """The group's shards with paths relative to `shards/`, each `repetitions` times."""
         shards = [replace(shard, name=f"{self.task.name}/{shard.name}") for shard in self.facts.shards[self.group]]
         return [shard for shard in shards for _ in range(self.repetitions)]
 
 
 def iter_groups(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> Iterator[TaskGroup]:
-    """Yield the groups of a split, task by task."""
+    """Yield the groups of a split, task by task; results: the facts of each task."""
     for task, facts in zip(tasks, results, strict=True):
-        whole_weight = int(task.weight)
-        repetitions: dict[Group, int] = {"train": whole_weight, "train-more": whole_weight + 1, "heldout": 1}
+        n_uses = int(task.weight)
+        repetitions: dict[Group, int] = {"train": n_uses, "train-more": n_uses + 1, "heldout": 1}
         for group in _GROUPS_OF_SPLIT[split]:
             yield TaskGroup(task, facts, group, repetitions[group])
 
@@ -66,18 +69,18 @@ def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> d
     """Count the documents, sentences and tokens of a pass over each split."""
     totals = dict.fromkeys(SPLITS, UnitCounts())
     for split in SPLITS:
-        for entry in iter_groups(tasks, results, split):
-            totals[split] += entry.counts
+        for group in iter_groups(tasks, results, split):
+            totals[split] += group.counts
     return totals
 
 
 def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
     """List the shards of a split, each as often as a pass uses it."""
-    return [shard for entry in iter_groups(tasks, results, split) for shard in entry.shards]
+    return [shard for group in iter_groups(tasks, results, split) for shard in group.shards]
 
 
 def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
-    """Remove the tasks' shards and raise `InputError` if there is no text to train on."""
+    """Raise `InputError` if there is no text to train on; the tasks' shards, which are useless then, are removed."""
     totals = count_totals(tasks, results)
     if totals["train"].tokens > 0:
         return
@@ -92,14 +95,17 @@ def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFac
 def publish_data(
     out: Path, tasks: Sequence[ShardTask], results: Sequence[ShardFacts], vocabulary: Vocabulary
 ) -> DataFacts:
-    """Write the vocabulary's copy, the token counts and `data.json`, and last the manifest."""
+    """Write a copy of the vocabulary, the token counts, `data.json` and the manifest; return the facts in `data.json`.
+
+    The directory is complete once this function returns, and has no manifest if it fails.
+    """
     train_counts = _count_tokens(tasks, results, "train", vocabulary.size)
     heldout_counts = _count_tokens(tasks, results, "heldout", vocabulary.size)
     unigram_entropy, heldout_entropy = unigram_entropies(train_counts, heldout_counts)
     facts = DataFacts(
         format=DATA_FORMAT,
         dtype=id_type(vocabulary.size),
-        vocabulary=tasks[0].vocabulary,
+        vocabulary=tasks[0].vocabulary_fingerprint,
         settings=tasks[0].settings,
         sources=[{**result.identity.source, "sha256": result.sha256} for result in results],
         vocab_size=vocabulary.size,
@@ -118,7 +124,7 @@ def publish_data(
     )
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     store.remove_leftovers(out / "shards")
-    with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary}) as staging:
+    with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary_fingerprint}) as staging:
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")
         (staging / "unigram.counts").write_bytes(train_counts.astype("<i8").tobytes())
@@ -127,42 +133,47 @@ def publish_data(
 
 
 def _bytes_per_token(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> float:
-    """Return the size of the tasks' files per token that they hold."""
-    size = 0
+    """Return the bytes of the tasks' files per token in them."""
+    n_bytes = 0
     for task in tasks:
         manifest = store.read_manifest(task.directory)
         assert manifest is not None, "a finished task has a manifest"
-        size += sum(int(entry["size"]) for entry in manifest.files.values())
-    tokens = sum(result.totals[group].tokens for result in results for group in GROUPS)
-    return size / max(tokens, 1)
+        n_bytes += sum(entry["size"] for entry in manifest.files.values())
+    n_tokens = sum(result.totals[group].tokens for result in results for group in GROUPS)
+    return n_bytes / max(n_tokens, 1)
 
 
 def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
-    """Count how often a pass over a split uses each token: int64 [V]."""
+    """Count how often a pass over a split uses each token: int64 [vocab_size].
+
+    The writer has counted the tokens of the train groups. A train group without documents has no file of counts.
+    """
     counts = np.zeros(vocab_size, np.int64)
-    for entry in iter_groups(tasks, results, split):
-        path = entry.task.directory / f"{entry.group}.counts"
+    for group in iter_groups(tasks, results, split):
+        path = group.task.directory / f"{group.group}.counts"
         if path.is_file():
-            dtype = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
-            counts += entry.repetitions * np.fromfile(path, dtype).astype(np.int64)
+            is_uint32 = path.stat().st_size == 4 * vocab_size
+            counts += group.repetitions * np.fromfile(path, "<u4" if is_uint32 else "<u8").astype(np.int64)
         elif split == "heldout":
-            for record in entry.facts.shards[entry.group]:
-                shard = Shard.open(entry.task.directory / record.name, id_type(vocab_size))
+            for record in group.facts.shards[group.group]:
+                shard = Shard.open(group.task.directory / record.name, id_type(vocab_size))
                 counts += np.bincount(shard.ids, minlength=vocab_size)
     return counts
 
 
 def unigram_entropies(train: Integers, heldout: Integers) -> tuple[float | None, float | None]:
-    """Return the loss per held-out token of predicting by frequency alone, in nats; None without held-out text.
+    """Return the cross-entropy and the entropy of the held-out tokens, in nats per token; None without held-out text.
 
-    The first value uses the train frequencies with 1 added to each count: the loss of a model that has learned only
-    frequencies. The second uses the held-out frequencies, the minimum for any fixed distribution.
+    train, heldout: token counts, int64 [vocab_size]. The cross-entropy with the train frequencies, with 1 added to each
+    count, is the loss of a model that has learned only how frequent each token is. The entropy, with the held-out
+    frequencies, is the lowest loss of any prediction that ignores the context.
     """
     total = int(heldout.sum())
     if total == 0:
         return None, None
-    heldout_rates = heldout[heldout > 0] / total
-    train_rates = (train[heldout > 0] + 1) / (int(train.sum()) + train.size)
-    cross_entropy = -(heldout_rates * np.log(train_rates)).sum()
-    entropy = -(heldout_rates * np.log(heldout_rates)).sum()
+    is_used = heldout > 0
+    p_heldout = heldout[is_used] / total
+    p_train = (train[is_used] + 1) / (int(train.sum()) + train.size)
+    cross_entropy = -(p_heldout * np.log(p_train)).sum()
+    entropy = -(p_heldout * np.log(p_heldout)).sum()
     return round(float(cross_entropy), 6), round(float(entropy), 6)

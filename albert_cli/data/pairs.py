@@ -1,18 +1,19 @@
 """Sample segment pairs with sentence-order labels during training (§3.1).
 
-An example is a function of (seed, index). A pass over the corpus cuts it into strides of one sequence and visits them
-in random order. A random phase shifts the strides, so no two passes cut at the same positions and every token of a
-longer document is covered equally often. A document shorter than a sequence is sampled in proportion to its length.
+An example is a function of the seed and of its index. A pass over the corpus divides it into strides of the length of
+one sequence, and visits them in random order. In each stride one token is the anchor of an example: the example
+consists of the anchor's sentence and of its neighbors. A random phase shifts the anchors of each pass, so all tokens
+of a long document are covered equally often. A document shorter than a sequence is sampled in proportion to its length.
 
 Memory does not grow with the corpus: the order is a keyed permutation, and sentences and documents are located by
 bisection in the shards' offsets, which stay on disk.
 
-Intended differences from the released data generator:
+Intended differences from the released data generator (`create_pretraining_data.py`):
 - the target length is sampled for every sequence, not for every document;
-- a sequence that meets the end of its document grows backwards, so it is full if the document is long enough;
-- a chunk is a single sentence only if its document has one. Such a document gives one segment without a label; the
-  generator adds a random document and labels the pair as swapped;
-- the number of tokens cut from the front of an overlong segment is uniform; the generator tosses a coin per token;
+- a sequence that reaches the end of its document grows backwards, so it is full if the document is long enough;
+- a document of one sentence gives one segment without a label; the generator adds a segment of a random document and
+  labels the pair as swapped;
+- the number of tokens removed from the front of an overlong segment is uniform; the generator tosses a coin per token;
 - the other document of a next-sentence pair always differs from the first.
 """
 
@@ -31,11 +32,11 @@ from albert_cli.data.shards import Shard, TokenCorpus, locate
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, permute, uniform
 from albert_cli.text.words import WordRule
 
-SPECIALS = 3  # [CLS] A [SEP] B [SEP]
-Codes: TypeAlias = NDArray[np.int8]
+SPECIALS = 3  # number of special tokens in [CLS] A [SEP] B [SEP]
+Codes: TypeAlias = NDArray[np.int8]  # relations, or order labels, of examples
 SentenceLoss: TypeAlias = Literal["sop", "nsp", "none", "three-way"]
 
-# Relations of segment B to segment A; "three-way" uses them as labels.
+# Relations of segment B to segment A; the sentence loss "three-way" uses them as labels.
 IN_ORDER: Final = 0
 SWAPPED: Final = 1
 OTHER_DOCUMENT: Final = 2
@@ -44,12 +45,17 @@ NO_LABEL: Final = -1
 
 @dataclass(frozen=True)
 class PairSettings:
-    """Rules for cutting and masking sequences; the defaults are the paper's (§4.1).
+    """Rules for sampling and masking sequences; the defaults are the paper's (§4.1).
 
-    max_predictions: cap on the masked positions of a sequence; 0 means no cap, the released generator's default is 20.
-    sentence_loss: "sop" predicts the order of two segments, "nsp" if the second is from another document, "three-way"
-    both in one question, "none" nothing.
-    word_rule: where words begin, see `text.words`; "reference" reproduces the released generator.
+    max_seq_length: positions, special tokens included; short_sequence_probability: fraction of the sequences with a
+    random shorter length.
+    sentence_loss: "sop" predicts the order of two segments, "nsp" predicts if the second is from another document,
+    "three-way" predicts both with one label, "none" predicts nothing.
+    masked_lm_probability: fraction of the positions to predict; max_predictions: their maximum in a sequence, 0 for
+    none (the released generator's default is 20).
+    ngram: maximum number of words in a masked span; favor_shorter_ngram: sample n with p(n) proportional to 1/n, else
+    with these probabilities in reverse order; whole_word: mask whole words, else single tokens.
+    word_rule: the rule by which words begin, see `text.words`; "reference" reproduces the released generator.
     """
 
     max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
@@ -65,10 +71,10 @@ class PairSettings:
 
 @dataclass(frozen=True)
 class Segments:
-    """Runs of global token positions [start, stop), int64 [B] each."""
+    """One segment for each of B examples: its global token positions [start, stop)."""
 
-    start: Integers
-    stop: Integers
+    start: Integers  # int64 [B]
+    stop: Integers  # int64 [B]
 
     @property
     def length(self) -> Integers:
@@ -80,7 +86,7 @@ class Segments:
 class SegmentPairs:
     """Two segments for each of B examples, in the order in which the model reads them.
 
-    b is empty (start = stop) in a sequence of one segment. order_labels: int8 [B]; 0 = in order, 1 = swapped ("sop",
+    b: empty (start = stop) in a sequence of one segment. order_labels: int8 [B]; 0 = in order, 1 = swapped ("sop",
     "three-way") or from another document ("nsp"), 2 = from another document ("three-way"), -1 = no label.
     """
 
@@ -88,12 +94,17 @@ class SegmentPairs:
     b: Segments
     order_labels: Codes
 
+    def packed_lengths(self) -> tuple[Integers, Integers]:
+        """Return the number of positions of "[CLS] A [SEP]" and of "B [SEP]" (0 if B is empty): int64 [B] each."""
+        return self.a.length + 2, self.b.length + (self.b.length > 0)
+
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """N sequences of T positions in all: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if B is empty.
+    """N sequences, one after the other: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if B is empty; T positions in total.
 
-    ids, segment_ids: int32 [T]; is_special: bool [T], the positions of [CLS] and [SEP]; offsets: int64 [N + 1].
+    ids, segment_ids: int32 [T]; is_special: bool [T], True for [CLS] and [SEP]; offsets: the position at which each
+    sequence begins, and last T, int64 [N + 1].
     """
 
     ids: Ids
@@ -104,7 +115,11 @@ class PackedSequences:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Consecutive sentences of one document, divided in two: global positions and the document's number, int64 [B]."""
+    """Consecutive sentences of one document for each of B examples, divided into two parts at a sentence boundary.
+
+    start, boundary, stop: global token positions, int64 [B]; the parts are [start, boundary) and [boundary, stop), and
+    the second part is empty in a document of one sentence. document: the document's global number, int64 [B].
+    """
 
     start: Integers
     boundary: Integers
@@ -115,17 +130,17 @@ class Chunks:
 def examples_per_pass(corpus: TokenCorpus, settings: PairSettings) -> int:
     """Return the number of examples that visit every token of a corpus about once."""
     stride = settings.max_seq_length - SPECIALS
-    return max(1, -(-corpus.tokens // stride))
+    return max(1, -(-corpus.n_tokens // stride))
 
 
 def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> SegmentPairs:
-    """Sample the segment pairs of the examples `index`, int64 [B], at most `max_seq_length - 3` tokens each."""
+    """Sample the segment pair of each example in `index`, int64 [B]; a pair has at most `max_seq_length - 3` tokens."""
     target = _sample_target_lengths(index, settings, seed)
     anchor = _sample_anchors(corpus, index, settings, seed)
     chunks = choose_boundaries(corpus, anchor, target, hash_keys(seed, Stream.BOUNDARY, index))
     has_two_segments = chunks.stop > chunks.boundary
     relation, order_labels = choose_relation(
-        hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.documents > 1
+        hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.n_documents > 1
     )
     a, b = apply_relation(corpus, chunks, relation, target, index, seed)
     length_a, length_b = truncated_lengths(a.length, b.length, settings.max_seq_length - SPECIALS)
@@ -135,7 +150,10 @@ def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, s
 
 
 def _sample_target_lengths(index: Integers, settings: PairSettings, seed: int) -> Integers:
-    """Sample the tokens requested for each example: the maximum, or with some probability fewer, but at least 2."""
+    """Sample the target number of tokens of each example, int64 [B].
+
+    It is the maximum or, with `short_sequence_probability`, uniform between 2 and the maximum.
+    """
     longest = settings.max_seq_length - SPECIALS
     is_short = uniform(hash_keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
     short_length = 2 + bounded_ints(hash_keys(seed, Stream.TARGET, index), longest - 1)
@@ -143,23 +161,26 @@ def _sample_target_lengths(index: Integers, settings: PairSettings, seed: int) -
 
 
 def _sample_anchors(corpus: TokenCorpus, index: Integers, settings: PairSettings, seed: int) -> Integers:
-    """Sample an anchor token for each example, whose sentence the example includes: global positions, int64 [B]."""
+    """Sample each example's anchor, a token whose sentence the example includes: global positions, int64 [B]."""
     stride = settings.max_seq_length - SPECIALS
-    size = examples_per_pass(corpus, settings)
-    pass_number, number = np.divmod(index, size)
-    slot = permute(number, size, hash_keys(seed, Stream.ORDER, pass_number))
-    phase = bounded_ints(hash_keys(seed, Stream.PHASE, pass_number), corpus.tokens)
-    return (slot * stride + phase) % corpus.tokens
+    n_strides = examples_per_pass(corpus, settings)
+    pass_number, number_in_pass = np.divmod(index, n_strides)
+    stride_number = permute(number_in_pass, n_strides, hash_keys(seed, Stream.ORDER, pass_number))
+    phase = bounded_ints(hash_keys(seed, Stream.PHASE, pass_number), corpus.n_tokens)
+    return (stride_number * stride + phase) % corpus.n_tokens
 
 
-def choose_boundaries(corpus: TokenCorpus, anchor: Integers, target: Integers, random: HashKeys) -> Chunks:
-    """Choose whole sentences around each anchor, about `target` tokens, and the boundary between two segments."""
+def choose_boundaries(corpus: TokenCorpus, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
+    """Choose whole sentences of about `target` tokens around each anchor, and the boundary between their two parts.
+
+    anchor: global token positions, target: numbers of tokens, int64 [B]; bits: random, uint64 [B].
+    """
     start = np.empty_like(anchor)
     boundary = np.empty_like(anchor)
     stop = np.empty_like(anchor)
     document = np.empty_like(anchor)
-    for rows, shard, first_token, first_document in corpus.group_by_shard(anchor, corpus.starts):
-        chunks = _choose_local_boundaries(shard, anchor[rows] - first_token, target[rows], random[rows])
+    for rows, shard, first_token, first_document in corpus.group_by_shard(anchor, corpus.token_starts):
+        chunks = _choose_local_boundaries(shard, anchor[rows] - first_token, target[rows], bits[rows])
         start[rows] = chunks.start + first_token
         boundary[rows] = chunks.boundary + first_token
         stop[rows] = chunks.stop + first_token
@@ -167,38 +188,42 @@ def choose_boundaries(corpus: TokenCorpus, anchor: Integers, target: Integers, r
     return Chunks(start, boundary, stop, document)
 
 
-def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, random: HashKeys) -> Chunks:
+def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
     """Choose the sentences and the boundary within one shard; positions and documents count from the shard's start.
 
-    Example: a document of sentences of 5, 7, 4 and 6 tokens, the anchor in the third, a target of 12. Forwards there
-    are only 4 + 6 = 10 tokens, so the chunk begins at the second sentence and has 17.
+    Example: a document has sentences of 5, 7, 4 and 6 tokens, the anchor is in the third one, and the target is 12.
+    From the third sentence on there are only 4 + 6 = 10 tokens, so the chunk begins with the second one and has 17.
     """
-    sentences = shard.sentences
-    anchor_sentence = locate(sentences, anchor, "right") - 1
-    document = locate(shard.documents, anchor_sentence, "right") - 1
-    document_begin = shard.documents[document].astype(np.int64)
-    document_end = shard.documents[document + 1].astype(np.int64)
+    offsets = shard.sentence_offsets
+    anchor_sentence = locate(offsets, anchor, "right") - 1
+    document = locate(shard.document_offsets, anchor_sentence, "right") - 1
+    document_first = shard.document_offsets[document].astype(np.int64)
+    document_end = shard.document_offsets[document + 1].astype(np.int64)
 
-    # Forwards from the anchor's sentence until `target`, at least two sentences, within the document.
-    end = locate(sentences, sentences[anchor_sentence].astype(np.int64) + target, "left")
-    end = np.minimum(np.maximum(end, anchor_sentence + 2), document_end)
+    # Add sentences forwards from the anchor's sentence until they reach `target` and are two, or the document ends.
+    end_sentence = locate(offsets, offsets[anchor_sentence].astype(np.int64) + target, "left")
+    end_sentence = np.minimum(np.maximum(end_sentence, anchor_sentence + 2), document_end)
 
-    # If the document ended too early: backwards, to the latest begin that still reaches `target`.
-    latest_begin = locate(sentences, sentences[end].astype(np.int64) - target, "right") - 1
-    begin = np.minimum(anchor_sentence, np.minimum(latest_begin, end - 2))
-    begin = np.maximum(begin, document_begin)
+    # If the document ended first, add sentences backwards under the same conditions.
+    latest_first = locate(offsets, offsets[end_sentence].astype(np.int64) - target, "right") - 1
+    first_sentence = np.minimum(anchor_sentence, np.minimum(latest_first, end_sentence - 2))
+    first_sentence = np.maximum(first_sentence, document_first)
 
-    inner = begin + 1 + bounded_ints(random, np.maximum(end - begin - 1, 1))
-    inner = np.minimum(inner, end)  # a single sentence has no inner boundary
-    start, boundary, stop = sentences[np.stack([begin, inner, end])].astype(np.int64)
+    n_inner_boundaries = end_sentence - first_sentence - 1
+    boundary_sentence = first_sentence + 1 + bounded_ints(bits, np.maximum(n_inner_boundaries, 1))
+    boundary_sentence = np.minimum(boundary_sentence, end_sentence)  # a single sentence has no inner boundary
+    start, boundary, stop = offsets[np.stack([first_sentence, boundary_sentence, end_sentence])].astype(np.int64)
     return Chunks(start, boundary, stop, document)
 
 
 def choose_relation(
-    random: HashKeys, has_two_segments: Flags, sentence_loss: SentenceLoss, has_other_documents: bool
+    bits: HashKeys, has_two_segments: Flags, sentence_loss: SentenceLoss, has_other_documents: bool
 ) -> tuple[Codes, Codes]:
-    """Choose each pair's relation and order label, int8 [B] each; one segment is in order and has no label."""
-    coin = (random >> np.uint64(63)).astype(np.int8)
+    """Choose the relation and the order label of each example, int8 [B] each.
+
+    An example of one segment has the relation IN_ORDER and NO_LABEL. bits: random, uint64 [B].
+    """
+    coin = (bits >> np.uint64(63)).astype(np.int8)
     if sentence_loss == "sop":
         relation = coin * np.int8(SWAPPED)
         label = coin
@@ -206,9 +231,10 @@ def choose_relation(
         relation = coin * np.int8(OTHER_DOCUMENT)
         label = coin
     elif sentence_loss == "three-way":
-        relation = (random % np.uint64(3 if has_other_documents else 2)).astype(np.int8)
+        n_relations = 3 if has_other_documents else 2
+        relation = (bits % np.uint64(n_relations)).astype(np.int8)
         label = relation
-    else:  # no question, or "nsp" on a single document, where every pair is in order
+    else:  # "none", or "nsp" on a single document
         relation = np.full_like(coin, IN_ORDER)
         label = np.full_like(coin, NO_LABEL)
     relation = np.where(has_two_segments, relation, np.int8(IN_ORDER))
@@ -219,13 +245,16 @@ def choose_relation(
 def apply_relation(
     corpus: TokenCorpus, chunks: Chunks, relation: Codes, target: Integers, index: Integers, seed: int
 ) -> tuple[Segments, Segments]:
-    """Return segments A and B: the chunk's two parts, swapped, or the second replaced by another document's text."""
+    """Return segments A and B of each example, before truncation.
+
+    They are the two parts of its chunk: in order, swapped, or with the second part replaced by another document's text.
+    """
     first = Segments(chunks.start, chunks.boundary)
     second = Segments(chunks.boundary, chunks.stop)
     rows = np.flatnonzero(relation == OTHER_DOCUMENT)
     if rows.size:
-        missing = np.maximum(target - first.length, 1)
-        other = _sample_other_document(corpus, chunks.document[rows], missing[rows], index[rows], seed)
+        missing_tokens = np.maximum(target - first.length, 1)
+        other = _sample_other_document(corpus, chunks.document[rows], missing_tokens[rows], index[rows], seed)
         second = Segments(second.start.copy(), second.stop.copy())
         second.start[rows] = other.start
         second.stop[rows] = other.stop
@@ -238,45 +267,50 @@ def apply_relation(
 def _sample_other_document(
     corpus: TokenCorpus, document: Integers, target: Integers, index: Integers, seed: int
 ) -> Segments:
-    """Sample about `target` tokens that begin at a random sentence of a random document other than `document`."""
-    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.documents - 1)
-    other += other >= document
-    random = hash_keys(seed, Stream.OTHER_SENTENCE, index)
+    """Sample whole sentences of about `target` tokens from a random document other than `document`.
+
+    They begin at a random sentence, and have fewer tokens if the document ends first. All arrays: int64 [B].
+    """
+    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - 1)
+    other += other >= document  # skips the document itself
+    bits = hash_keys(seed, Stream.OTHER_SENTENCE, index)
     start = np.empty_like(document)
     stop = np.empty_like(document)
     for rows, shard, first_token, first_document in corpus.group_by_shard(other, corpus.document_starts):
-        local = other[rows] - first_document
-        begin = shard.documents[local].astype(np.int64)
-        end = shard.documents[local + 1].astype(np.int64)
-        first = begin + bounded_ints(random[rows], end - begin)
-        first_position = shard.sentences[first].astype(np.int64)
-        last = np.minimum(locate(shard.sentences, first_position + target[rows], "left"), end)
-        start[rows] = first_position + first_token
-        stop[rows] = shard.sentences[last].astype(np.int64) + first_token
+        local_document = other[rows] - first_document
+        document_first = shard.document_offsets[local_document].astype(np.int64)
+        document_end = shard.document_offsets[local_document + 1].astype(np.int64)
+        first_sentence = document_first + bounded_ints(bits[rows], document_end - document_first)
+        local_start = shard.sentence_offsets[first_sentence].astype(np.int64)
+        end_sentence = locate(shard.sentence_offsets, local_start + target[rows], "left")
+        end_sentence = np.minimum(end_sentence, document_end)
+        start[rows] = local_start + first_token
+        stop[rows] = shard.sentence_offsets[end_sentence].astype(np.int64) + first_token
     return Segments(start, stop)
 
 
-def _truncate_segments(segments: Segments, length: Integers, random: HashKeys) -> Segments:
-    """Truncate to `length`: cut a uniformly random part of the excess at the front and the rest at the back."""
-    front = bounded_ints(random, segments.length - length + 1)
-    start = segments.start + front
+def _truncate_segments(segments: Segments, length: Integers, bits: HashKeys) -> Segments:
+    """Truncate to `length`: remove a uniformly random part of the excess at the front and the rest at the back."""
+    removed_at_front = bounded_ints(bits, segments.length - length + 1)
+    start = segments.start + removed_at_front
     return Segments(start, start + length)
 
 
 def pack_sequences(corpus: TokenCorpus, pairs: SegmentPairs, cls_id: int, sep_id: int) -> PackedSequences:
-    """Read the tokens of the pairs and lay them out one sequence after the other, with special tokens."""
+    """Read the tokens of the pairs and concatenate the sequences, with special tokens and without padding."""
+    packed_a, packed_b = pairs.packed_lengths()
+    offsets = offsets_from_lengths(packed_a + packed_b)
+    sequence_starts = offsets[:-1]
+    is_special = np.zeros(int(offsets[-1]), bool)
+    is_special[sequence_starts] = True
+    is_special[sequence_starts + packed_a - 1] = True
+    is_special[offsets[1:] - 1] = True
+    # In these arrays the segments A and B of each example alternate, as they do in the sequences.
     starts = np.stack([pairs.a.start, pairs.b.start], axis=1).ravel()
     lengths = np.stack([pairs.a.length, pairs.b.length], axis=1).ravel()
-    packed_a = pairs.a.length + 2  # with [CLS] and [SEP]
-    packed_b = pairs.b.length + (pairs.b.length > 0)
-    offsets = offsets_from_lengths(packed_a + packed_b)
-    is_special = np.zeros(int(offsets[-1]), bool)
-    is_special[offsets[:-1]] = True
-    is_special[offsets[:-1] + packed_a - 1] = True
-    is_special[offsets[1:] - 1] = True
+    packed_lengths = np.stack([packed_a, packed_b], axis=1).ravel()
     ids = np.full(is_special.size, sep_id, np.int32)
-    ids[offsets[:-1]] = cls_id
+    ids[sequence_starts] = cls_id
     ids[~is_special] = corpus.read_ranges(starts, lengths)
-    segment_of_part = np.tile(np.array([0, 1], np.int32), packed_a.size)
-    segment_ids = np.repeat(segment_of_part, np.stack([packed_a, packed_b], axis=1).ravel())
+    segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), packed_a.size), packed_lengths)
     return PackedSequences(ids, segment_ids, is_special, offsets)

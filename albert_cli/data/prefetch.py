@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 @contextmanager
 def prefetch(sample: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
-    """Provide an iterator over `sample(step)` in the order of `steps`, called in a background thread.
+    """Yield an iterator over the results of `sample(step)`, in the order of `steps`.
 
-    At most `depth` steps are sampled ahead of the one that is being read. An exception in `sample` is raised when its
-    step is read. Leaving the block drops the queue and waits for the running call.
+    `sample` runs in one background thread, at most `depth` steps ahead of the last result that was read. If it raises
+    an exception, the iterator raises it at that step. At the end of the block, waiting calls are canceled and the
+    running call is awaited.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 

@@ -1,4 +1,8 @@
-"""Typed records of `data.json`, of a work unit's `shard.json` and of an unfinished build's `plan.json`."""
+"""Typed records of the JSON files that `albert data` writes.
+
+`data.json` describes a finished data directory, `shard.json` the shards of one work unit (a part of the text, see
+`text.work_units`), and `plan.json` an unfinished build. Tokenization, merge and sampling exchange these records.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnitRecord
 Split: TypeAlias = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
-# A source whose weight has a fraction uses some of its documents ("train-more") once more in a pass than the others.
+# A pass uses each document of a source of weight 2.25 two or three times; "train-more" has the ones used three times.
 Group: TypeAlias = Literal["train", "train-more", "heldout"]
 GROUPS: tuple[Group, ...] = ("train", "train-more", "heldout")
 
-DATA_FORMAT: Final = 3  # of `data.json` and the shards
-MAX_SHARD_TOKENS: Final = 64 << 20  # 128 MB of ids; counting or rewriting a shard takes about 0.7 GB of memory
+DATA_FORMAT: Final = 3  # version of `data.json` and of the shards
+MAX_SHARD_TOKENS: Final = 64 << 20  # 128 MB of uint16 ids; to count or rewrite a shard takes about 0.7 GB of memory
 
 
 def _check_format_version(number: int) -> int:
@@ -33,12 +37,15 @@ def _check_format_version(number: int) -> int:
 
 
 FormatVersion = Annotated[int, AfterValidator(_check_format_version)]
-RelativeName = Annotated[str, AfterValidator(store.check_relative)]  # a name below `shards/`
+RelativeName = Annotated[str, AfterValidator(store.check_relative)]  # a path relative to `shards/`
 
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """Numbers of documents, sentences and tokens; unpaired_tokens: tokens of documents of one sentence."""
+    """Numbers of documents, sentences and tokens of a text.
+
+    unpaired_tokens: tokens in documents of one sentence, which give no segment pair.
+    """
 
     documents: int = 0
     sentences: int = 0
@@ -61,7 +68,7 @@ class UnitCounts:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard's name and size, so that its files need not be opened to know them."""
+    """A shard's name and size; with them, a corpus can be addressed without opening its files."""
 
     name: RelativeName
     documents: int
@@ -78,8 +85,9 @@ ShardsByGroup = Annotated[dict[Group, list[ShardRecord]], AfterValidator(store.r
 class BuildSettings:
     """Settings that turn text into shards.
 
-    holdout: fraction of the documents held out for evaluation; dedup: keep one of several documents with equal text;
-    split_bytes: size of the parts into which plain files are split and to which small files are joined.
+    holdout: fraction of the documents that is held out for evaluation; language: its rules split text into sentences;
+    dedup: retain one of several documents with equal text; split_bytes: size of a work unit, to which large plain
+    files are split and small files are joined.
     """
 
     holdout: float = 0.01
@@ -96,7 +104,7 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 class ShardIdentity:
-    """Everything that determines a work unit's shards except the text itself."""
+    """Everything that determines a work unit's shards except the text itself; vocabulary: its fingerprint."""
 
     format: FormatVersion
     vocabulary: str
@@ -111,8 +119,9 @@ class ShardIdentity:
 class RewriteTarget:
     """State of a work unit's shards after a merge has rewritten them.
 
-    dropped: number of documents removed as duplicates; retained_sha256: of the mask of retained documents;
-    heldout_hash: the document that is held out although its hash is not below the requested fraction.
+    dropped: number of documents removed as duplicates; retained_sha256: hash of the mask of the other documents;
+    heldout_hash: text hash of the document that is held out because `holdout` selects none, None if there is no such
+    document in the unit.
     """
 
     dropped: int
@@ -124,8 +133,9 @@ class RewriteTarget:
 class ShardFacts:
     """Content of a work unit's `shard.json`.
 
-    sha256: of the text on disk; bytes, tokens: of all text, also of documents that a weight below one leaves out;
-    rewritten: None if no merge has changed these shards.
+    sha256: hash of the source files' bytes; bytes, tokens: size of all text, including documents that a weight below 1
+    leaves out; lines: numbers of changed and skipped lines; shards, totals: by group; rewritten: None if no merge has
+    changed the shards.
     """
 
     identity: ShardIdentity
@@ -140,27 +150,40 @@ class ShardFacts:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """Content of `plan.json`: the work units of a build, by name and source, in order."""
+    """Content of `plan.json`: the work units of a build in order.
+
+    vocabulary: its fingerprint; sources: the files of each work unit; names: the directory of each below `shards/`.
+    """
 
     vocabulary: str
     settings: BuildSettings
     sources: list[WorkUnitRecord]
     names: list[str]
 
-    def files_of_unit(self) -> dict[str, list[str]]:
-        """Return the files of each work unit."""
+    def files_by_unit(self) -> dict[str, list[str]]:
+        """Return the source files of each work unit, by the unit's name."""
         files = [[part["source"] for part in source["parts"]] for source in self.sources]
         return dict(zip(self.names, files, strict=True))
 
     def contains(self, other: BuildPlan) -> bool:
-        """Return whether this plan has all work units of another, by name and files; the files may have changed."""
-        is_same_kind = self.vocabulary == other.vocabulary and self.settings == other.settings
-        return is_same_kind and other.files_of_unit().items() <= self.files_of_unit().items()
+        """Return whether this plan has the same settings as another plan, and all of its work units.
+
+        Work units are equal if their names and files are; the content of the files is not compared.
+        """
+        has_same_settings = self.vocabulary == other.vocabulary and self.settings == other.settings
+        return has_same_settings and other.files_by_unit().items() <= self.files_by_unit().items()
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Content of `data.json`: how a data directory was built, and what it contains."""
+    """Content of `data.json`: how a data directory was built, and what it contains.
+
+    dtype: of the ids; vocabulary: its fingerprint; sources: one for each work unit, with the hash of its text.
+    bytes_read, tokens_read: size of all text that was read; totals: what a pass over each split uses.
+    unknown_rate: fraction of [UNK] among the train tokens; the entropies, in nats per token, are those of
+    `data.merge.unigram_entropies`, None without held-out text.
+    shards: each shard as often as a pass uses it; fingerprints: of the work units' directories, by their names.
+    """
 
     format: FormatVersion
     dtype: Literal["uint16", "uint32"]
@@ -183,5 +206,5 @@ class DataFacts:
 
 
 def read_data_facts(directory: Path) -> DataFacts:
-    """Read the `data.json` of a data directory; raises `CheckpointError` for a damaged one."""
+    """Read the `data.json` of a data directory; raise `CheckpointError` if it is missing or damaged."""
     return store.read_record(directory / "data.json", DataFacts)

@@ -1,4 +1,9 @@
-"""Rewrite finished shards once the text of all tasks is known: drop duplicates, and hold out at least one document."""
+"""Rewrite finished shards once the text of all tasks is known: drop duplicates, and hold out at least one document.
+
+The task of a duplicate, and the only document to hold out, cannot be known before all tasks have run. A task's
+`GROUP.hashes` files record the text hashes of all documents as they were tokenized, and every decision is a function of
+these hashes. `data.build` calls `rewrite_all` between tokenization and merge.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +25,16 @@ from albert_cli.data.tokenization import ShardTask, load_vocabulary_once, tokeni
 from albert_cli.data.verification import record_verified_task
 from albert_cli.data.writer import DROPPED, HELDOUT, GroupWriter, TokenizedDocuments
 
-_HASHES_AT_A_TIME: Final = 8 << 20  # sorting this many takes about 400 MB of memory
+_HASHES_AT_A_TIME: Final = 8 << 20  # to sort 8 million hashes takes about 400 MB of memory
 
 
 @dataclass(frozen=True)
 class ShardRewrite:
-    """A task whose shards are not yet what `target` describes; None: as the text was tokenized.
+    """A task whose shards have to be rewritten.
 
-    is_retained: bool [documents of the task], in the order of its groups.
+    number: index of the task in the build; facts: the shards at present; target: the shards to write, None for shards
+    with every document as it was tokenized; is_retained: False for duplicates, in the order of the groups' hashes,
+    bool [documents of the task].
     """
 
     number: int
@@ -38,37 +45,44 @@ class ShardRewrite:
 
 
 def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
-    """Drop duplicates if the settings request it, hold out a document if none is, and return all tasks' facts."""
-    completed = list(results)
+    """Drop duplicates if the settings request it, and hold out one document if `holdout` selects none.
+
+    Returns the facts of all tasks, rewritten or not, in their order.
+    """
+    facts_of_tasks = list(results)
     rewrites = ((rewrite,) for rewrite in iter_rewrites(tasks, results))
+    # Without duplicates, at most the tasks that contain the held-out document are rewritten.
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     remedy = "run the same command again with fewer --workers"
     with closing(executor.map_unordered(rewrite_shards, rewrites, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
-            completed[rewrite.number] = facts
-    return completed
+            facts_of_tasks[rewrite.number] = facts
+    return facts_of_tasks
 
 
 def iter_rewrites(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
-    """Yield the tasks whose shards have to be rewritten."""
+    """Yield the tasks whose shards are not what the hashes of all tasks require."""
     heldout_hash = choose_heldout_hash(tasks)
     is_first_copy = find_first_copies(tasks) if tasks[0].settings.dedup else None
-    start = 0
+    start = 0  # of the task's documents in `is_first_copy`
     for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
         if is_first_copy is None and heldout_hash is None and facts.rewritten is None:
             continue
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(part for _, part in _iter_hashes(task))])
+        hashes_of_groups = [hashes for _, hashes in _iter_hashes(task)]
+        hashes = np.concatenate([np.zeros(0, np.uint64), *hashes_of_groups])  # a task may have no documents
         is_retained = np.ones(hashes.size, np.bool_)
         if is_first_copy is not None:
             is_retained = is_first_copy[start : start + hashes.size]
         start += hashes.size
         target = _describe_target(hashes, is_retained, heldout_hash)
-        # The counts may match while the duplicates differ, if a task was rebuilt in between: the mask decides.
+        # The target has a hash of the mask: if a task was built again, other documents may be the duplicates, although
+        # their number is the same.
         if facts.rewritten != target:
             yield ShardRewrite(number, task, facts, target, is_retained)
 
 
 def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_hash: int | None) -> RewriteTarget | None:
+    """Return the target of a task with these documents; None if all stay in their groups."""
     dropped = int((~is_retained).sum())
     if heldout_hash is not None and not (hashes == np.uint64(heldout_hash)).any():
         heldout_hash = None
@@ -79,7 +93,7 @@ def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_has
 
 
 def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
-    """Yield each group of a task's shards with the hashes of all its documents, as they were tokenized."""
+    """Yield each group of a task's documents as they were tokenized, with their hashes, uint64 [documents]."""
     for group in GROUPS:
         path = task.directory / f"{group}.hashes"
         if path.is_file():
@@ -87,47 +101,48 @@ def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
 
 
 def choose_heldout_hash(tasks: Sequence[ShardTask]) -> int | None:
-    """Return the smallest hash if `holdout` takes no document but should take one; None if no rewrite is necessary.
+    """Return the smallest hash of all documents if the fraction `holdout` selects no document; else None.
 
-    In a small corpus, no document's hash may lie below the requested fraction. Documents with equal text are held out
-    together, so there must be two different ones.
+    A document is held out if its hash is below the fraction, which may be true of no document in a small corpus.
+    Returns None also if all documents have the same text: they would be held out together and leave none to train on.
     """
     if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
         return None
-    bounds = [(int(hashes.min()), int(hashes.max())) for task in tasks for _, hashes in _iter_hashes(task)]
-    smallest = min((first for first, _ in bounds), default=0)
-    largest = max((last for _, last in bounds), default=0)
+    smallest = min((int(hashes.min()) for task in tasks for _, hashes in _iter_hashes(task)), default=0)
+    largest = max((int(hashes.max()) for task in tasks for _, hashes in _iter_hashes(task)), default=0)
     return smallest if smallest < largest else None
 
 
 def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
-    """Flag the first document of each hash, over all tasks in order: bool [N].
+    """Flag the first document of each hash: bool [documents of all tasks, in order].
 
-    Only hashes with the same remainder are compared at a time, so that they fit into memory.
+    Equal hashes have equal remainders, so hashes with different remainders are compared in separate rounds, which fit
+    into memory.
     """
     n_documents = sum(hashes.size for task in tasks for _, hashes in _iter_hashes(task))
-    rounds = -(-n_documents // _HASHES_AT_A_TIME)
-    is_first = np.zeros(n_documents, np.bool_)
-    for remainder in range(rounds):
-        values = [np.zeros(0, np.uint64)]
-        positions = [np.zeros(0, np.int64)]
+    n_rounds = -(-n_documents // _HASHES_AT_A_TIME)
+    is_first_copy = np.zeros(n_documents, np.bool_)
+    for remainder in range(n_rounds):
+        selected_hashes = [np.zeros(0, np.uint64)]
+        selected_documents = [np.zeros(0, np.int64)]
         start = 0
         for task in tasks:
             for _, hashes in _iter_hashes(task):
-                selected = np.flatnonzero(hashes % np.uint64(rounds) == remainder)
-                values.append(hashes[selected])
-                positions.append(selected + start)
+                selected = np.flatnonzero(hashes % np.uint64(n_rounds) == remainder)
+                selected_hashes.append(hashes[selected])
+                selected_documents.append(start + selected)
                 start += hashes.size
-        _, first = np.unique(np.concatenate(values), return_index=True)
-        is_first[np.concatenate(positions)[first]] = True
-    return is_first
+        _, first_index = np.unique(np.concatenate(selected_hashes), return_index=True)
+        is_first_copy[np.concatenate(selected_documents)[first_index]] = True
+    return is_first_copy
 
 
 def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
-    """Rewrite a task's shards for its target (None: as tokenized), and return their facts."""
+    """Rewrite a task's shards to its target, and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
-        # An interrupted build with other tasks rewrote them differently: begin with the text again.
+        # An interrupted build with other tasks has rewritten the shards for another target. The documents that it
+        # dropped are only in the text.
         store.remove_directory(rewrite.task.directory)
         facts = tokenize_task(rewrite.task)
     if rewrite.target is None:
@@ -136,33 +151,34 @@ def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
 
 
 def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_retained: Flags) -> ShardFacts:
-    """Replace the task's shards, in one rename, by shards without the dropped documents.
+    """Replace the task's shards by shards that match the target, and return their facts.
 
-    The files of hashes keep all documents in their first groups, so that the same decision can be repeated.
+    The files of hashes are copied unchanged, so that a later merge of the same tasks makes the same decisions.
     """
-    vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary).size
+    vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary_fingerprint).size
     with store.commit_directory(task.directory, "shard", replace=True) as staging:
         with closing(GroupWriter(staging, vocab_size, task.settings.max_shard_tokens)) as writer:
-            start = 0
+            group_start = 0  # of the group's documents in `is_retained`
             for group, hashes in _iter_hashes(task):
-                groups = np.full(hashes.size, GROUPS.index(group))
+                new_groups = np.full(hashes.size, GROUPS.index(group))
                 if target.heldout_hash is not None:
-                    groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
-                groups[~is_retained[start : start + hashes.size]] = DROPPED
-                start += hashes.size
-                first = 0
+                    new_groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
+                new_groups[~is_retained[group_start : group_start + hashes.size]] = DROPPED
+                group_start += hashes.size
+                shard_start = 0  # of the shard's documents in the group
                 for record in facts.shards[group]:
                     shard = Shard.open(task.directory / record.name, id_type(vocab_size))
+                    in_shard = slice(shard_start, shard_start + shard.n_documents)
                     documents = TokenizedDocuments(
-                        np.asarray(shard.ids),
-                        np.diff(shard.sentences).astype(np.int64),
-                        np.diff(shard.documents).astype(np.int64),
-                        hashes[first : first + shard.n_documents],
+                        ids=shard.ids,
+                        sentence_lengths=np.diff(shard.sentence_offsets).astype(np.int64),
+                        document_sizes=np.diff(shard.document_offsets).astype(np.int64),
+                        hashes=hashes[in_shard],
                     )
-                    writer.add(groups[first : first + shard.n_documents], documents)
-                    first += shard.n_documents
+                    writer.add(new_groups[in_shard], documents)
+                    shard_start += shard.n_documents
             totals, shards = writer.finish()
-        for path in staging.glob("*.hashes"):
+        for path in staging.glob("*.hashes"):  # written by `writer`, of the new groups
             path.unlink()
         for path in task.directory.glob("*.hashes"):
             shutil.copyfile(path, staging / path.name)

@@ -1,4 +1,4 @@
-"""Statistics of a data directory, measured on a sample: lengths, and the sequences that training would read."""
+"""Measure a sample of a data directory: lengths of sentences and documents, and the first sequences of training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
 from albert_cli.text.vocabulary import Vocabulary
 
-SEQUENCES: Final = 512  # sampled and masked
+SEQUENCES: Final = 512  # number of sampled sequences
 LENGTH_BINS: Final = 8
-_SAMPLED_LENGTHS: Final = 4096  # sentences and documents whose length is read
+_SAMPLED_LENGTHS: Final = 4096  # number of sentences, and of documents, whose length is read
 
 
 @dataclass(frozen=True)
 class LengthStatistics:
-    """Tokens per sentence or document: the mean over all, and percentiles of a sample."""
+    """Tokens per sentence, or per document: the mean over the whole corpus, and percentiles of a sample."""
 
     mean: float
     p5: float
@@ -31,14 +31,18 @@ class LengthStatistics:
 
 @dataclass(frozen=True)
 class SampleStatistics:
-    """Statistics of the first sequences of a run; fractions lie between 0 and 1; None if nothing can be counted.
+    """Statistics of the first sequences of a run; fractions are between 0 and 1, and None if their divisor is 0.
 
-    fill: mean length over the maximum length; short_documents: fraction of documents shorter than a sequence;
-    short_document_samples: how often a pass samples one of them on average; full_fraction: sequences of maximum length;
-    length_fractions: sequences in `LENGTH_BINS` equal bins of length; label_1_fraction: of the labeled sequences;
-    mask_rate: of all positions; shortened_fraction: spans shortened to fit the budget or their segment;
-    ngram_fractions: spans of 1, 2, … words; ngram_expected: p(n), from which their lengths are sampled. Long spans
-    overlap others and are left out more often.
+    fill: mean length divided by the maximum length.
+    short_documents: fraction of the documents that are shorter than a sequence; short_document_samples: average number
+    of times that a pass samples such a document.
+    full_fraction: sequences of maximum length; length_fractions: sequences in each of `LENGTH_BINS` equal bins of
+    length; one_segment_fraction: sequences without a segment B; label_1_fraction: label 1 among the labeled sequences.
+    mask_rate: positions to predict among all positions; tokens_per_span: mean; shortened_fraction: spans shortened to
+    fit the budget or their segment.
+    ngram_fractions: spans of 1, 2, … words; ngram_expected: p(n), from which these lengths are sampled. Fewer long
+    spans remain than expected, because they overlap other spans more often.
+    unknown_fraction: [UNK] among all positions.
     """
 
     sequences: int
@@ -69,15 +73,15 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     length_counts, _ = np.histogram(lengths, LENGTH_BINS, (0, settings.max_seq_length))
     word_counts = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
     labels = pairs.order_labels[pairs.order_labels >= 0]
-    # A document of this many sequences is sampled as often in a pass.
-    sequences_per_document = sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
-    short = sequences_per_document[sequences_per_document < 1]
+    # A pass samples one example per stride, so a document of half a stride is sampled 0.5 times on average.
+    strides_per_document = sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
+    short = strides_per_document[strides_per_document < 1]
     return SampleStatistics(
         sequences=SEQUENCES,
         max_seq_length=settings.max_seq_length,
         examples_per_pass=examples_per_pass(corpus, settings),
         fill=round(float(lengths.mean()) / settings.max_seq_length, 4),
-        short_documents=round(short.size / sequences_per_document.size, 4),
+        short_documents=round(short.size / strides_per_document.size, 4),
         short_document_samples=_mean(short),
         full_fraction=round(float((lengths == settings.max_seq_length).mean()), 4),
         length_fractions=_normalize(length_counts),
@@ -105,35 +109,41 @@ def _normalize(counts: Integers) -> list[float]:
 
 
 def sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
-    """Sample documents uniformly and return their numbers of tokens: int64 [4096]."""
-    key = hash_keys(seed, Stream.STATISTICS, np.arange(_SAMPLED_LENGTHS))
-    number = bounded_ints(key, corpus.documents)
-    lengths = np.empty_like(number)
-    for rows, shard, _, first_document in corpus.group_by_shard(number, corpus.document_starts):
-        document = number[rows] - first_document
-        begin, end = shard.sentences[shard.documents[np.stack([document, document + 1])]].astype(np.int64)
-        lengths[rows] = end - begin
+    """Sample `_SAMPLED_LENGTHS` documents uniformly, and return the number of tokens of each: int64."""
+    bits = hash_keys(seed, Stream.STATISTICS, np.arange(_SAMPLED_LENGTHS))
+    document = bounded_ints(bits, corpus.n_documents)
+    lengths = np.empty_like(document)
+    for rows, shard, _, first_document in corpus.group_by_shard(document, corpus.document_starts):
+        local_document = document[rows] - first_document
+        first_sentence = shard.document_offsets[local_document]
+        end_sentence = shard.document_offsets[local_document + 1]
+        start, stop = shard.sentence_offsets[np.stack([first_sentence, end_sentence])].astype(np.int64)
+        lengths[rows] = stop - start
     return lengths
 
 
 def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
-    """Sample sentences of every shard, in proportion to its tokens, and return their numbers of tokens."""
+    """Sample sentences of every shard, and return the number of tokens of each, int64.
+
+    The number of sentences from a shard is proportional to its tokens; about `_SAMPLED_LENGTHS` are from all shards.
+    """
     lengths = []
     for number, shard in enumerate(corpus.shards):
-        sample_size = -(-_SAMPLED_LENGTHS * shard.n_tokens // corpus.tokens)
-        key = hash_keys(seed + 1, Stream.STATISTICS, np.arange(sample_size) + number * _SAMPLED_LENGTHS)
-        sentence = bounded_ints(key, shard.sentences.size - 1)
-        begin, end = shard.sentences[np.stack([sentence, sentence + 1])].astype(np.int64)
-        lengths.append(end - begin)
+        sample_size = -(-_SAMPLED_LENGTHS * shard.n_tokens // corpus.n_tokens)
+        # With another seed, the choice is independent of the sample of documents.
+        bits = hash_keys(seed + 1, Stream.STATISTICS, np.arange(sample_size) + number * _SAMPLED_LENGTHS)
+        sentence = bounded_ints(bits, shard.sentence_offsets.size - 1)
+        start, stop = shard.sentence_offsets[np.stack([sentence, sentence + 1])].astype(np.int64)
+        lengths.append(stop - start)
     return np.concatenate(lengths)
 
 
 def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStatistics]:
-    """Measure the tokens of a sentence and of a document, by "sentence" and "document"."""
-    n_sentences = sum(shard.sentences.size - 1 for shard in corpus.shards)
+    """Measure the number of tokens of sentences and of documents; the keys are "sentence" and "document"."""
+    n_sentences = sum(shard.sentence_offsets.size - 1 for shard in corpus.shards)
     return {
-        "sentence": _summarize_lengths(corpus.tokens / n_sentences, _sample_sentence_lengths(corpus, seed)),
-        "document": _summarize_lengths(corpus.tokens / corpus.documents, sample_document_lengths(corpus, seed)),
+        "sentence": _summarize_lengths(corpus.n_tokens / n_sentences, _sample_sentence_lengths(corpus, seed)),
+        "document": _summarize_lengths(corpus.n_tokens / corpus.n_documents, sample_document_lengths(corpus, seed)),
     }
 
 

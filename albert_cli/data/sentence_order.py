@@ -1,4 +1,4 @@
-"""Warn if a corpus gives few sentence pairs, so that sentence order prediction has nothing to learn."""
+"""Warn if a corpus gives too few segment pairs for sentence order prediction (SOP) or next sentence prediction."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from albert_cli import console
 from albert_cli.data.records import UnitCounts
 
-_MAX_UNPAIRED_FRACTION: Final = 0.5
+_MAX_UNPAIRED_FRACTION: Final = 0.5  # of the tokens, in documents of one sentence
 
 
 def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> None:
-    """Warn if most of the text is in documents of one sentence, which give no pair of segments.
+    """Warn if most of the text is in documents of one sentence, or if "nsp" has no second document.
 
-    sentence_loss: the loss of a recipe, to warn for; None for text that may serve any recipe.
+    sentence_loss: the recipe's `data.sentence_loss`; None before a recipe is chosen, which warns as for "sop".
     """
     if sentence_loss == "nsp" and counts.documents == 1:
         console.warn(

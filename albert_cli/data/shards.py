@@ -1,8 +1,10 @@
-"""Token shards, memory-mapped; `writer` writes them.
+"""Read token shards as memory-mapped arrays; `data.writer` writes them.
 
-A shard is three raw little-endian arrays. `NAME.ids` holds the tokens of all sentences without special tokens, uint16
-(uint32 if the vocabulary needs it). `NAME.sentences` holds the offset of every sentence in `NAME.ids`, and
-`NAME.documents` the offset of every document in `NAME.sentences`; both are uint32 and end with the total.
+A shard consists of three files, which are raw little-endian arrays:
+- `NAME.ids`: the tokens of all sentences without special tokens, uint16 (uint32 for a vocabulary above 65,536);
+- `NAME.sentences`: the position in `NAME.ids` at which each sentence begins, and last the number of tokens, uint32;
+- `NAME.documents`: the index in `NAME.sentences` of each document's first sentence, and last the number of sentences,
+  uint32.
 """
 
 from __future__ import annotations
@@ -25,22 +27,23 @@ from albert_cli.randomness import Integers
 Offsets: TypeAlias = NDArray[np.uint32]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
-_MAX_MAPPED_FILES = 60_000  # Linux allows a process 65,530 maps
+_MAX_MAPPED_FILES = 60_000  # Linux allows a process 65,530 maps by default (vm.max_map_count)
+_MAX_OPEN_FILES_ELSEWHERE = 512  # the default of the C runtime on Windows
 _REBUILD = "build the data directory again"
 
 
 def id_type(vocab_size: int) -> Literal["uint16", "uint32"]:
-    """Return the narrowest integer type that holds every id."""
+    """Return the dtype of the ids in a shard: the narrowest integer type that holds every id of the vocabulary."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def _map_array(path: Path, dtype: str) -> NDArray[Any]:
-    """Map a file as a read-only array; an empty file, which cannot be mapped, gives an empty array."""
+    """Map a file as a read-only array; raise `CheckpointError` if it is missing or has no whole number of elements."""
     little_endian = np.dtype(dtype).newbyteorder("<")
     try:
-        if path.stat().st_size == 0:
+        if path.stat().st_size == 0:  # an empty file cannot be mapped
             return np.zeros(0, little_endian)
-        # A plain view: the class np.memmap slows down every later operation.
+        # The subclass np.memmap would slow down every later operation, a plain view does not.
         return np.asarray(np.memmap(path, little_endian, mode="r"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {error.strerror}", _REBUILD) from None
@@ -49,31 +52,38 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
 
 
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
-    """Run `searchsorted` on values that are cast first; NumPy would cast the whole mapped array instead.
+    """Return `np.searchsorted(offsets, values, side)` without reading all of the mapped `offsets`.
 
-    Negative values count as 0, because a cast to an unsigned type would wrap them.
+    The values are cast to the dtype of `offsets` first, because NumPy would otherwise cast the whole array `offsets`.
+    Negative values become 0, because a cast to an unsigned type would wrap them.
     """
-    return np.searchsorted(offsets, np.maximum(values, 0).astype(offsets.dtype), side)
+    unsigned_values = np.maximum(values, 0).astype(offsets.dtype)
+    return np.searchsorted(offsets, unsigned_values, side)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: ids [tokens], sentences uint32 [sentences + 1], documents uint32 [documents + 1]."""
+    """The mapped arrays of one shard.
+
+    ids: [tokens]; sentence_offsets: positions in `ids`, uint32 [sentences + 1]; document_offsets: indices in
+    `sentence_offsets`, uint32 [documents + 1].
+    """
 
     ids: NDArray[np.unsignedinteger]
-    sentences: Offsets
-    documents: Offsets
+    sentence_offsets: Offsets
+    document_offsets: Offsets
 
     @classmethod
     def open(cls, prefix: Path, dtype: str) -> Shard:
-        """Map the three files with this prefix; raises `CheckpointError` if their sizes contradict each other."""
+        """Map `PREFIX.ids`, `.sentences` and `.documents`; raise `CheckpointError` if their sizes do not match."""
         ids = _map_array(prefix.with_name(f"{prefix.name}.ids"), dtype)
-        sentences = _map_array(prefix.with_name(f"{prefix.name}.sentences"), "uint32")
-        documents = _map_array(prefix.with_name(f"{prefix.name}.documents"), "uint32")
-        is_complete = sentences.size > 1 and documents.size > 1
-        if not is_complete or sentences[-1] != ids.size or documents[-1] != sentences.size - 1:
+        sentence_offsets = _map_array(prefix.with_name(f"{prefix.name}.sentences"), "uint32")
+        document_offsets = _map_array(prefix.with_name(f"{prefix.name}.documents"), "uint32")
+        has_documents = sentence_offsets.size > 1 and document_offsets.size > 1
+        n_sentences = sentence_offsets.size - 1
+        if not (has_documents and sentence_offsets[-1] == ids.size and document_offsets[-1] == n_sentences):
             raise CheckpointError(f"{prefix}: the sizes of the ids and offsets contradict each other", _REBUILD)
-        return cls(ids, sentences, documents)
+        return cls(ids, sentence_offsets, document_offsets)
 
     @property
     def n_tokens(self) -> int:
@@ -83,21 +93,24 @@ class Shard:
     @property
     def n_documents(self) -> int:
         """Number of documents."""
-        return int(self.documents.size) - 1
+        return int(self.document_offsets.size) - 1
 
 
 class MappedShards(Sequence[Shard]):
-    """Lazily memory-mapped shards below a folder; the least recently used is closed when too many files are open.
+    """The shards below a folder, each mapped when it is first read.
 
-    A mapped file counts against the process's limits, which a thousand shards exceed.
+    A shard has three mapped files, and the system limits the number of mapped and open files of a process. If too many
+    shards are open, the least recently used shard is closed.
     """
 
     def __init__(self, folder: Path, records: Sequence[ShardRecord], dtype: str) -> None:
         self._folder = folder
         self._records = records
         self._dtype = dtype
-        max_shards = max(1, _raise_open_file_limit() // len(SUFFIXES))
-        self._open: Callable[[int], Shard] = lru_cache(maxsize=max_shards)(self._open_shard)
+        # Two splits may be open at once, and a third of the files is left for everything else.
+        max_open_files = _raise_open_file_limit() // 3
+        max_open_shards = max(1, max_open_files // len(SUFFIXES))
+        self._open: Callable[[int], Shard] = lru_cache(maxsize=max_open_shards)(self._open_shard)
 
     def _open_shard(self, number: int) -> Shard:
         record = self._records[number]
@@ -123,28 +136,25 @@ class MappedShards(Sequence[Shard]):
 
 
 def _raise_open_file_limit() -> int:
-    """Raise the process's limit of open files as far as the system allows; return a third of it.
-
-    Two splits may be open at once, and a third is left for everything else.
-    """
+    """Raise the process's limit of open files as far as the system allows, and return it."""
     try:
         import resource
     except ImportError:  # not a Unix system
-        return 512
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return _MAX_OPEN_FILES_ELSEWHERE
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_MAPPED_FILES
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    return limit // 3
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+    return limit
 
 
 class TokenCorpus:
-    """The shards of one split on one axis of global token positions, 0 to `tokens`; no text is held in memory.
+    """The shards of one split, addressed by global token positions from 0 to `n_tokens`; no text is held in memory.
 
-    starts: the first token position of each shard and the total, int64 [shards + 1]; document_starts: the same for
-    documents.
+    token_starts: the global position of each shard's first token, and last the total, int64 [shards + 1];
+    document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1].
     """
 
     def __init__(
@@ -153,19 +163,23 @@ class TokenCorpus:
         directory: Path | None = None,
         records: Sequence[ShardRecord] | None = None,
     ) -> None:
-        """Arrange the shards on one axis; with the sizes in `records`, no file is opened before it is read."""
+        """Assign global numbers to the tokens and documents of all shards.
+
+        directory: the data directory, None for a corpus in memory. records: the sizes of the shards; without them,
+        every shard is opened to count its tokens.
+        """
         self.shards = shards
         self.directory = directory
         if records is None:
             records = [ShardRecord("", shard.n_documents, shard.n_tokens) for shard in shards]
-        self.starts = offsets_from_lengths(np.array([record.tokens for record in records], np.int64))
+        self.token_starts = offsets_from_lengths(np.array([record.tokens for record in records], np.int64))
         self.document_starts = offsets_from_lengths(np.array([record.documents for record in records], np.int64))
-        self.tokens = int(self.starts[-1])
-        self.documents = int(self.document_starts[-1])
+        self.n_tokens = int(self.token_starts[-1])
+        self.n_documents = int(self.document_starts[-1])
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
-        """Open a split of a data directory; raises `CheckpointError` if the directory is not complete."""
+        """Open a split of a data directory; raise `CheckpointError` if the directory is not complete."""
         hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
         if not directory.is_dir():
             raise CheckpointError(f"{directory}: no such directory", hint)
@@ -183,36 +197,39 @@ class TokenCorpus:
         return self.directory / "vocabulary"
 
     def unigram_counts(self) -> Integers:
-        """Read how often each token occurs in the train split: int64 [vocab_size]."""
+        """Read how often each token occurs in the train split, whichever split this is: int64 [vocab_size]."""
         assert self.directory is not None, "a corpus in memory has no directory"
         return np.fromfile(self.directory / "unigram.counts", dtype="<i8").astype(np.int64)
 
     def unigram_entropy(self) -> float:
-        """Return the entropy of the train split's tokens, in nats per token."""
+        """Return the entropy of the train split's unigram distribution, in nats per token."""
         counts = self.unigram_counts()
         probabilities = counts[counts > 0] / counts.sum()
         return float(-(probabilities * np.log(probabilities)).sum())
 
     def read_ranges(self, starts: Integers, lengths: Integers) -> Ids:
-        """Read the ids in R ranges of global token positions, one range after the other.
+        """Read the ids in R ranges of global token positions, and concatenate them: int32 [sum of lengths].
 
-        starts, lengths: int64 [R]; each range lies within one shard. Returns int32 [sum of lengths].
+        starts, lengths: int64 [R]; each range lies within one shard.
         """
         ids = np.empty(int(lengths.sum()), np.int32)
         output_starts = np.cumsum(lengths) - lengths
-        # An empty range may start at the end of the corpus, where no shard is.
-        clamped_starts = np.minimum(starts, self.tokens - 1)
-        for index, shard, first_token, _ in self.group_by_shard(clamped_starts, self.starts):
-            positions = concatenate_ranges(starts[index] - first_token, lengths[index])
-            ids[concatenate_ranges(output_starts[index], lengths[index])] = shard.ids[positions]
+        # An empty range may start at the end of the corpus, which is in no shard.
+        clamped_starts = np.minimum(starts, self.n_tokens - 1)
+        for rows, shard, first_token, _ in self.group_by_shard(clamped_starts, self.token_starts):
+            input_positions = concatenate_ranges(starts[rows] - first_token, lengths[rows])
+            output_positions = concatenate_ranges(output_starts[rows], lengths[rows])
+            ids[output_positions] = shard.ids[input_positions]
         return ids
 
     def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
-        """Group values by shard; yield indices into `values`, the shard, its first token and its first document.
+        """Group global token positions, or global document numbers, by the shard that contains them.
 
-        values: token positions if `starts` is `self.starts`, document numbers if it is `self.document_starts`.
+        starts: `self.token_starts` if `values` are token positions, `self.document_starts` if they are document
+        numbers. Yields for each shard: the indices of its values in `values`, int64; the shard; the global position of
+        its first token; and the global number of its first document.
         """
         shard_of_value = np.searchsorted(starts, values, "right") - 1
         for number in np.unique(shard_of_value).tolist():
-            index = np.flatnonzero(shard_of_value == number)
-            yield index, self.shards[number], int(self.starts[number]), int(self.document_starts[number])
+            rows = np.flatnonzero(shard_of_value == number)
+            yield rows, self.shards[number], int(self.token_starts[number]), int(self.document_starts[number])

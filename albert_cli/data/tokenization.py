@@ -1,4 +1,7 @@
-"""Tokenize one work unit of `albert data` into a directory of shards, a chunk of text at a time."""
+"""Tokenize one work unit of the text (see `text.work_units`) into a directory of shards, a chunk of text at a time.
+
+A `ShardTask` is a work unit with its output directory and settings. `data.build` runs the tasks of a build.
+"""
 
 from __future__ import annotations
 
@@ -32,36 +35,37 @@ from albert_cli.text.work_units import WorkUnit
 
 _CHUNK_CHARACTERS: Final = 1 << 20  # large enough to amortize the calls, small enough to hold in memory
 
-ProgressCallback = Callable[[int, int], None]  # bytes of the sources and bytes of text since the last call
+# Arguments: the bytes read from the sources, and the bytes of text in them, since the last call.
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ShardTask(WorkUnit):
-    """A work unit of a build; `directory` receives its shards."""
+    """A work unit of a build: `directory`, called `name`, receives its shards."""
 
     name: str
     directory: Path
     vocabulary_dir: Path
-    vocabulary: str
+    vocabulary_fingerprint: str
     settings: BuildSettings
 
     @property
     def source_signatures(self) -> list[FileSignature | None]:
-        """Signatures of the source files; None for other sources."""
+        """The signature of each part's file; None for a part that is not a file."""
         return [part.signature for part in self.parts]
 
     @property
     def is_finished(self) -> bool:
-        """True if its shards are committed."""
+        """True if the task's shards are committed."""
         return (self.directory / store.MANIFEST).is_file()
 
     @property
     def identity(self) -> ShardIdentity:
-        """Identity that `shard.json` must have, together with the hash of the text, for the shards to be usable."""
+        """The identity of the shards that this task writes; existing shards with another one are unusable."""
         settings = self.settings
         return ShardIdentity(
             format=DATA_FORMAT,
-            vocabulary=self.vocabulary,
+            vocabulary=self.vocabulary_fingerprint,
             holdout=settings.holdout,
             language=settings.language,
             read=settings.read,
@@ -75,14 +79,17 @@ class ShardTask(WorkUnit):
 
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """Load a task's vocabulary, once per process."""
+    """Load a task's vocabulary, or return the last one that this process loaded if its fingerprint is the same."""
     return Vocabulary.load(directory)
 
 
 def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
-    """Tokenize the task's parts into `task.directory`; calls `on_progress` as the text is read."""
+    """Tokenize the task's text into `task.directory` and return the facts in its `shard.json`.
+
+    Calls `on_progress` after each chunk of text.
+    """
     settings = task.settings
-    vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary)
+    vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary_fingerprint)
     counter = ReadCounter()
     text_bytes = 0
     tokens = 0
@@ -116,16 +123,20 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
 
 
 def assign_groups(hashes: NDArray[np.uint64], weight: float, holdout: float) -> Integers:
-    """Assign each document to a group by its hash: held out, or used in train as often as the weight requires."""
-    times = np.array([repetitions(weight, digest) for digest in hashes.tolist()], np.int64)
-    groups = np.where(times > int(weight), TRAIN_MORE, TRAIN)
+    """Assign each document to a group by the hash of its text.
+
+    hashes: uint64 [documents]; weight: number of times that a pass uses the source's documents, on average; holdout:
+    fraction of held-out documents. Returns indices of `GROUPS`, or DROPPED: int64 [documents].
+    """
+    n_uses = np.array([repetitions(weight, digest) for digest in hashes.tolist()], np.int64)
+    groups = np.where(n_uses > int(weight), TRAIN_MORE, TRAIN)
     groups[hashes < np.uint64(int(holdout * 2**64))] = HELDOUT
-    groups[times == 0] = DROPPED
+    groups[n_uses == 0] = DROPPED
     return groups
 
 
 def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Yield lists of documents of about a million characters."""
+    """Yield lists of documents with at least `_CHUNK_CHARACTERS` characters, except for the last list."""
     chunk: list[Document] = []
     size = 0
     for document in documents:
@@ -141,26 +152,28 @@ def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, language: str) -> TokenizedDocuments:
     """Split documents into sentences and encode them; sentences and documents without a token are left out."""
-    texts = [split_paragraphs(document.text) for document in documents]
-    hashes = np.fromiter((hash_single_spaced(" ".join(lines)) for lines in texts), np.uint64, len(texts))
-    sentences = [segment_paragraphs(lines, language) for lines in texts]
+    paragraphs = [split_paragraphs(document.text) for document in documents]
+    hashes = np.fromiter((hash_single_spaced(" ".join(lines)) for lines in paragraphs), np.uint64, len(paragraphs))
+    sentences = [segment_paragraphs(lines, language) for lines in paragraphs]
     tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences)))
-    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
-    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
-    sentence_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
-    has_tokens = lengths > 0
-    nonempty_sentences = np.append(0, np.cumsum(has_tokens))
-    sizes = np.diff(nonempty_sentences[sentence_ends], prepend=0)
-    return TokenizedDocuments(ids, lengths[has_tokens], sizes[sizes > 0], hashes[sizes > 0])
+    sentence_lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
+    has_tokens = sentence_lengths > 0
+    document_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
+    n_nonempty_before = np.append(0, np.cumsum(has_tokens))  # before each sentence, and last of all sentences
+    document_sizes = np.diff(n_nonempty_before[document_ends], prepend=0)
+    is_nonempty = document_sizes > 0
+    return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[is_nonempty], hashes[is_nonempty])
 
 
 # ---------------------------------------------------------------- finished tasks
 
 
 def load_finished_task(task: ShardTask) -> ShardFacts | None:
-    """Load and verify a finished task's facts; removes unusable shards and returns None if the task has to run.
+    """Load the facts of a finished task; remove unusable shards and return None if the task has to run.
 
-    Files whose size, mtime and inode are unchanged since the task was written are not read again.
+    Shards are unusable if they are damaged, or if the task's settings or sources have changed. Files are not hashed
+    again if their size, mtime and inode are those that were recorded when the shards were written.
     """
     if not task.directory.exists():
         return None
@@ -173,6 +186,7 @@ def load_finished_task(task: ShardTask) -> ShardFacts | None:
         is_usable = facts.identity == task.identity and not task.is_stream
         if is_usable and are_sources_unchanged(task.source_signatures, verified):
             return facts
+        # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
         if is_usable and task.sha256() in (facts.sha256, None):
             return facts
     except CheckpointError as error:

@@ -1,4 +1,8 @@
-"""Verify the files of a data directory against their hashes, and remember which have been verified."""
+"""Verify the files of a data directory against the hashes in its manifests.
+
+To hash a terabyte takes a quarter of an hour, so the signatures of verified files (size, mtime and inode) are recorded,
+and files with the same signatures are not hashed again.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from albert_cli.data.records import read_data_facts
 from albert_cli.errors import AlbertError, CheckpointError
 from albert_cli.text.source_parts import FileSignature
 
-_VERIFIED = ".verified.json"  # a cache that saves hashing, not a part of the artifact
+_VERIFIED = ".verified.json"  # the recorded signatures: a cache, not a part of the artifact
 
-# The same for this process, because a data directory may be read-only.
+# The recorded signatures by directory, for data directories that are read-only.
 _verified_in_process: dict[Path, dict[str, list[int]]] = {}
 
 
 def verify_data(directory: Path, everything: bool = False) -> int:
-    """Re-hash a data directory and its shards, and return the number of files; `CheckpointError` if one is damaged.
+    """Hash the files of a data directory and its shards; raise `CheckpointError` if one is missing or damaged.
 
-    By default, a directory whose files all have the size, mtime and inode of the last verification is not hashed
-    again: hashing a terabyte takes a quarter of an hour.
+    everything: hash the files even if all their signatures are those of the last verification. Returns the number of
+    hashed files.
     """
     signatures = collect_file_signatures(directory)
     if not everything and _is_verified(directory, signatures):
@@ -44,38 +48,43 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 
 @dataclass(frozen=True)
 class VerifiedTask:
-    """The signatures of a task's shard files and of its sources when their hashes were known to be correct."""
+    """The signatures of a task's files when the shards had just been written from the sources.
+
+    signatures: of the shard files, by relative path; sources: of the source files, None for other sources.
+    """
 
     signatures: dict[str, list[int]]
     sources: list[list[int] | None]
 
 
 def record_verified_task(directory: Path, sources: Sequence[FileSignature | None]) -> None:
-    """Record that shards have just been written from these sources."""
+    """Record the signatures of shards that have just been written, and of their sources."""
     verified = VerifiedTask(collect_file_signatures(directory), _as_lists(sources))
-    with suppress(OSError, AlbertError):
+    with suppress(OSError, AlbertError):  # without the record the files are hashed again
         store.write_json(directory / _VERIFIED, asdict(verified))
 
 
 def read_verified_task(directory: Path) -> VerifiedTask | None:
-    """Read the record of a task's shards; None if there is none."""
+    """Read the recorded signatures of a task; None if they are missing or unreadable."""
     path = directory / _VERIFIED
-    with suppress(CheckpointError):
-        return store.read_record(path, VerifiedTask) if path.is_file() else None
+    if path.is_file():
+        with suppress(CheckpointError):
+            return store.read_record(path, VerifiedTask)
     return None
 
 
 def are_shards_unchanged(directory: Path, verified: VerifiedTask | None) -> bool:
-    """Return whether the shard files still have the signatures of their verification."""
+    """Return whether the shard files still have their recorded signatures."""
     return verified is not None and collect_file_signatures(directory) == verified.signatures
 
 
 def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedTask | None) -> bool:
-    """Return whether the sources are files that still have the signatures of the verification."""
+    """Return whether all sources are files, and still have their recorded signatures."""
     return verified is not None and None not in sources and _as_lists(sources) == verified.sources
 
 
 def _as_lists(signatures: Sequence[FileSignature | None]) -> list[list[int] | None]:
+    """Return the signatures as JSON stores them: lists instead of tuples."""
     return [None if signature is None else list(signature) for signature in signatures]
 
 
@@ -83,7 +92,7 @@ def _as_lists(signatures: Sequence[FileSignature | None]) -> list[list[int] | No
 
 
 def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
-    """Return size, mtime (ns) and inode of every file that is not hidden."""
+    """Return size, mtime (ns) and inode of every file that is not hidden, by its path relative to the directory."""
     signatures: dict[str, list[int]] = {}
     folders = [str(directory)]
     while folders:
@@ -107,7 +116,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Return whether all hashes were correct when the files had these signatures."""
+    """Return whether these signatures were recorded after all hashes were correct."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):
@@ -116,7 +125,7 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
 
 
 def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
-    """Record the files' signatures after all hashes were correct; a read-only directory is remembered in memory."""
+    """Record the files' signatures after all hashes were correct: in this process and, if possible, on the disk."""
     _verified_in_process[directory.resolve()] = signatures
     with suppress(OSError, AlbertError):
         store.write_json(directory / _VERIFIED, {"signatures": signatures})

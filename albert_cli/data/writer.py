@@ -1,4 +1,4 @@
-"""Write token shards in one pass; the documents of each group go to separate shards."""
+"""Write tokenized documents to token shards (see `data.shards`) in one pass, with separate shards for each group."""
 
 from __future__ import annotations
 
@@ -24,50 +24,55 @@ DROPPED: Final = -1
 class TokenizedDocuments:
     """Consecutive documents, none of them empty.
 
-    ids: all tokens; lengths: tokens of each sentence, int64 [sentences]; sizes: sentences of each document, int64
-    [documents]; hashes: uint64 [documents].
+    ids: the tokens of all documents, [tokens]; sentence_lengths: tokens of each sentence, int64 [sentences];
+    document_sizes: sentences of each document, int64 [documents]; hashes: of the documents' texts, uint64 [documents].
     """
 
     ids: NDArray[np.integer]
-    lengths: Integers
-    sizes: Integers
+    sentence_lengths: Integers
+    document_sizes: Integers
     hashes: NDArray[np.uint64]
 
+    def __len__(self) -> int:
+        return self.document_sizes.size
+
     def select(self, is_selected: NDArray[np.bool_]) -> TokenizedDocuments:
-        """Return some of the documents; is_selected: bool [documents]."""
+        """Return the documents for which `is_selected`, bool [documents], is True."""
         if is_selected.all():
             return self
-        selected_sentences = np.repeat(is_selected, self.sizes)
+        is_selected_sentence = np.repeat(is_selected, self.document_sizes)
+        is_selected_token = np.repeat(is_selected_sentence, self.sentence_lengths)
         return TokenizedDocuments(
-            self.ids[np.repeat(selected_sentences, self.lengths)],
-            self.lengths[selected_sentences],
-            self.sizes[is_selected],
+            self.ids[is_selected_token],
+            self.sentence_lengths[is_selected_sentence],
+            self.document_sizes[is_selected],
             self.hashes[is_selected],
         )
 
     def count(self) -> UnitCounts:
         """Count the documents, sentences and tokens."""
-        first_sentence = np.cumsum(self.sizes) - self.sizes
-        unpaired_tokens = int(self.lengths[first_sentence[self.sizes == 1]].sum())
-        return UnitCounts(self.sizes.size, self.lengths.size, self.ids.size, unpaired_tokens)
+        first_sentence = np.cumsum(self.document_sizes) - self.document_sizes
+        unpaired_sentences = first_sentence[self.document_sizes == 1]
+        unpaired_tokens = int(self.sentence_lengths[unpaired_sentences].sum())
+        return UnitCounts(len(self), self.sentence_lengths.size, self.ids.size, unpaired_tokens)
 
     def split(self) -> list[TokenizedDocuments]:
-        """Return the documents one by one."""
-        sentence_ends = np.cumsum(self.sizes)
-        token_ends = np.cumsum(self.lengths)[sentence_ends - 1]
+        """Return each document separately."""
+        document_ends = np.cumsum(self.document_sizes)
+        token_ends = np.cumsum(self.sentence_lengths)[document_ends - 1]
         ids = np.split(self.ids, token_ends[:-1])
-        lengths = np.split(self.lengths, sentence_ends[:-1])
+        sentence_lengths = np.split(self.sentence_lengths, document_ends[:-1])
         return [
-            TokenizedDocuments(ids[n], lengths[n], self.sizes[n : n + 1], self.hashes[n : n + 1])
-            for n in range(self.sizes.size)
+            TokenizedDocuments(ids[n], sentence_lengths[n], self.document_sizes[n : n + 1], self.hashes[n : n + 1])
+            for n in range(len(self))
         ]
 
 
 class ShardWriter:
-    """Writer of the shards `PREFIX-00`, `PREFIX-01`, … and of all documents' hashes to `PREFIX.hashes`.
+    """Writer of the shards `PREFIX-00`, `PREFIX-01`, … and of the documents' hashes, `PREFIX.hashes`.
 
     A shard has at most `max_tokens` tokens unless it consists of one longer document. Hashes are little-endian uint64.
-    Only the offsets of the current shard are held in memory. Call `close` at the end.
+    Ids are written at once, and the offsets of the current shard are held in memory. Call `close` at the end.
     """
 
     def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
@@ -75,20 +80,23 @@ class ShardWriter:
         self.prefix = prefix
         self.max_tokens = max_tokens
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.shards: list[ShardRecord] = []
-        self._name = ""
+        self.shards: list[ShardRecord] = []  # finished shards
         self.totals = UnitCounts()
-        self._ids: IO[bytes] | None = None
         self._hashes: IO[bytes] | None = None
-        self._sentences = [np.zeros(1, "<u4")]
-        self._documents = [np.zeros(1, "<u4")]
+        # The current shard; its offsets are in one array for each call of `add`, after a first 0.
+        self._name = ""
+        self._ids: IO[bytes] | None = None
+        self._sentence_offsets = [np.zeros(1, "<u4")]
+        self._document_offsets = [np.zeros(1, "<u4")]
 
     def add(self, documents: TokenizedDocuments) -> None:
         """Append documents."""
-        is_too_large = int(self._sentences[-1][-1]) + documents.ids.size > self.max_tokens
-        if documents.sizes.size == 0:
+        if len(documents) == 0:
             return
-        if documents.sizes.size > 1 and is_too_large:
+        n_tokens = int(self._sentence_offsets[-1][-1])
+        n_sentences = int(self._document_offsets[-1][-1])
+        is_too_large = n_tokens + documents.ids.size > self.max_tokens
+        if is_too_large and len(documents) > 1:
             for document in documents.split():
                 self.add(document)
             return
@@ -96,26 +104,30 @@ class ShardWriter:
             self._close_shard()
             self._name = f"{self.prefix}-{len(self.shards):02d}"
             self._ids = (self.directory / f"{self._name}.ids").open("wb")
-            self._sentences = [np.zeros(1, "<u4")]
-            self._documents = [np.zeros(1, "<u4")]
+            self._sentence_offsets = [np.zeros(1, "<u4")]
+            self._document_offsets = [np.zeros(1, "<u4")]
+            n_tokens = 0
+            n_sentences = 0
         if self._hashes is None:
             self._hashes = (self.directory / f"{self.prefix}.hashes").open("wb")
         self._ids.write(documents.ids.astype(self.dtype).tobytes())
         self._hashes.write(documents.hashes.astype("<u8").tobytes())
-        self._sentences.append((self._sentences[-1][-1] + np.cumsum(documents.lengths)).astype("<u4"))
-        self._documents.append((self._documents[-1][-1] + np.cumsum(documents.sizes)).astype("<u4"))
+        self._sentence_offsets.append((n_tokens + np.cumsum(documents.sentence_lengths)).astype("<u4"))
+        self._document_offsets.append((n_sentences + np.cumsum(documents.document_sizes)).astype("<u4"))
         self.totals += documents.count()
 
     def _close_shard(self) -> None:
+        """Write the offsets of the current shard, if there is one, and record its size."""
         if self._ids is None:
             return
         self._ids.close()
         self._ids = None
-        sentences = np.concatenate(self._sentences)
-        documents = np.concatenate(self._documents)
-        (self.directory / f"{self._name}.sentences").write_bytes(sentences.tobytes())
-        (self.directory / f"{self._name}.documents").write_bytes(documents.tobytes())
-        self.shards.append(ShardRecord(self._name, documents=documents.size - 1, tokens=int(sentences[-1])))
+        sentence_offsets = np.concatenate(self._sentence_offsets)
+        document_offsets = np.concatenate(self._document_offsets)
+        (self.directory / f"{self._name}.sentences").write_bytes(sentence_offsets.tobytes())
+        (self.directory / f"{self._name}.documents").write_bytes(document_offsets.tobytes())
+        n_documents = document_offsets.size - 1
+        self.shards.append(ShardRecord(self._name, documents=n_documents, tokens=int(sentence_offsets[-1])))
 
     def close(self) -> None:
         """Write the last shard's offsets and close the files."""
@@ -126,7 +138,10 @@ class ShardWriter:
 
 
 class GroupWriter:
-    """Writer of the shards of every group in one staged directory, and of the train groups' token counts."""
+    """Writer of the shards of all groups into one directory, and of the token counts of the train groups.
+
+    `GROUP.counts` holds how often each token occurs in a group: little-endian uint32, or uint64 for large counts.
+    """
 
     def __init__(self, staging: Path, vocab_size: int, max_tokens: int) -> None:
         self._staging = staging
@@ -140,12 +155,15 @@ class GroupWriter:
             writer.close()
 
     def add(self, group_of_document: Integers, documents: TokenizedDocuments) -> None:
-        """Append documents to their groups, indices of `GROUPS` int64 [documents]; negative ones are dropped."""
-        for number in np.unique(group_of_document[group_of_document >= 0]).tolist():
+        """Append documents to their groups.
+
+        group_of_document: an index of `GROUPS` for each document, or DROPPED for none, int64 [documents].
+        """
+        for number in np.unique(group_of_document[group_of_document != DROPPED]).tolist():
             selected = documents.select(group_of_document == number)
             group = GROUPS[number]
             self._writers[group].add(selected)
-            if number != HELDOUT:  # held-out text is small and counted when the build is merged
+            if number != HELDOUT:  # the held-out text is small, and `data.merge` counts its tokens
                 counts = self._token_counts.setdefault(group, np.zeros(self._vocab_size, np.int64))
                 counts += np.bincount(selected.ids, minlength=self._vocab_size)
 

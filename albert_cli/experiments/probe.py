@@ -113,13 +113,13 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
     """
     verify_data(data)
     heldout = TokenCorpus.open(data, "heldout")
-    corpus = heldout if heldout.tokens else TokenCorpus.open(data, "train")
-    if corpus.tokens == 0:
+    corpus = heldout if heldout.n_tokens else TokenCorpus.open(data, "train")
+    if corpus.n_tokens == 0:
         raise InputError(f"{data}: contains no text to score", "name a data directory with text")
     if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
         hint = f"build the data with --vocab {checkpoint}"
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", hint)
-    entropy = read_data_facts(data).unigram_entropy_nats if heldout.tokens else corpus.unigram_entropy()
+    entropy = read_data_facts(data).unigram_entropy_nats if heldout.n_tokens else corpus.unigram_entropy()
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 

@@ -31,7 +31,7 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     sentence chooses the words to swap, so the same sentence always gives the same pair.
     """
     corpus = TokenCorpus.open(data, "heldout")
-    if corpus.tokens == 0:
+    if corpus.n_tokens == 0:
         corpus = TokenCorpus.open(data, "train")
     candidates = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
     if not candidates:
@@ -48,7 +48,7 @@ def _iter_sentences(corpus: TokenCorpus) -> Iterator[str]:
     """Yield the sentences of a corpus as text."""
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     for shard in corpus.shards:
-        for start, stop in zip(shard.sentences[:-1].tolist(), shard.sentences[1:].tolist(), strict=True):
+        for start, stop in zip(shard.sentence_offsets[:-1].tolist(), shard.sentence_offsets[1:].tolist(), strict=True):
             yield vocabulary.decode(shard.ids[start:stop].tolist())
 
 

@@ -295,7 +295,7 @@ def describe_run(
         sequences_per_micro_batch=recipe.sequences_per_micro_batch,
         tokens_per_micro_batch_at_most=recipe.batch.max_micro_tokens or None,
         tokens_per_step_at_most=train.batch_size * recipe.data.max_seq_length,
-        corpus_tokens=corpus.tokens,
+        corpus_tokens=corpus.n_tokens,
         passes_over_corpus=round(recipe.total_sequences / examples_per_pass(corpus, recipe.data), 2),
         weights_gradients_moments_bytes=memory.state,
         activations_bytes=memory.activations,

@@ -103,7 +103,7 @@ def _open_evaluation_corpora(
                 f"{directory}: was built with another vocabulary than the training data",
                 f"build it with that vocabulary: albert data … --vocab {vocabulary_dir} --out {directory}",
             )
-        if corpus.tokens == 0:
+        if corpus.n_tokens == 0:
             corpus = TokenCorpus.open(directory, "train")
         corpora[directory.name] = corpus
     if len(corpora) < len(directories):

@@ -65,7 +65,7 @@ def test_build_writes_the_tokens_of_every_sentence(
     assert 30 <= report.facts.totals["heldout"].documents <= 90
     assert report.facts.bytes_read == sum(len(d.encode()) for d in documents)
     corpus = TokenCorpus.open(out, "train")
-    assert corpus.tokens == report.facts.totals["train"].tokens
+    assert corpus.n_tokens == report.facts.totals["train"].tokens
     ids = np.concatenate([shard.ids for shard in corpus.shards])
     assert np.array_equal(corpus.unigram_counts(), np.bincount(ids, minlength=vocabulary.size))
     assert Vocabulary.load(corpus.vocabulary_dir).pieces == vocabulary.pieces

@@ -79,12 +79,12 @@ def test_word_vectors_pad_missing_dimensions_with_zeros() -> None:
 
 def test_iter_runs_samples_a_large_corpus_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooccurrence, "_RUN_TOKENS", 100)
-    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_WORD", 500 / 16)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_ENTRY", 500 / 16)
     corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
     runs = list(cooccurrence._iter_runs(corpus))
     assert 480 <= sum(map(len, runs)) <= 520
     assert {int(run[0]) for run in runs} == set(range(16)), "every shard is read"
-    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_WORD", 130)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_ENTRY", 130)
     assert sum(map(len, cooccurrence._iter_runs(corpus))) == 16 * 130
 
 

@@ -105,7 +105,7 @@ def test_sample_pairs_visits_tokens_equally_often() -> None:
     passes = 60
     index = np.arange(passes * examples_per_pass(corpus, rules))
     pairs = sample_pairs(corpus, index, rules, 1)
-    seen = np.zeros(corpus.tokens + 1, np.int64)
+    seen = np.zeros(corpus.n_tokens + 1, np.int64)
     for start, stop in ((pairs.a.start, pairs.a.stop), (pairs.b.start, pairs.b.stop)):
         np.add.at(seen, start, 1)
         np.add.at(seen, stop, -1)
@@ -122,7 +122,7 @@ def test_sample_pairs_visits_every_sentence(shards: list[list[list[int]]], loss:
     corpus = numbered_corpus(shards)
     rules = PairSettings(16, sentence_loss=loss)
     pairs = sample_pairs(corpus, np.arange(200 * examples_per_pass(corpus, rules)), rules, 0)
-    seen = np.zeros(corpus.tokens + 1, np.int64)
+    seen = np.zeros(corpus.n_tokens + 1, np.int64)
     for start, stop in ((pairs.a.start, pairs.a.stop), (pairs.b.start, pairs.b.stop)):
         np.add.at(seen, start, 1)
         np.add.at(seen, stop, -1)

@@ -48,8 +48,8 @@ def documents_of(corpus: TokenCorpus) -> list[Document]:
     documents = []
     for shard in corpus.shards:
         ids = shard.ids.tolist()
-        sentences = shard.sentences.tolist()
-        bounds = itertools.pairwise(shard.documents.tolist())
+        sentences = shard.sentence_offsets.tolist()
+        bounds = itertools.pairwise(shard.document_offsets.tolist())
         documents += [[ids[sentences[i] : sentences[i + 1]] for i in range(a, b)] for a, b in bounds]
     return documents
 

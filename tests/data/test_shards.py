@@ -44,7 +44,7 @@ def test_shard_writer_output_is_read_back(
     assert [(shard.n_documents, shard.n_tokens) for shard in shards] == [
         (record.documents, record.tokens) for record in writer.shards
     ]
-    assert all(shard.n_tokens <= cap or shard.documents.size == 2 for shard in shards)
+    assert all(shard.n_tokens <= cap or shard.document_offsets.size == 2 for shard in shards)
     ids = [i for shard in shards for i in shard.ids.tolist()]
     assert ids == list(range(sum(map(sum, documents))))
     assert writer.totals.tokens == len(ids)
@@ -52,8 +52,12 @@ def test_shard_writer_output_is_read_back(
 
     # The boundaries over all shards are those that were written.
     starts = np.cumsum([0, *(shard.n_tokens for shard in shards)]).tolist()
-    sentences = {int(o) + s for shard, s in zip(shards, starts, strict=False) for o in shard.sentences}
-    ends = {int(shard.sentences[d]) + s for shard, s in zip(shards, starts, strict=False) for d in shard.documents}
+    sentences = {int(o) + s for shard, s in zip(shards, starts, strict=False) for o in shard.sentence_offsets}
+    ends = {
+        int(shard.sentence_offsets[d]) + s
+        for shard, s in zip(shards, starts, strict=False)
+        for d in shard.document_offsets
+    }
     assert set(np.cumsum([n for d in documents for n in d]).tolist()) <= sentences
     assert set(np.cumsum([sum(d) for d in documents]).tolist()) - {0} <= ends
     assert writer.totals.documents == sum(1 for d in documents if d)
@@ -96,8 +100,8 @@ def test_take_reads_runs_of_any_shard(runs: list[tuple[int, int]], sizes: list[i
     lengths: list[int] = []
     expected: list[int] = []
     for start, length in runs:
-        start %= corpus.tokens
-        end = int(corpus.starts[np.searchsorted(corpus.starts, start, "right")])
+        start %= corpus.n_tokens
+        end = int(corpus.token_starts[np.searchsorted(corpus.token_starts, start, "right")])
         length = min(length, end - start)
         starts.append(start)
         lengths.append(length)
@@ -136,10 +140,10 @@ def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:
 
 def test_corpus_open_reads_no_shard_until_it_is_used(tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = TokenCorpus.open(tiny_data)
-    size = (len(expected.shards), expected.tokens, expected.documents)
+    size = (len(expected.shards), expected.n_tokens, expected.n_documents)
     monkeypatch.setattr(Shard, "open", lambda *_: pytest.fail("a shard was opened"))
     corpus = TokenCorpus.open(tiny_data)
-    assert (len(corpus.shards), corpus.tokens, corpus.documents) == size
+    assert (len(corpus.shards), corpus.n_tokens, corpus.n_documents) == size
 
 
 def test_corpus_shard_of_another_size_is_rejected(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def test_weight_repeats_shards_without_copying_them(
     assert set(times.values()) == {2, 3}
     sentences = [sentence for document in times.elements() for sentence in document]
     tokens = [token for sentence in sentences for token in sentence]
-    assert report.facts.totals["train"].tokens == corpus.tokens == len(tokens)
-    assert 2.3 < corpus.tokens / single.tokens < 2.7
+    assert report.facts.totals["train"].tokens == corpus.n_tokens == len(tokens)
+    assert 2.3 < corpus.n_tokens / single.n_tokens < 2.7
     assert np.array_equal(corpus.unigram_counts(), np.bincount(tokens, minlength=300))
     assert document_set(more, "heldout") == document_set(once, "heldout")
     stored = [sum(f.stat().st_size for f in directory.glob("shards/*/*.ids")) for directory in (once, more)]

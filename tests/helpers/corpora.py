@@ -78,10 +78,10 @@ def text_like_corpus(documents: int = 300, shards: int = 1, size: int = 30_000, 
 
 def document_of(corpus: TokenCorpus, position: int) -> int:
     """Return the number of the document that holds a global position, counted over all shards."""
-    shard = int(np.searchsorted(corpus.starts, position, "right")) - 1
-    local = position - int(corpus.starts[shard])
-    sentence = int(np.searchsorted(corpus.shards[shard].sentences, local, "right")) - 1
-    document = int(np.searchsorted(corpus.shards[shard].documents, sentence, "right")) - 1
+    shard = int(np.searchsorted(corpus.token_starts, position, "right")) - 1
+    local = position - int(corpus.token_starts[shard])
+    sentence = int(np.searchsorted(corpus.shards[shard].sentence_offsets, local, "right")) - 1
+    document = int(np.searchsorted(corpus.shards[shard].document_offsets, sentence, "right")) - 1
     return int(corpus.document_starts[shard]) + document
 
 

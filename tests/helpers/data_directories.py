@@ -45,8 +45,10 @@ def contents(directory: Path) -> dict[str, bytes]:
 def iter_documents(shard: Shard) -> Iterator[TokenizedDocument]:
     """Yield the documents of a shard, each as its sentences' ids."""
     for number in range(shard.n_documents):
-        sentences = range(shard.documents[number], shard.documents[number + 1])
-        yield tuple(tuple(shard.ids[shard.sentences[s] : shard.sentences[s + 1]].tolist()) for s in sentences)
+        sentences = range(shard.document_offsets[number], shard.document_offsets[number + 1])
+        yield tuple(
+            tuple(shard.ids[shard.sentence_offsets[s] : shard.sentence_offsets[s + 1]].tolist()) for s in sentences
+        )
 
 
 def document_set(directory: Path, split: Split) -> set[TokenizedDocument]:

@@ -78,7 +78,7 @@ def test_sample_batch_any_length_from_same_shards(length: int, long_data: Path, 
     settings = PairSettings(max_seq_length=length)
     drawn = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
     lengths = np.diff(drawn.offsets)
-    longest = int(np.diff(corpus.shards[0].sentences[corpus.shards[0].documents]).max()) + 3
+    longest = int(np.diff(corpus.shards[0].sentence_offsets[corpus.shards[0].document_offsets]).max()) + 3
     assert lengths.max() == min(length, longest) and drawn.position_ids.max() == lengths.max() - 1
     assert {0, 1} <= set(drawn.order_labels.tolist())
     second = np.add.reduceat(drawn.segment_ids, drawn.offsets[:-1])
