@@ -1,7 +1,8 @@
-"""Run work in parallel through `concurrent.futures.Executor`: a local process pool, or a Dask cluster (`--cluster`).
+"""Run work in parallel: in processes of this machine, or on the workers of a Dask cluster (`--cluster`).
 
-The work of a lost worker is repeated once; after that the command fails and names the cause. Results do not depend on
-the executor.
+`map_unordered` applies one function to many items, such as parts of a text. `run_items` runs work that depends on other
+work and saves when it is stopped, such as training runs. Both repeat the work of a lost worker once; if a worker is
+lost again, the command fails with the cause. Results do not depend on the number and the kind of workers.
 """
 
 from albert_cli.executor.cluster import has_cluster, use_cluster

@@ -1,4 +1,4 @@
-"""Dask clusters (`--cluster`, extra `cluster`): an existing one, or Slurm jobs that this process starts."""
+"""Run work on a Dask cluster (`--cluster`, extra `cluster`): an existing one, or Slurm jobs that this module starts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
 _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
-_WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"  # training does
-_clients: list[Any] = []  # Dask's clients of the enclosing `use_cluster`
+_WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"  # `run_in_child` starts processes on workers
+_clients: list[Any] = []  # the Dask client of each `use_cluster` block around the present code, innermost last
 
 
 def has_cluster() -> bool:
-    """Return True inside `use_cluster` with an address."""
+    """Return True inside a `use_cluster` block with an address."""
     return bool(_clients)
 
 
 @contextmanager
 def use_cluster(address: str | None) -> Iterator[None]:
-    """Send all parallel work of the block to a Dask cluster, or keep it on this machine if `address` is None.
+    """Send all parallel work of the block to a Dask cluster, or leave it on this machine if `address` is None.
 
-    address: a scheduler's, such as tcp://host:8786, or `slurm` or `slurm:N` to start N Slurm jobs. Dask's
-    `jobqueue.slurm` settings define the resources of a job.
+    address: the scheduler's address, such as tcp://host:8786, or `slurm:N` to start N Slurm jobs (`slurm`: 4). Dask's
+    `jobqueue.slurm` settings define the resources of a job. Raises `ConfigError` if the cluster cannot be used.
     """
     if address is None:
         yield
@@ -73,10 +73,9 @@ def _start_workers(address: str) -> Iterator[object]:
     if match is None:
         yield address
         return
-    if shutil.which("sbatch") is None:  # Dask would try again for ever
-        raise ConfigError(
-            f"--cluster {address}: this machine has no sbatch", "run the command on a node of the cluster"
-        )
+    if shutil.which("sbatch") is None:  # Dask would repeat the attempt forever
+        message = f"--cluster {address}: this machine has no sbatch"
+        raise ConfigError(message, "run the command on a node of the cluster")
     import dask
     from dask_jobqueue import SLURMCluster
 
@@ -85,7 +84,7 @@ def _start_workers(address: str) -> Iterator[object]:
     jobs = int(match[1] or _DEFAULT_SLURM_JOBS)
     with SLURMCluster(
         **resources,
-        # A worker that ran several items at a time would share its GPU among them.
+        # With several threads a worker would run several items at a time, which would share its GPU.
         worker_extra_args=[*configured["worker-extra-args"], "--nthreads", "1"],
         job_script_prologue=[*configured["job-script-prologue"], f"export {_WORKERS_MAY_START_PROCESSES}"],
     ) as cluster:
@@ -94,14 +93,15 @@ def _start_workers(address: str) -> Iterator[object]:
 
 
 def make_executor() -> Executor:
-    """Return the cluster's executor."""
+    """Return the executor of the enclosing `use_cluster` block."""
+    # `pure`: Dask would compute equal calls only once and reuse the result.
     executor: Executor = _clients[-1].get_executor(pure=False)
     return executor
 
 
 @dataclass(frozen=True)
 class CommandContext:
-    """The directory and the arguments of the command, which its work on other machines needs too."""
+    """The working directory and the arguments of the command, which its work on other machines needs too."""
 
     directory: Path
     arguments: list[str]
@@ -113,7 +113,10 @@ class CommandContext:
 
 
 def call_in_context(context: CommandContext, call: Callable[..., T], *arguments: Any) -> T:
-    """Call a function on a worker: relative paths are those of the command, and so is the command in `status.json`."""
+    """Call a function on a worker with the working directory and the arguments of the command.
+
+    Relative paths are then the same as in the command, and `status.json` records the command that resumes a run.
+    """
     sys.argv = context.arguments
     try:
         os.chdir(context.directory)
@@ -128,11 +131,11 @@ def shut_down(executor: Executor) -> None:
     if isinstance(executor, ProcessPoolExecutor):
         executor.shutdown(cancel_futures=True)
     else:
-        executor.shutdown(wait=False)  # Dask cancels its futures
+        executor.shutdown(wait=False)  # Dask cancels the work that has not begun
 
 
 def lost_worker_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that the cluster raises if a worker is lost and repeating its work fails too."""
+    """Return the exceptions of a cluster whose worker was lost twice with the same work; none without a cluster."""
     if not _clients:
         return ()
     from distributed.scheduler import KilledWorker
@@ -144,7 +147,7 @@ def lost_worker_errors() -> tuple[type[BaseException], ...]:
 
 
 class StopFlag:
-    """A flag on the cluster that makes all workers stop their interruptible work."""
+    """A flag on the cluster; once it is set, every `run_in_child` with its name stops."""
 
     def __init__(self) -> None:
         from distributed import Event
@@ -153,14 +156,14 @@ class StopFlag:
         self._event = Event(self.name, client=_clients[-1])
 
     def set(self) -> None:
-        """Stop the work; each worker notices it within a second."""
+        """Set the flag; each worker notices it within `_SECONDS_BETWEEN_POLLS`."""
         self._event.set()
 
 
 def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Run a call on a worker in a separate process, which receives SIGTERM when the flag is set.
+    """Call a function on a worker in a child process, which receives SIGTERM when the flag is set.
 
-    Training saves on SIGTERM. Dask runs work in threads, and a thread cannot install a signal handler.
+    Training saves at SIGTERM. Dask calls functions in threads, and only a process can handle a signal.
     """
     from distributed import Event
 
@@ -170,7 +173,7 @@ def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, .
         message = f"the Dask worker on {socket.gethostname()} may not start processes, which training needs"
         raise ConfigError(message, "start the workers with DASK_DISTRIBUTED__WORKER__DAEMON=False")
     stop_event = Event(flag_name)
-    # Without its parent the process ends, and with it its locks, which the repeated work needs.
+    # If this worker is lost, its child must end too: it holds the locks that another worker needs to repeat the work.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), ranks.exit_with_parent) as pool:
         future = pool.submit(call_interruptibly, call, arguments)
         is_terminated = False

@@ -1,4 +1,7 @@
-"""Run work items that depend on each other, each with its own GPUs and cores; all save at a stop request."""
+"""Run work items, such as training runs, that may depend on each other, each with separate GPUs and cores.
+
+When a stop is requested, no further item starts, and the running items save and end.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from albert_cli.executor.local import ProcessWatch, process_context
 from albert_cli.executor.stopping import is_stop_requested, request_stop, stopping_on_signals
 
 T = TypeVar("T")
-Record = Callable[["WorkItem[T]", T | BaseException], None]
+Record = Callable[["WorkItem[T]", T | BaseException], None]  # receives a finished item and its result, or its error
 
 
 @dataclass(frozen=True)
 class WorkItem(Generic[T]):
-    """A call with picklable arguments, and the names of the items that must end before it."""
+    """A call with picklable arguments; needs: names of the items that must end before it starts."""
 
     name: str
     call: Callable[..., T]
@@ -35,29 +38,29 @@ class WorkItem(Generic[T]):
 class WorkerLimits:
     """Limits of parallel work on this machine: the number of items at a time, and the resources of each."""
 
-    count: int = 1
-    threads: int = 1  # of each of an item's ranks
-    gpus: int = 0  # of this machine, divided among the items: one for each of an item's ranks
-    ranks: int = 1
+    count: int = 1  # number of items at a time
+    threads: int = 1  # number of threads of each rank
+    gpus: int = 0  # number of GPUs of this machine; each rank has one, and ranks share them if there are fewer
+    ranks: int = 1  # number of ranks that an item starts
     fresh: bool = False  # start a new process for every item
     in_process: bool = False  # run the items in this process, one after the other
-    quiet: bool = False
+    quiet: bool = False  # hide the messages of the items
 
 
 class _Workers(Protocol[T]):
-    """Processes that run items."""
+    """Processes that run items, on this machine or on a cluster."""
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
         """Start an item, or return None if no worker is free."""
 
     def finish(self, future: Future[T]) -> str | None:
-        """Release the item's worker; return how it died, None if it did not."""
+        """Release the worker of a finished item; return the cause if the worker was lost, else None."""
 
     def stop(self) -> None:
-        """Tell all running items to stop."""
+        """Request that all running items stop."""
 
     def close(self) -> None:
-        """Wait for all workers to end."""
+        """Wait until all workers have ended."""
 
 
 def run_items(
@@ -65,8 +68,9 @@ def run_items(
 ) -> None:
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
-    What `record` raises stops all items; `in_process`, an item's error does, too. An item whose worker is lost is
-    repeated once. Raises `Interrupted` if a signal, an item or the end of `max_seconds` stopped them.
+    An exception of `record` stops all items and is raised here; with `in_process`, so is an item's error. An item whose
+    worker is lost is repeated once. Raises `Interrupted` if a signal, an item or the end of `max_seconds` stopped the
+    work.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
@@ -74,8 +78,11 @@ def run_items(
                 if not is_stop_requested():
                     record(item, item.call(*item.arguments))
     else:
-        modules = {item.call.__module__ for item in items}
-        workers: _Workers[T] = _ClusterWorkers() if cluster.has_cluster() else _LocalWorkers(limits, modules)
+        workers: _Workers[T]
+        if cluster.has_cluster():
+            workers = _ClusterWorkers()
+        else:
+            workers = _LocalWorkers(limits, modules={item.call.__module__ for item in items})
         with stopping_on_signals(workers.stop, max_seconds):
             _run_on(workers, items, record)
     if is_stop_requested():
@@ -83,6 +90,7 @@ def run_items(
 
 
 def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: Record[T]) -> None:
+    """Run the items on the workers; after a stop request, only wait for the running items."""
     waiting = list(items)
     running = dict[Future[T], WorkItem[T]]()
     repeated = set[str]()
@@ -91,15 +99,15 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: Record[T
             _start_ready(workers, waiting, running)
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 item = running.pop(future)
-                death = workers.finish(future)
-                if death is not None and item.name not in repeated and not is_stop_requested():
-                    console.warn(f"{item.name}: its process {death}; it is repeated")
+                cause_of_loss = workers.finish(future)
+                if cause_of_loss is not None and item.name not in repeated and not is_stop_requested():
+                    console.warn(f"{item.name}: its process {cause_of_loss}; it is repeated")
                     repeated.add(item.name)
                     waiting.insert(0, item)
                     continue
                 error = future.exception()
-                if death is not None:
-                    error = AlbertError(f"{item.name}: its process {death}", "the same command continues")
+                if cause_of_loss is not None:
+                    error = AlbertError(f"{item.name}: its process {cause_of_loss}", "the same command continues")
                 if error is None:
                     record(item, future.result())
                 elif not is_stop_requested():
@@ -113,9 +121,10 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: Record[T
 
 
 def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict[Future[T], WorkItem[T]]) -> None:
-    """Start the items that need no unfinished item, as long as workers are free."""
+    """Start the items that need no unfinished item, as long as workers are free; move them to `running`."""
     unfinished = {item.name for item in (*waiting, *running.values())}
-    for item in [item for item in waiting if not item.needs & unfinished]:
+    ready = [item for item in waiting if not item.needs & unfinished]
+    for item in ready:
         if is_stop_requested():
             return
         future = workers.start(item)
@@ -126,37 +135,41 @@ def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict
 
 
 class _LocalWorkers(Generic[T]):
-    """Slots of this machine, each with a pool of one process, so that it keeps its GPUs and cores."""
+    """The slots of this machine, numbered from 0 to `limits.count`; each runs one item at a time.
+
+    A slot has a pool of one process, which owns the slot's GPUs and cores.
+    """
 
     def __init__(self, limits: WorkerLimits, modules: set[str]) -> None:
         self._limits = limits
         self._context = process_context(modules)
-        self._settings = (console.settings.quiet or limits.quiet, console.settings.debug, dict(os.environ))
-        self._free = list(range(limits.count))
+        is_quiet = console.settings.quiet or limits.quiet
+        self._process_settings = (is_quiet, console.settings.debug, dict(os.environ))
+        self._free_slots = list(range(limits.count))
         self._pools = dict[int, ProcessPoolExecutor]()
-        self._slots = dict[Future[T], int]()
+        self._slot_of_future = dict[Future[T], int]()
         self._watch = ProcessWatch()
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
-        while self._free:
-            slot = self._free[0]
+        while self._free_slots:
+            slot = self._free_slots[0]
             if slot not in self._pools:
-                arguments = (slot, self._limits, *self._settings)
+                arguments = (slot, self._limits, *self._process_settings)
                 self._pools[slot] = ProcessPoolExecutor(1, self._context, _start_worker, arguments)
             try:
                 future = self._pools[slot].submit(call_interruptibly, item.call, item.arguments)
-            except BrokenExecutor:  # killed between two items
+            except BrokenExecutor:  # the process was killed between two items
                 self._pools.pop(slot).shutdown()
                 continue
-            self._free.remove(slot)
-            self._slots[future] = slot
+            self._free_slots.remove(slot)
+            self._slot_of_future[future] = slot
             self._watch.look()
             return future
         return None
 
     def finish(self, future: Future[T]) -> str | None:
-        slot = self._slots.pop(future)
-        self._free.append(slot)
+        slot = self._slot_of_future.pop(future)
+        self._free_slots.append(slot)
         is_broken = isinstance(future.exception(), BrokenExecutor)
         if is_broken or self._limits.fresh:
             self._pools.pop(slot).shutdown()
@@ -172,7 +185,7 @@ class _LocalWorkers(Generic[T]):
 
 
 class _ClusterWorkers(Generic[T]):
-    """Workers of a Dask cluster; it repeats the work of a lost worker once by itself."""
+    """The workers of a Dask cluster; Dask itself repeats the work of a lost worker once."""
 
     def __init__(self) -> None:
         self._executor: Executor = cluster.make_executor()
@@ -199,14 +212,18 @@ class _ClusterWorkers(Generic[T]):
 
 
 def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
-    """Take the slot's GPUs and its share of the cores, and exit with the parent."""
+    """Set up the process of a slot: its environment, GPUs, threads and signals; it ends with the parent.
+
+    environment: the parent's, which a process of a fork server does not inherit.
+    """
     os.environ.update(environment)
-    if limits.gpus:
+    if limits.gpus > 0:
         all_gpus = ",".join(map(str, range(limits.gpus)))
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",")
-        indices = range(slot * limits.ranks, (slot + 1) * limits.ranks)
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(visible[i % len(visible)] for i in indices))
-    os.environ.setdefault("OMP_NUM_THREADS", str(limits.threads))  # of ranks that the item starts
+        visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",")
+        first = slot * limits.ranks
+        slot_gpus = [visible_gpus[index % len(visible_gpus)] for index in range(first, first + limits.ranks)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(slot_gpus))  # each GPU once
+    os.environ.setdefault("OMP_NUM_THREADS", str(limits.threads))  # for the ranks that the item starts
     import torch
 
     torch.set_num_threads(limits.threads)
@@ -216,7 +233,7 @@ def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, env
 
 
 def call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Call a function that SIGTERM interrupts; while it trains, the training loop handles the signal and saves."""
+    """Call a function, which SIGTERM ends with `Interrupted`; a training loop handles SIGTERM itself and saves."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted("stopped before training")

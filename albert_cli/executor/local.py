@@ -1,4 +1,4 @@
-"""Local process pools, and the reasons why their processes ended."""
+"""Start processes on this machine, and explain why one of them ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from albert_cli import machine, ranks
 
 
 def make_pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of spawned processes, which works the same on every platform and is safe with threads."""
+    """Return a pool of `workers` processes, which end with this process."""
+    # "spawn" works the same on every platform, and is safe in a process with threads.
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.exit_with_parent)
 
 
 def process_context(modules: set[str]) -> BaseContext:
-    """Return how to start processes: forked, if possible, from one that has imported torch and has no threads."""
+    """Return the method of starting processes that import torch and `modules`.
+
+    Where possible it is "forkserver": all processes are forked from one that has imported them already.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -26,23 +30,30 @@ def process_context(modules: set[str]) -> BaseContext:
 
 
 class ProcessWatch:
-    """The processes of a pool, to tell why one of them died."""
+    """A record of this process's child processes, to explain why one of them ended.
+
+    Call `look` after processes were started, and `describe_death` after an executor has raised `BrokenExecutor`.
+    """
 
     def __init__(self) -> None:
         self._processes = set[BaseProcess]()
         self._oom_kills = machine.count_oom_kills()
 
     def look(self) -> None:
-        """Note the processes that exist now."""
+        """Record the child processes that exist now."""
         self._processes |= set(multiprocessing.active_children())
 
     def describe_death(self) -> str:
-        """Describe how a process ended since the last call; call this after the executor has waited for them."""
+        """Return the end of a message, such as "crashed (SIGSEGV)", about the process that ended since the last call.
+
+        Call this after the executor has shut down, because the exit codes are certain only then.
+        """
         exit_codes = {process: process.exitcode for process in self._processes if process.exitcode is not None}
         self._processes -= exit_codes.keys()
         previous_kills = self._oom_kills
         self._oom_kills = machine.count_oom_kills()
-        codes = set(exit_codes.values()) - {0, -signal.SIGTERM}  # the executor ends the other processes by SIGTERM
+        # The executor itself ends the other processes of a broken pool by SIGTERM.
+        codes = set(exit_codes.values()) - {0, -signal.SIGTERM}
         if self._oom_kills > previous_kills and codes <= {-signal.SIGKILL}:
             return "was killed because memory ran out"
         if -signal.SIGKILL in codes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,12 @@ from albert_cli.executor.local import ProcessWatch, make_pool
 
 T = TypeVar("T")
 Item = tuple[Any, ...]
-_CLUSTER_WINDOW = 64  # items that are sent to a cluster at a time
+_CLUSTER_WINDOW = 64  # maximum number of items that a cluster has at a time
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An item, and whether its worker was lost before."""
+    """An attempt to run an item; is_second: True if the worker of the first attempt was lost."""
 
     item: Item
     is_second: bool = False
@@ -30,10 +30,11 @@ class _Attempt:
 def map_unordered(
     call: Callable[..., T], items: Iterable[Item], workers: int, remedy: str
 ) -> Generator[tuple[Item, T], None, None]:
-    """Yield (item, `call(*item)`) in the order they finish; items are requested as workers become free.
+    """Yield (item, `call(*item)`) for each item, in the order in which the calls finish.
 
-    With fewer than two workers, and no cluster, everything runs in this process. Raises what the call raises. If an
-    item's worker is lost twice, raises an `AlbertError` with the cause, and with `remedy` as its hint.
+    The next item is read from `items` when a worker becomes free. Without a cluster and with fewer than two workers,
+    the calls run in this process. An exception of a call is raised here. If an item's worker is lost twice, raises an
+    `AlbertError` with the cause and the hint `remedy`.
     """
     if cluster.has_cluster():
         call_here = partial(cluster.call_in_context, cluster.CommandContext.current(), call)
@@ -48,17 +49,21 @@ def map_unordered(
 def _map(
     call: Callable[..., T], items: Iterable[Item], make_executor: Callable[[], Executor], window: int, remedy: str
 ) -> Generator[tuple[Item, T], None, None]:
+    """Run the items on an executor, and repeat the lost items on a new one if a worker process ends.
+
+    window: maximum number of items that run at a time.
+    """
     waiting = iter(items)
-    repeated = deque[_Attempt]()
+    to_repeat = deque[_Attempt]()
     watch = ProcessWatch()
     while True:
         running = dict[Future[T], _Attempt]()
         executor = make_executor()
         try:
-            yield from _fill_and_collect(executor, call, waiting, repeated, running, window, watch)
+            yield from _fill_and_collect(executor, call, waiting, to_repeat, running, window, watch)
             return
         except BrokenExecutor:
-            executor.shutdown()  # waits for the processes; only then are their exit codes certain
+            executor.shutdown()  # waits until all processes have ended
             cause = watch.describe_death()
             for future, attempt in running.items():
                 if future.done() and future.exception() is None:
@@ -66,7 +71,7 @@ def _map(
                 elif attempt.is_second:
                     raise AlbertError(f"a worker process {cause}", remedy) from None
                 else:
-                    repeated.append(_Attempt(attempt.item, is_second=True))
+                    to_repeat.append(_Attempt(attempt.item, is_second=True))
             console.warn(f"a worker process {cause}; its work is repeated")
         except cluster.lost_worker_errors() as error:
             raise AlbertError(f"a worker of the cluster was lost twice ({error})", remedy) from None
@@ -77,17 +82,20 @@ def _map(
 def _fill_and_collect(
     executor: Executor,
     call: Callable[..., T],
-    waiting: Iterable[Item],
-    repeated: deque[_Attempt],
+    waiting: Iterator[Item],
+    to_repeat: deque[_Attempt],
     running: dict[Future[T], _Attempt],
     window: int,
     watch: ProcessWatch,
 ) -> Generator[tuple[Item, T], None, None]:
-    """Keep `window` items running until none is left; raise `BrokenExecutor` with the lost items in `running`."""
-    remaining = iter(waiting)
+    """Run up to `window` items at a time until none is left, and yield their results.
+
+    If a worker is lost, raises `BrokenExecutor` and leaves the unfinished items in `running`.
+    """
+    new_attempts = (_Attempt(item) for item in waiting)
     while True:
         while len(running) < window:
-            attempt = repeated.popleft() if repeated else next((_Attempt(item) for item in remaining), None)
+            attempt = to_repeat.popleft() if to_repeat else next(new_attempts, None)
             if attempt is None:
                 break
             _submit(executor, call, attempt, running)
@@ -95,22 +103,23 @@ def _fill_and_collect(
         if not running:
             return
         finished = wait(running, return_when=FIRST_COMPLETED).done
-        # Results that arrived before a worker was lost are not lost.
+        # Yield the results before a future of a lost worker raises `BrokenExecutor`.
         for future in sorted(finished, key=lambda future: isinstance(future.exception(), BrokenExecutor)):
             result = future.result()
             yield running.pop(future).item, result
 
 
 def _submit(executor: Executor, call: Callable[..., T], attempt: _Attempt, running: dict[Future[T], _Attempt]) -> None:
-    failed: Future[T] = Future()
+    """Submit an attempt and add it to `running`, also if submitting it raises `BrokenExecutor`."""
+    never_started: Future[T] = Future()
     try:
         running[executor.submit(call, *attempt.item)] = attempt
     except BrokenExecutor:
-        running[failed] = attempt
+        running[never_started] = attempt
         raise
     except OSError as error:
-        # Python 3.11 may close the workers' queue, because one has died, while it starts the next with it.
+        # If a worker has died, Python 3.11 may close the pool's queue while `submit` starts the next worker with it.
         if not any(future.done() and isinstance(future.exception(), BrokenExecutor) for future in running):
             raise
-        running[failed] = attempt
+        running[never_started] = attempt
         raise BrokenExecutor(str(error)) from error

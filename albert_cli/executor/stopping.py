@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM, Ctrl-C or the end of the allowed time stop all parallel work after it has saved."""
+"""Stop all parallel work, after it has saved, on SIGTERM, on Ctrl-C or at the end of `--max-time`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ _stop_requested = threading.Event()
 
 
 def is_stop_requested() -> bool:
-    """Return True if this process has received a request to stop its parallel work."""
+    """Return True if a stop was requested since the last `stopping_on_signals` began."""
     return _stop_requested.is_set()
 
 
 def request_stop() -> None:
-    """Request that no further work starts."""
+    """Request that no further work starts; running work is stopped separately."""
     _stop_requested.set()
 
 
 @contextmanager
 def stopping_on_signals(stop_workers: Callable[[], None], max_seconds: float | None) -> Iterator[None]:
-    """Handle SIGTERM and Ctrl-C while the block runs, and send this process SIGTERM after `max_seconds`."""
+    """Stop the parallel work of the block on SIGTERM, on Ctrl-C, and after `max_seconds` (None: no limit).
+
+    stop_workers: a function that requests the running work to stop.
+    """
     _stop_requested.clear()
 
     def stop(*_: object) -> None:
@@ -38,17 +41,17 @@ def stopping_on_signals(stop_workers: Callable[[], None], max_seconds: float | N
 
 @contextmanager
 def _alarm(seconds: float | None) -> Iterator[None]:
-    """Send this process SIGTERM after some seconds, as a scheduler would; None sends nothing."""
+    """Send SIGTERM to this process after some seconds, as the scheduler of a cluster does; None: never."""
     if seconds is None:
         yield
         return
 
-    def ring() -> None:
-        # A training loop in this process may handle SIGTERM itself; the request stops the other work then.
+    def send_signal() -> None:
+        # If a training loop in this process handles SIGTERM itself, `stop` is not called: request the stop here, too.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    timer = threading.Timer(seconds, ring)
+    timer = threading.Timer(seconds, send_signal)
     timer.daemon = True
     timer.start()
     try:

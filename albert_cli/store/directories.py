@@ -1,4 +1,7 @@
-"""Commit, publish and remove directories: each is visible whole or not at all."""
+"""Write and remove directories so that readers see each of them whole or not at all.
+
+`commit_directory` creates a new directory; `publish` adds the last files to a directory that exists already.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 @contextmanager
 def _staging_directory(sibling: Path, needed: int | None = None) -> Iterator[Path]:
-    """Yield a hidden temporary directory next to `sibling`; it is removed before an error reports the free space."""
+    """Yield a hidden temporary directory next to `sibling`; needed: its expected bytes, for messages."""
+    # The removal comes first, so that the message of a full disk reports the free space without this directory.
     with translate_os_errors(sibling, needed):
         sibling.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_sibling(sibling)
@@ -36,14 +40,16 @@ def commit_directory(
     *,
     replace: bool = False,
 ) -> Iterator[Path]:
-    """Yield an empty directory to fill; on a clean exit it becomes `final`, with a manifest, in one rename.
+    """Yield an empty directory to fill; if the block succeeds, it becomes `final`, with a manifest, in one rename.
 
-    An existing empty `final` is replaced. With `replace` any existing one is, and for a moment between two renames
-    there is none: use it only for what can be created again. Raises `BusyError` if something exists already, and
-    `CheckpointError` on a full disk, which names the `needed` bytes.
+    kind, parents: entries of the manifest. needed: expected size in bytes, for the message of a full disk.
+    replace: replace an existing `final`; between two renames there is none, so use this only for a directory that can
+    be created again. Without `replace` only an empty directory is replaced, and anything else is a `BusyError`.
+    Raises `CheckpointError` if the disk is full.
     """
+    exists_error = BusyError(f"{final}: already exists", "choose another --out or remove it")
     if not replace and final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise BusyError(f"{final}: already exists", "choose another --out or remove it")
+        raise exists_error
     remove_leftovers(final.parent, final.name)
     with _staging_directory(final, needed) as staging:
         yield staging
@@ -54,17 +60,18 @@ def commit_directory(
                 final.rmdir()
             elif replace:
                 remove_directory(final)
-            else:  # another process has committed it since
-                raise BusyError(f"{final}: already exists", "choose another --out or remove it")
+            else:  # another process has committed it in the meantime
+                raise exists_error
         staging.rename(final)
         files.fsync(final.parent)
 
 
 @contextmanager
 def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Yield a directory to fill; on a clean exit its files move into the existing `directory`, the manifest last.
+    """Yield a directory to fill; if the block succeeds, its files move into `directory`, and its manifest last.
 
-    Between the first move and the last the old manifest does not match, so no reader accepts a mixture.
+    The manifest lists these files only. While files are moved, an older manifest does not match all of them, so no
+    reader accepts a mixture of old and new files.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with _staging_directory(directory / "publish") as staging:
@@ -78,8 +85,8 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a committed directory: hide it in one rename first, so that a crash leaves no partial directory."""
+    """Delete a committed directory; it is hidden by a rename first, so that a crash leaves no visible part of it."""
     hidden = temporary_sibling(directory)
     directory.rename(hidden)
-    files.fsync(hidden.parent)  # otherwise a loss of power could keep the deletions and not the rename
+    files.fsync(hidden.parent)  # after a loss of power, some files could be deleted and the directory still visible
     shutil.rmtree(hidden)

@@ -1,4 +1,4 @@
-"""Write single files atomically: readers see the old content or the new, never a part."""
+"""Write single files atomically: readers see the old content or the new content, never a part of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def _atomic_replacement(path: Path) -> Iterator[Path]:
-    """Yield a hidden sibling to write; on a clean exit it is flushed and becomes the file."""
+    """Yield the path of a hidden sibling to write; if the block succeeds, it is flushed and replaces `path`."""
     temporary = temporary_sibling(path)
     with translate_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_text_writer(path: Path) -> Iterator[IO[str]]:
-    """Open a UTF-8 text stream; its content becomes the file on a clean exit, and is dropped on an error."""
+    """Open a UTF-8 text stream; if the block succeeds, its content becomes the file, else it is dropped."""
     with _atomic_replacement(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         yield stream
 

@@ -1,4 +1,4 @@
-"""Lock an output directory for one process."""
+"""Lock an output directory, so that only one process writes to it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _LOCK = ".lock"
-_PATIENCE_SECONDS = 0.2  # `is_locked` of another process holds the lock for an instant
+_TIMEOUT_SECONDS = 0.2  # `is_locked` in another process may hold the lock for an instant
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Lock the output directory for this process; the lock ends with the process, also after `kill -9`.
+    """Create the output directory and lock it while the block runs.
 
-    First, the half-written files of a killed process are deleted. If the block fails, a directory that this function
-    created is removed again if it is still empty. Raises `LockedError` if another process holds the lock.
+    The lock also ends if the process is killed. The half-written files of an earlier, killed process are deleted. If
+    the block fails and the directory is still empty, the directories that this function has created are removed.
+    Raises `LockedError` if another process holds the lock, and `BusyError` if the directory cannot be locked or used.
     """
-    created = [p for p in (directory, *directory.parents) if not p.exists()]
+    new_directories = [p for p in (directory, *directory.parents) if not p.exists()]
     _make_directory(directory)
     file_lock = _acquire(directory)
     try:
@@ -38,14 +39,14 @@ def lock(directory: Path) -> Iterator[None]:
         _check_renames(directory)
         yield
     except BaseException:
-        _remove_if_empty(directory, created)
+        _remove_if_empty(directory, new_directories)
         raise
     finally:
         file_lock.release()
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if a process holds the directory's lock."""
+    """Return True if a process holds the directory's lock; False also if another user's lock cannot be opened."""
     from filelock import FileLock, Timeout
 
     if not (directory / _LOCK).is_file():
@@ -55,7 +56,7 @@ def is_locked(directory: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # the lock belongs to another user
+    except OSError:
         return False
 
 
@@ -70,13 +71,14 @@ def _make_directory(directory: Path) -> None:
 
 
 def _acquire(directory: Path) -> BaseFileLock:
-    """Acquire the lock; raise `LockedError` if it is held, `BusyError` if there are no locks."""
+    """Acquire the lock; raise `LockedError` if it is held, and `BusyError` if the file system has no locks."""
     from filelock import FileLock, Timeout
 
-    file_lock = FileLock(directory / _LOCK, timeout=_PATIENCE_SECONDS)
+    file_lock = FileLock(directory / _LOCK, timeout=_TIMEOUT_SECONDS)
     try:
         with warnings.catch_warnings():
-            # Without flock, newer releases of filelock warn and lock by a file, which would outlive a killed process.
+            # Without flock, new releases of filelock warn and use the existence of a file, which outlives a killed
+            # process.
             warnings.filterwarnings("error", "flock not supported")
             file_lock.acquire()
     except Timeout:
@@ -89,18 +91,18 @@ def _acquire(directory: Path) -> BaseFileLock:
     return file_lock
 
 
-def _remove_if_empty(directory: Path, created: Sequence[Path]) -> None:
-    """Remove the directories `created` for a lock, innermost first, if nothing but the lock is in them."""
-    if directory not in created or [p.name for p in directory.glob("*")] != [_LOCK]:
+def _remove_if_empty(directory: Path, new_directories: Sequence[Path]) -> None:
+    """Remove the directories that were created for a lock, innermost first, if they contain only the lock."""
+    if directory not in new_directories or [p.name for p in directory.glob("*")] != [_LOCK]:
         return
     (directory / _LOCK).unlink()
-    with suppress(OSError):  # a parent that is not empty remains
-        for path in created:
+    with suppress(OSError):  # the first directory that is not empty remains, and so do its parents
+        for path in new_directories:
             path.rmdir()
 
 
 def _check_renames(directory: Path) -> None:
-    """Raise `BusyError` if a directory cannot be renamed, as on disks mounted from an object store."""
+    """Raise `BusyError` if the file system cannot rename directories, as on disks mounted from an object store."""
     probe = temporary_sibling(directory / "rename")
     renamed = temporary_sibling(directory / "renamed")
     try:
@@ -108,7 +110,7 @@ def _check_renames(directory: Path) -> None:
         (probe / "file").touch()
         probe.rename(renamed)
     except OSError as error:
-        if error.errno in _RENAME_UNSUPPORTED:  # the next write reports any other error
+        if error.errno in _RENAME_UNSUPPORTED:  # any other error will be reported by the first write
             message = f"{directory}: its file system cannot rename directories, so outputs could be seen half-written"
             raise BusyError(message, "choose an --out on another disk") from None
     finally:

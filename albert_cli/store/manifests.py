@@ -1,4 +1,4 @@
-"""Manifests: what a finished directory contains, by size and SHA-256."""
+"""Write, read and verify manifests, which list the files of a finished directory with their size and SHA-256."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from albert_cli.store import files
 from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
 
 MANIFEST = "manifest.json"
-_NOT_HASHED = (MANIFEST, "README.md")  # a model card may be edited
+_NOT_HASHED = (MANIFEST, "README.md")  # users may edit a model card
+# The files that identify a model of another program.
 _MODEL_FILES = (
     "config.json",
     "model*.safetensors",
@@ -39,7 +40,11 @@ class ManifestEntry(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """A directory's kind, its `files` by relative name, and the fingerprints of its `parents`, its inputs."""
+    """Content of a manifest.
+
+    kind: of the directory, such as "data" or "vocabulary"; files: by path relative to the directory; parents:
+    fingerprints of the directories that it was built from, by role.
+    """
 
     kind: str
     files: Mapping[str, ManifestEntry]
@@ -63,56 +68,62 @@ def sha256_file(path: Path) -> str:
 
 
 def hash_json(entries: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+    """Return the SHA-256 of a JSON object, in hex; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
-    """Flush all files of a directory and write its manifest, whose last entry is a hash of the others."""
+    """Flush all files of a directory that are not hidden, and write its manifest.
+
+    The key "sha256" of the manifest is the hash of its other keys, by which `read_manifest` detects damage.
+    """
     paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
     entries: dict[str, ManifestEntry] = {}
     for name, path in sorted(paths.items()):
-        path.chmod(path.stat().st_mode | 0o444)  # safetensors writes private files; artifacts are meant to be shared
+        path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private, but artifacts are shared
         files.fsync(path)
         if name not in _NOT_HASHED:
             entries[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     manifest = Manifest(kind, entries, dict(parents or {}))
-    value = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": entries}
-    files.write_json(directory / MANIFEST, {**value, "sha256": hash_json(value)})
+    values = {"kind": kind, "created_by": manifest.created_by, "parents": manifest.parents, "files": entries}
+    files.write_json(directory / MANIFEST, {**values, "sha256": hash_json(values)})
     return manifest
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Return the manifest of a directory, or None without one; a damaged one is a `CheckpointError`."""
+    """Read the manifest of a directory; return None if there is none, raise `CheckpointError` if it is damaged."""
     from pydantic import ValidationError
 
     path = directory / MANIFEST
     if not os.path.lexists(path):
         return None
-    value = parse_record(path, read_unverified(path), dict[str, object])
-    if value.pop("sha256", None) != hash_json(value):
+    values = parse_record(path, read_unverified(path), dict[str, object])
+    if values.pop("sha256", None) != hash_json(values):
         raise CheckpointError(f"{path}: damaged, or not written by albert: its SHA-256 does not match its entries")
     try:
-        return type_adapter(Manifest).validate_python(value)
+        return type_adapter(Manifest).validate_python(values)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
 
 
 def read_unverified(path: Path) -> bytes:
-    """Return a file's bytes; raise `CheckpointError` if it is missing or cannot be read."""
+    """Return a file's bytes without comparing them with a manifest; raise an `AlbertError` if they cannot be read."""
     try:
         return path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise CheckpointError(f"{path}: no such file") from None
-        raise from_os_error(error, path) or error from error
+        translated = from_os_error(error, path)
+        if translated is None:
+            raise
+        raise translated from error
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
-    """Check every file against the manifest and return it.
+    """Compare every file with the manifest, and return the manifest; kind: the required kind, None for any.
 
-    Raises `CheckpointError` naming the first file that is missing, truncated or changed: safetensors loads a flipped
-    bit silently.
+    Raises `CheckpointError` for the first file that is missing, truncated or changed. Reading alone would not detect a
+    flipped bit: safetensors loads it.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory", "check the path")
@@ -135,20 +146,21 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
 
 
 def damaged_error(path: Path) -> CheckpointError:
-    """Return the error of a file whose hash is not the manifest's."""
+    """Return the error for a file whose hash differs from the manifest's."""
     return CheckpointError(f"{path}: damaged, its SHA-256 differs from the manifest's")
 
 
 def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
     """Return the manifest of a finished artifact, or None if it still has to be built.
 
-    unfinished: files or folders that exist while it is being built. Raises `BusyError` if the directory contains
-    anything else.
+    unfinished: names of files or folders, one of which exists while the artifact is being built. Raises `BusyError` if
+    the directory contains something else than an artifact of this kind.
     """
     if directory.exists() and not directory.is_dir():
         raise BusyError(f"{directory}: is a file", "choose another --out")
-    # A killed process may have left a hidden file.
-    if not directory.exists() or all(p.name.startswith(".") for p in directory.iterdir()):
+    if not directory.exists():
+        return None
+    if all(p.name.startswith(".") for p in directory.iterdir()):  # a killed process may have left hidden files
         return None
     manifest = read_manifest(directory)
     if manifest is None:
@@ -161,7 +173,7 @@ def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Mani
 
 
 def fingerprint(directory: Path) -> str:
-    """Return the directory's identity: from its manifest or, for a foreign model, from the files that define it."""
+    """Return the fingerprint of a directory: from its manifest or, for a model of another program, from its files."""
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()

@@ -1,4 +1,4 @@
-"""Read JSON as typed records, strictly, and name the file and the key that do not fit."""
+"""Parse JSON as typed records by pydantic's strict rules, with errors that name the file and the key."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ T = TypeVar("T")
 
 
 def type_adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Return pydantic's validator of a type; it is built once."""
+    """Return pydantic's validator of a type, built once per process."""
+    # The casts are necessary because `cache` requires a hashable argument, which mypy does not see in `type[T]`.
     return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, kind)))
 
 
 @cache
 def _cached_adapter(kind: Hashable) -> TypeAdapter[object]:
-    from pydantic import TypeAdapter  # late: reading no record needs no pydantic
+    from pydantic import TypeAdapter  # imported late, because a command that reads no record needs no pydantic
 
     return TypeAdapter(cast("type[object]", kind))
 
 
 def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
-    """Parse JSON as a record; raise a `CheckpointError` that names what is missing or of another type."""
+    """Parse the JSON of a file as a record; raise `CheckpointError` for a key that is missing or of another type."""
     from pydantic import ValidationError
 
     try:
@@ -38,22 +39,22 @@ def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
 
 
 def invalid_record_error(path: Path, error: ValidationError) -> CheckpointError:
-    """Translate the first of pydantic's findings into one line."""
+    """Translate the first error that pydantic lists into one line with the file, the key and the reason."""
     first = error.errors()[0]
     message = first["msg"]
     reason = first.get("ctx", {}).get("error")
     if first["type"] == "json_invalid":
         message = f"not valid JSON ({reason})"
-    elif first["type"] == "value_error":  # raised by a check of ours
+    elif first["type"] == "value_error":  # a ValueError of this package, such as that of `check_relative`
         message = str(reason)
     elif first["type"] != "missing":
         message += f", not {repr(first['input'])[:40]}"
     key = ".".join(map(str, first["loc"]))[:100]
-    return CheckpointError(": ".join(filter(None, (str(path), key, message))))
+    return CheckpointError(f"{path}: {key}: {message}" if key else f"{path}: {message}")
 
 
 def require_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
-    """Return a validator of a mapping that has these keys."""
+    """Return a pydantic validator that accepts a mapping only if it has all of these keys."""
 
     def check(value: dict[str, T]) -> dict[str, T]:
         missing = [name for name in names if name not in value]
@@ -65,9 +66,11 @@ def require_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
 
 
 def check_relative(name: str) -> str:
-    """Return a path that stays below its directory; raise `ValueError` for any other."""
-    # No `pathlib`: it would take most of the time when the thousands of shards of a large corpus are opened.
-    is_absolute = name.startswith(("/", "\\")) or name[1:2] == ":"
-    if not name or is_absolute or ".." in name.replace("\\", "/").split("/") or "\0" in name:
+    """Return a relative path unchanged; raise `ValueError` if it is absolute or leads out of its directory."""
+    # This function does not use `pathlib`, which would take most of the time to read the names of thousands of shards.
+    has_drive = name[1:2] == ":"
+    is_absolute = name.startswith(("/", "\\")) or has_drive
+    leads_up = ".." in name.replace("\\", "/").split("/")
+    if not name or is_absolute or leads_up or "\0" in name:
         raise ValueError(f"{name}: leads out of this directory")
     return name

@@ -1,4 +1,4 @@
-"""Read the files of artifacts, each verified against the manifest next to it."""
+"""Read single files of artifacts, and compare each with its hash in the manifest next to it."""
 
 from __future__ import annotations
 
@@ -14,51 +14,59 @@ from albert_cli.store.manifests import MANIFEST, ManifestEntry, damaged_error, r
 from albert_cli.store.parsing import parse_record
 
 T = TypeVar("T")
-JsonObject: TypeAlias = dict[str, Any]  # of a file without a record of its own
+JsonObject: TypeAlias = dict[str, Any]  # the content of a JSON file that has no record class
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return an artifact's file; raise `CheckpointError` if it is unreadable or differs from its manifest's entry."""
+    """Return the bytes of a file; raise an `AlbertError` if it cannot be read, or if a manifest lists another hash."""
     data = read_unverified(path)
-    entries = _manifest_entries(path)
-    if entries and any(hashlib.sha256(data).hexdigest() != entry["sha256"] for entry in entries):
-        raise damaged_error(path)
+    for entry in _manifest_entries(path):
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise damaged_error(path)
     return data
 
 
 def is_listed(path: Path) -> bool:
-    """Return True if the file exists or is listed in a manifest: then reading a missing one is an error."""
+    """Return True if the file exists or is listed in a manifest.
+
+    Callers read an optional file if this is true, so a file that is listed but missing is an error.
+    """
     return os.path.lexists(path) or bool(_manifest_entries(path))
 
 
 def _manifest_entries(path: Path) -> list[ManifestEntry]:
-    """Return a file's entries in the manifest next to it and, for a vocabulary, in the data directory's above."""
+    """Return the manifest entries of a file.
+
+    There is at most one in the manifest of its directory. A file of the vocabulary in a data directory may also have
+    one in the manifest of the data directory.
+    """
     if path.name == MANIFEST or path.name.startswith("."):  # no manifest lists hidden files
         return []
     entries = []
     manifest = read_manifest(path.parent)
-    if manifest is not None:
-        entries.append(manifest.files.get(path.name))
+    if manifest is not None and path.name in manifest.files:
+        entries.append(manifest.files[path.name])
     if path.parent.name == "vocabulary":
+        name = f"vocabulary/{path.name}"
         with suppress(CheckpointError):  # the directory above may belong to another program
-            above = read_manifest(path.parent.parent)
-            if above is not None:
-                entries.append(above.files.get(f"vocabulary/{path.name}"))
-    return [entry for entry in entries if entry]
+            manifest = read_manifest(path.parent.parent)
+            if manifest is not None and name in manifest.files:
+                entries.append(manifest.files[name])
+    return entries
 
 
 def read_record(path: Path, kind: type[T]) -> T:
-    """Read a JSON file as a record; raise a `CheckpointError` that names what is missing or of another type."""
+    """Read a JSON file as a record; raise `CheckpointError` if it is damaged, or if a key is missing or mistyped."""
     return parse_record(path, read_bytes(path), kind)
 
 
 def read_json(path: Path) -> JsonObject:
-    """Read any JSON object; a damaged file is a `CheckpointError` that names it."""
+    """Read a JSON object with any keys; raise `CheckpointError` if the file is damaged."""
     return read_record(path, dict)
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Read the recipe that is saved in an artifact; a damaged file is a `CheckpointError` that names it."""
+    """Read the recipe in an artifact; raise `CheckpointError` if the file is damaged."""
     try:
         return tomllib.loads(read_bytes(path).decode())
     except (ValueError, RecursionError) as error:

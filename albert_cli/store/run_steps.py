@@ -1,4 +1,4 @@
-"""The saved steps of a training run."""
+"""List the checkpoints of a training run, which are directories `step-N` with a manifest."""
 
 from __future__ import annotations
 
@@ -9,5 +9,6 @@ from albert_cli.store.manifests import MANIFEST
 
 
 def saved_steps(run: Path) -> list[Path]:
-    """Return the directories of a run's finished steps, oldest first: zero-padded names sort as numbers."""
+    """Return the directories of a run's finished checkpoints, oldest first."""
+    # The numbers are padded with zeros, so the names sort as the numbers do.
     return sorted(p for p in run.glob("step-*") if os.path.lexists(p / MANIFEST))

@@ -1,7 +1,7 @@
-"""Names of temporary files and directories, and the removal of what a killed process left.
+"""Name temporary files and directories, and remove the ones that a killed process has left.
 
-A name contains the machine and the process that wrote it. Locks of some file systems do not reach other machines, so a
-process deletes only the leftovers of processes on the same machine.
+A name contains the machine and the process that wrote the file. Some file systems do not share locks between machines,
+so a process deletes only the leftovers of processes on its machine.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ import socket
 import uuid
 from pathlib import Path
 
-_NAME = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.tmp$")
+_SUFFIX = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.tmp$")
 
 
 def _machine() -> str:
+    """Return eight hex digits that identify this machine."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return the name of a hidden sibling, different in every call."""
+    """Return the path of a hidden sibling of `path` that no other call returns."""
     unique = f"{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     return path.with_name(f".{path.name}.{unique}.tmp")
 
 
 def remove_leftovers(directory: Path, name: str | None = None) -> None:
-    """Delete what a killed process of this machine left half-written: temporary siblings of `name`, or all of them."""
-    pattern = "*" if name is None else glob.escape(name)
+    """Delete temporary files and directories that killed processes of this machine have left in a directory.
+
+    name: delete only the temporary siblings of this file; None: of all files.
+    """
     if not directory.is_dir():
         return
+    pattern = "*" if name is None else glob.escape(name)
     for path in directory.glob(f".{pattern}.*.tmp"):
-        match = _NAME.search(path.name)
+        match = _SUFFIX.search(path.name)
         if match is None or not _is_left_behind(match):
             continue
         if name is not None and path.name[: match.start()] != f".{name}":
-            continue  # of a name that begins with this one
+            continue  # the pattern also matches the siblings of a longer name, such as `a.b` for `a`
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -46,16 +50,16 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _is_left_behind(match: re.Match[str]) -> bool:
-    """Return True if a process of this machine wrote the name and does not write there any more."""
+    """Return True if a process of this machine wrote the file and does not write it any more; match: of `_SUFFIX`."""
     if match["machine"] != _machine():
         return False
     pid = int(match["pid"])
-    if pid == os.getpid():  # this process, or an earlier one with the same number, as in a restarted container
+    if pid == os.getpid():  # this process has stopped writing; or an earlier one had its number, as in a container
         return True
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only checks if the process exists
     except ProcessLookupError:
         return True
-    except PermissionError:  # it belongs to another user
+    except PermissionError:  # it exists and belongs to another user
         return False
     return False
