@@ -1,7 +1,8 @@
 """Divide work among the jobs of a Slurm or Kubernetes array (`--task`).
 
-A job's part is computed from the whole array, also if only some of its jobs run again: the first jobs record the
-array's size in the output directory.
+A job's part of the work depends on its index and on the number of jobs. If only some jobs of a Slurm array are
+submitted again, Slurm reports the size of this smaller array. The first submission therefore records the size of the
+whole array in the output directory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from albert_cli import store
 from albert_cli.errors import ConfigError
 
 T = TypeVar("T")
-ARRAY_FILE = ".array.json"  # in the output directory, until the work is finished
+ARRAY_FILE = ".array.json"  # the recorded size, in the output directory until the work is finished
 
 
 @dataclass(frozen=True)
@@ -30,26 +31,33 @@ class ArrayJob:
         return f"{self.index}/{self.count}"
 
     def select(self, units: Sequence[T], size: Callable[[T], int] = lambda unit: 0) -> list[T]:
-        """Return every `count`-th unit, the largest first, so that all jobs take about the same time."""
+        """Return this job's part of the units of work.
+
+        The units are dealt out to the jobs in turn, the largest first, so that all jobs take about the same time.
+        """
         return sorted(units, key=lambda unit: -size(unit))[self.index :: self.count]
 
 
 @dataclass(frozen=True)
 class _ArraySize:
-    """The numbering of an array: its first number, the step, and the number of jobs."""
+    """The numbering of a Slurm array: the first number, the step between two numbers, and the number of jobs."""
 
     first: int
     step: int
     count: int
 
     def index(self, number: int) -> int | None:
-        """Return the index of a job's number, None if the array has no such job."""
-        index, rest = divmod(number - self.first, self.step)
-        return index if rest == 0 and 0 <= index < self.count else None
+        """Return the index from 0 of the job with this number, None if the array has no such job."""
+        index, remainder = divmod(number - self.first, self.step)
+        has_job = remainder == 0 and 0 <= index < self.count
+        return index if has_job else None
 
 
 def parse_array_job(text: str | None, environment: Mapping[str, str], out: Path) -> ArrayJob | None:
-    """Parse `--task`: `I/N`, or `auto`, which reads the scheduler's variables; raise `ConfigError` if it is invalid."""
+    """Parse `--task`: `I/N`, or `auto`, which reads the scheduler's variables; None: no `--task`.
+
+    out: the output directory, which records the size of a Slurm array. Raises `ConfigError` if `--task` is invalid.
+    """
     if text is None:
         return None
     if text == "auto":
@@ -84,21 +92,25 @@ def _read_environment(environment: Mapping[str, str], out: Path) -> ArrayJob:
 
 
 def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
-    """Return Slurm's job; after `sbatch --array=7` its variables describe an array of one job, not the whole one."""
+    """Return the job that Slurm's variables describe, as a job of the recorded array if it belongs to one.
+
+    Without a record, the variables are taken to describe the whole array. That is impossible for an array such as
+    `--array=1,5,7`, whose numbers have no regular step, and raises `ConfigError`.
+    """
     number = int(environment["SLURM_ARRAY_TASK_ID"])
     first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
     step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
     submitted = _ArraySize(first, step, int(environment["SLURM_ARRAY_TASK_COUNT"]))
-    last = int(environment.get("SLURM_ARRAY_TASK_MAX", first + step * (submitted.count - 1)))
-    is_contiguous = last == first + step * (submitted.count - 1)
     path = out / ARRAY_FILE
-    recorded = store.read_record(path, _ArraySize) if path.is_file() else None
-    if recorded is not None and submitted.count <= recorded.count:
-        index = recorded.index(number)
-        if index is not None:
-            return ArrayJob(index, recorded.count)
+    if path.is_file():
+        recorded = store.read_record(path, _ArraySize)
+        recorded_index = recorded.index(number)
+        if submitted.count <= recorded.count and recorded_index is not None:
+            return ArrayJob(recorded_index, recorded.count)
+    last_if_regular = first + step * (submitted.count - 1)
+    last = int(environment.get("SLURM_ARRAY_TASK_MAX", last_if_regular))
     index = submitted.index(number)
-    if not is_contiguous or index is None:
+    if last != last_if_regular or index is None:
         message = f"--task auto: job {number} is one of {submitted.count} of an array whose size is unknown"
         raise ConfigError(message, f"use --task {number}/N for an array of N jobs")
     store.write_json(path, asdict(submitted))

@@ -1,6 +1,7 @@
-"""Recipes: TOML files that are read, merged, validated and frozen into dataclasses.
+"""Read recipes, which are TOML files, merge them, and validate them as frozen dataclasses.
 
-Precedence: defaults < the recipe that is extended < the recipe < `-s section.key=value`.
+A value comes from the last of these sources that sets it: the dataclass's default, the recipe that this one `extends`,
+this recipe, and `-s section.key=value`.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
-RecipeValues: TypeAlias = dict[str, Any]  # nested, as TOML gives them; `load_recipe` makes a dataclass of them
+RecipeValues: TypeAlias = dict[str, Any]  # the nested dictionaries of a TOML file, before validation
 
-# Types of a recipe's numbers; pydantic states the bounds in its messages.
+# Types of a recipe's numbers; pydantic checks the bounds and states them in its messages.
 PositiveInt = Annotated[int, Ge(1), Lt(2**62)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(2**62)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
-# Installed, the recipes are inside the package; in a checkout, next to it.
+# An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-# Mutually exclusive keys: setting one removes the other, inherited from a base recipe.
+# A recipe that sets one of these keys removes the other one, which it may have inherited.
 EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
@@ -52,7 +53,11 @@ def shipped_recipes() -> Mapping[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return a recipe's file by path, full name (`pretrain/albert-base`) or last part; raise `ConfigError` if none."""
+    """Return the file of a recipe.
+
+    name: the path of a TOML file, or the full name (`pretrain/albert-base`) or its last part (`albert-base`) of a
+    shipped recipe. Raises `ConfigError` if there is no such recipe, or more than one.
+    """
     if name.endswith(".toml"):
         if Path(name).is_file():
             return Path(name)
@@ -60,7 +65,7 @@ def find_recipe(name: str) -> Path:
     shipped = shipped_recipes()
     if name in shipped:
         return shipped[name]
-    matches = [full for full in shipped if full.rsplit("/", 1)[-1] == name]
+    matches = [full_name for full_name in shipped if full_name.rsplit("/", 1)[-1] == name]
     if len(matches) == 1:
         return shipped[matches[0]]
     if matches:
@@ -70,16 +75,19 @@ def find_recipe(name: str) -> Path:
 
 
 def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
-    """Return a "did you mean" hint, or None if no name is similar; of a path, its last part is compared too."""
-    by_short_name = {full.rsplit("/", 1)[-1]: full for full in names} | {full: full for full in names}
-    similar = difflib.get_close_matches(word, list(by_short_name), n=1, cutoff=0.6)
-    return f"did you mean {by_short_name[similar[0]]!r}?" if similar else None
+    """Return a "did you mean" hint with the name that is most similar to `word`; None if none is similar.
+
+    A name with slashes is compared as a whole and by its last part.
+    """
+    name_of_text = {name.rsplit("/", 1)[-1]: name for name in names} | {name: name for name in names}
+    similar = difflib.get_close_matches(word, list(name_of_text), n=1, cutoff=0.6)
+    return f"did you mean {name_of_text[similar[0]]!r}?" if similar else None
 
 
 def read_recipe(name: str, *children: Path) -> RecipeValues:
     """Read a recipe as nested dictionaries, merged over the recipe that it `extends`.
 
-    children: the recipes that extend this one; none may be extended again.
+    children: the recipes that extend this one, for the recursion. Raises `ConfigError` if the file is no recipe.
     """
     path = find_recipe(name)
     if path.resolve() in children:
@@ -101,17 +109,18 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    if _is_empty(values):  # a truncated file would silently train a model of the defaults
+    if _is_empty(values):  # without this check, a truncated file would train a model with the default settings
         raise ConfigError(f"{path}: sets nothing", "restore it, or write one: `albert recipes copy NAME`")
     return values
 
 
 def _is_empty(values: Mapping[str, object]) -> bool:
+    """Return True if nested dictionaries contain no value."""
     return all(isinstance(value, Mapping) and _is_empty(value) for value in values.values())
 
 
 def _find_parent(path: Path, parent: str) -> Path:
-    """Return the extended recipe's file: a path relative to the recipe, or a recipe's name."""
+    """Return the file of the recipe that the recipe in `path` extends; parent: a path relative to it, or a name."""
     sibling = path.parent / parent
     if parent.endswith(".toml") and sibling.is_file():
         return sibling
@@ -122,7 +131,7 @@ def _find_parent(path: Path, parent: str) -> Path:
 
 
 def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> RecipeValues:
-    """Return `base` with the values of `over`, section by section."""
+    """Return the values of `base`, replaced by those of `over` where both have a key, in all nested sections."""
     excluded = {EXCLUSIVE_KEYS[key] for key in over if key in EXCLUSIVE_KEYS}
     merged = {key: value for key, value in base.items() if key not in excluded}
     for key, value in over.items():
@@ -135,23 +144,26 @@ def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> Reci
 
 
 def parse_override(text: str) -> dict[str, object]:
-    """Parse one `-s section.key=value` into a nested dictionary; the value is TOML, or a bare string."""
-    key, equals, value = text.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if not equals or not all(parts):
+    """Parse one `-s section.key=value` into a nested dictionary.
+
+    A value that is not valid TOML is taken as a string, so that strings need no quotes.
+    """
+    full_key, equals, value_text = text.partition("=")
+    keys = [key.strip() for key in full_key.split(".")]
+    if not equals or not all(keys):
         raise ConfigError(f"-s {text}: expected section.key=value", "for example -s optimizer.lr=1e-3")
     try:
-        leaf: object = tomllib.loads(f"value = {value}")["value"]
+        value: object = tomllib.loads(f"value = {value_text}")["value"]
     except (ValueError, RecursionError):
-        leaf = value.strip()
-    nested = {parts[-1]: leaf}
-    for part in reversed(parts[:-1]):
-        nested = {part: nested}
+        value = value_text.strip()
+    nested = {keys[-1]: value}
+    for key in reversed(keys[:-1]):
+        nested = {key: nested}
     return nested
 
 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:
-    """Return a recipe's values with every `-s section.key=value` applied; the last one of a key counts."""
+    """Return a recipe's values with every `-s section.key=value` applied; of two for the same key the last counts."""
     over: dict[str, object] = {}
     for text in overrides:
         over = merge_values(over, parse_override(text))
@@ -169,20 +181,26 @@ def read_description(path: Path) -> str:
 
 
 def load_recipe(schema: type[T], recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> T:
-    """Read a recipe (a name, a path, or values) with overrides into a frozen dataclass; raise `ConfigError`."""
-    values = read_recipe(recipe) if isinstance(recipe, str) else recipe
-    origin = recipe if isinstance(recipe, str) else "recipe"
-    return validate_recipe(schema, apply_overrides(values, overrides), origin)
+    """Load a recipe, with the overrides of `-s`, as the frozen dataclass `schema`.
+
+    recipe: a name or path as in `find_recipe`, or the values themselves. Raises `ConfigError` for an unknown key or a
+    wrong value.
+    """
+    if isinstance(recipe, str):
+        return validate_recipe(schema, apply_overrides(read_recipe(recipe), overrides), origin=recipe)
+    return validate_recipe(schema, apply_overrides(recipe, overrides), origin="recipe")
 
 
 def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, section: str = "") -> T:
-    """Check nested dictionaries against a dataclass: strict types, no unknown keys; raise `ConfigError`.
+    """Convert nested dictionaries to the dataclass `schema`; raise `ConfigError` for an unknown key or a wrong type.
 
-    origin: the recipe's name, which begins the message. section: the name of the section that the values are from.
+    origin: the recipe's name, which begins the message of the error. section: the section of the recipe that the values
+    are from, "" for the whole recipe.
     """
     from pydantic import ValidationError
 
-    # In JSON mode pydantic accepts TOML's integers as floats and its arrays as tuples, and still rejects "12" for 12.
+    # In JSON mode, pydantic's strict rules accept an integer as a float and a list as a tuple, as TOML needs, and
+    # still reject the string "12" as a number.
     text = json.dumps({"recipe": values}, default=str)
     with prefix_errors(origin):
         try:
@@ -194,7 +212,10 @@ def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, 
 
 @functools.cache
 def _recipe_model(schema: Hashable) -> type[BaseModel]:
-    """Build a strict pydantic model around a dataclass; its settings apply to the dataclasses inside, too."""
+    """Build a strict pydantic model with the dataclass as its only field, `recipe`.
+
+    The settings of the model also apply to the dataclass and to the dataclasses in it.
+    """
     from pydantic import ConfigDict, create_model
 
     settings = ConfigDict(strict=True, extra="forbid")
@@ -202,13 +223,13 @@ def _recipe_model(schema: Hashable) -> type[BaseModel]:
 
 
 def _translate_validation_error(schema: type[object], error: ValidationError, section: str) -> ConfigError:
-    """Translate pydantic's first finding, unknown keys before others, into a message with the key's full name."""
-    findings = error.errors()
-    unknown = [finding for finding in findings if finding["type"] == "unexpected_keyword_argument"]
-    if unknown:
-        return _unknown_key_error(schema, unknown[0], section)
-    first = findings[0]
-    # After two parts a location names a member of a union or an index.
+    """Translate the first error that pydantic lists, or the first about an unknown key, into one line."""
+    details = error.errors()
+    for detail in details:
+        if detail["type"] == "unexpected_keyword_argument":
+            return _unknown_key_error(schema, detail, section)
+    first = details[0]
+    # A location is ("recipe", section, key, …); further parts are a member of a union or an index.
     key = ".".join(filter(None, (section, *map(str, first["loc"][1:3]))))
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing", "add this key")
@@ -216,35 +237,43 @@ def _translate_validation_error(schema: type[object], error: ValidationError, se
     return ConfigError(f"{key} is {first['input']!r}: {reason}")
 
 
-def _unknown_key_error(schema: type[object], finding: ErrorDetails, section: str) -> ConfigError:
-    *sections, key = (part for part in finding["loc"][1:] if isinstance(part, str))
-    siblings = _keys_at(schema, sections)
-    nested = [f"{name}.{key}" for name in siblings if key in _keys_at(schema, [*sections, name])]
-    hint = f"did you mean {' or '.join(nested)}?" if nested else suggest(key, siblings)
-    name = ".".join(filter(None, (section, *sections, key)))
-    return ConfigError(f"unknown key {name!r}", hint or f"valid keys: {', '.join(siblings)}")
+def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str) -> ConfigError:
+    """Return the error for an unknown key, with a hint: another section that has the key, or a similar key."""
+    *sections, key = (part for part in detail["loc"][1:] if isinstance(part, str))
+    valid_keys = _keys_at(schema, sections)
+    subsections = [name for name in valid_keys if key in _keys_at(schema, [*sections, name])]
+    if subsections:
+        hint = f"did you mean {' or '.join(f'{name}.{key}' for name in subsections)}?"
+    else:
+        hint = suggest(key, valid_keys) or f"valid keys: {', '.join(valid_keys)}"
+    full_key = ".".join(filter(None, (section, *sections, key)))
+    return ConfigError(f"unknown key {full_key!r}", hint)
 
 
-def _keys_at(schema: object, path: Sequence[str]) -> list[str]:
-    """Return the keys of the dataclass at a path of section names; none if there is no dataclass."""
-    section = _find_dataclass(schema)
-    if section is None:
+def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
+    """Return the keys of the dataclass for a path of nested sections; none if the path leads to no dataclass."""
+    dataclass_type = _find_dataclass(schema)
+    if dataclass_type is None:
         return []
-    hints = typing.get_type_hints(section)
-    if not path:
-        return list(hints)
-    name, *rest = path
-    if name not in hints:
+    type_of_key = typing.get_type_hints(dataclass_type)
+    if not sections:
+        return list(type_of_key)
+    name, *inner_sections = sections
+    if name not in type_of_key:
         return []
-    if typing.get_origin(hints[name]) is dict and rest:  # its sections are named by the recipe
-        return _keys_at(typing.get_args(hints[name])[1], rest[1:])
-    return _keys_at(hints[name], rest)
+    if typing.get_origin(type_of_key[name]) is dict and inner_sections:
+        # The recipe chooses the keys of a dictionary: skip this one, and continue with the type of its values.
+        value_type = typing.get_args(type_of_key[name])[1]
+        return _keys_at(value_type, inner_sections[1:])
+    return _keys_at(type_of_key[name], inner_sections)
 
 
 def _find_dataclass(hint: object) -> type[object] | None:
-    """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`."""
-    candidates = (hint, *typing.get_args(hint))
-    return next((t for t in candidates if isinstance(t, type) and dataclasses.is_dataclass(t)), None)
+    """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`; None if none."""
+    for candidate in (hint, *typing.get_args(hint)):
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            return candidate
+    return None
 
 
 @contextmanager
@@ -260,12 +289,12 @@ def prefix_errors(origin: str) -> Iterator[None]:
 
 
 def to_toml_values(settings: object) -> RecipeValues:
-    """Return a dataclass, or a mapping, as nested dictionaries and lists of TOML's types, without None."""
+    """Convert a dataclass, or a mapping, to nested dictionaries of values that TOML has; keys with None are omitted."""
     return dict(cast(Mapping[str, object], _to_toml_value(settings)))
 
 
 def _to_toml_value(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # an instance, not the class
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
         return {key: _to_toml_value(inner) for key, inner in value.items() if inner is not None}
@@ -275,7 +304,7 @@ def _to_toml_value(value: object) -> object:
 
 
 def dump_toml(settings: object) -> str:
-    """Return the resolved recipe as TOML."""
+    """Return a recipe, a dataclass or its values, as the text of a TOML file."""
     return tomli_w.dumps(to_toml_values(settings), indent=2)
 
 
@@ -287,7 +316,7 @@ def format_toml_value(value: object) -> str:
 
 
 def list_differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Yield lines `section.key: old -> new` for all differences between two recipes."""
+    """Yield a line `section.key: old -> new` for each difference between two recipes; prefix: of the keys' names."""
     for key in sorted({*old, *new}):
         old_value = old.get(key)
         new_value = new.get(key)

@@ -1,4 +1,4 @@
-"""`albert doctor`: versions, devices, number formats, compiler, memory, disk space, and missing requirements."""
+"""`albert doctor`: describe this machine and installation, and list the requirements that are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from albert_cli import __version__, console, machine
 
 PACKAGE = "albert-cli"
-# Descriptions of the extras, shown if one is not installed.
+# The extras of `pyproject.toml`, each with a description that is shown if it is not installed.
 EXTRAS = {
     "tensorboard": "TensorBoard: curves of a run while it trains",
     "wandb": "Weights & Biases: curves of a run (train.track)",
@@ -32,7 +32,11 @@ EXTRAS = {
 
 @dataclass
 class _Requirements:
-    """Installed versions, and missing packages: of albert itself, and of each extra by its name."""
+    """The requirements of the installed package.
+
+    versions: of the installed ones, by name; missing: names of the missing ones without which nothing works;
+    missing_by_extra: names of the other missing ones, by the extra that needs them.
+    """
 
     versions: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -40,7 +44,7 @@ class _Requirements:
 
 
 def describe_environment() -> tuple[dict[str, object], str]:
-    """Return all facts, as data and as text; imports torch, and nothing else that is heavy."""
+    """Return all facts as JSON values, and as text for a person."""
     requirements = _read_requirements()
     memory = machine.memory_info()
     compiler = machine.find_compiler()
@@ -77,14 +81,15 @@ def describe_environment() -> tuple[dict[str, object], str]:
 
 
 def _read_requirements() -> _Requirements:
+    """Read the package's metadata, and look up which requirements are installed."""
     requirements = _Requirements()
     try:
         lines = importlib.metadata.requires(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
+    except importlib.metadata.PackageNotFoundError:  # albert runs from a checkout that was never installed
         return requirements
-    for line in lines:
+    for line in lines:  # such as: dask>=2024.1; extra == "cluster"
         name = re.split(r"[^\w.-]", line)[0]
-        if name == PACKAGE:  # an extra that includes another extra
+        if name == PACKAGE:  # an extra that includes another extra of this package
             continue
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
         try:
@@ -104,7 +109,8 @@ def _describe_torch() -> dict[str, object]:
     except (ImportError, OSError) as error:
         return {"error": f"cannot be imported ({type(error).__name__}: {error}); reinstall {PACKAGE}"}
     devices: list[dict[str, object]] = []
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for index in range(n_gpus):
         card = torch.cuda.get_device_properties(index)
         devices.append(
             {
@@ -112,7 +118,7 @@ def _describe_torch() -> dict[str, object]:
                 "model": card.name,
                 "memory_bytes": card.total_memory,
                 "capability": f"{card.major}.{card.minor}",
-                "bf16": card.major >= 8,  # tensor cores have it from Ampere on
+                "bf16": card.major >= 8,  # tensor cores support bf16 from Ampere (8.0) on
             }
         )
     if torch.backends.mps.is_available():

@@ -1,13 +1,14 @@
-"""Errors with a message for a person, each kind with the exit code that scripts and schedulers see.
+"""Define the errors that are reported to the user, each class with the exit code of the command.
 
-Every message is one line that names the file, the line or the key; a hint names the remedy.
+A message is one line that states the problem and names the file, the line or the key. A hint states the remedy. An
+exception of any other class that reaches the command line is reported as a bug.
 """
 
 from __future__ import annotations
 
 
 class AlbertError(Exception):
-    """An error with a message for a person; raised anywhere, printed once by the command line."""
+    """An error that any module may raise and that the command line prints as `error: MESSAGE` and `hint: HINT`."""
 
     exit_code = 1
     default_hint: str | None = None
@@ -33,11 +34,11 @@ class InputError(AlbertError):
 
 
 class MissingDataError(InputError):
-    """Input data that do not exist; callers that can do without them continue."""
+    """Input data that do not exist; a command that can continue without them catches this error (exit code 3)."""
 
 
 class CheckpointError(AlbertError):
-    """A checkpoint or artifact that is incomplete, damaged or does not fit, or a full disk (exit code 4)."""
+    """A checkpoint or artifact that is incomplete, damaged or of the wrong kind, or a full disk (exit code 4)."""
 
     exit_code = 4
     default_hint = "restore it from its source, or create it again"
@@ -50,17 +51,17 @@ class DivergedError(AlbertError):
 
 
 class BusyError(AlbertError):
-    """The output directory is locked by another run or holds something else (exit code 6)."""
+    """An output directory that is locked by another run, or that contains something else (exit code 6)."""
 
     exit_code = 6
 
 
 class LockedError(BusyError):
-    """A lock that another process holds; trying again later may succeed (exit code 6)."""
+    """An output directory that is locked by another run, so a later attempt may succeed (exit code 6)."""
 
 
 class ScoreNotReachedError(AlbertError):
-    """A published score was not reached within its tolerance (exit code 7)."""
+    """A score that is below the published score by more than the tolerance (exit code 7)."""
 
     exit_code = 7
 

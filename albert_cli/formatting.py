@@ -1,4 +1,4 @@
-"""Numbers and lists of words as the tables and pages of this package print them."""
+"""Format numbers, lists of words and errors for messages, tables and pages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ def format_percent(score: float | None) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 row", "2,000 rows"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """Return a number with its noun in the singular or plural: "1 row", "2,000 rows"."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def first_line(error: BaseException) -> str:
@@ -22,4 +23,6 @@ def first_line(error: BaseException) -> str:
 
 def join_words(words: Sequence[str]) -> str:
     """Join words as a sentence lists them: "a, b and c"."""
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"

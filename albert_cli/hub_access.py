@@ -1,6 +1,7 @@
-"""Access to the Hugging Face Hub; without a network the files of earlier downloads are used.
+"""Download files from the Hugging Face Hub, or use earlier downloads if the Hub is unreachable.
 
-`datasets` retries for half a minute if the Hub is unreachable; in offline mode it uses its cache at once.
+If the Hub is unreachable, `datasets` repeats its requests for half a minute before it uses its cache. In offline mode
+it uses the cache at once, so this module sets the offline mode after one failed connection.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _SECONDS_TO_CONNECT = 5.0
 
 
 def prefer_offline() -> bool:
-    """Set `HF_HUB_OFFLINE` if the Hub is unreachable; return True if it is set. Call it before importing a library."""
+    """Set `HF_HUB_OFFLINE` if the Hub is unreachable; return True if the offline mode is on.
+
+    Call this before importing `huggingface_hub` or `datasets`, which read the variable when they are imported.
+    """
     if "HF_HUB_OFFLINE" not in os.environ and not _is_reachable():
         os.environ["HF_HUB_OFFLINE"] = "1"
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
@@ -28,20 +32,26 @@ def prefer_offline() -> bool:
 
 @cache
 def _is_reachable() -> bool:
+    """Return True if the Hub accepts a connection, or if a proxy may reach it."""
     if getproxies():
-        return True  # a direct connection would prove nothing
+        return True  # a direct connection may fail although the proxy reaches the Hub
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", _DEFAULT_ENDPOINT))
     default_port = 80 if endpoint.scheme == "http" else 443
-    address = (endpoint.hostname or "huggingface.co", endpoint.port or default_port)
+    host = endpoint.hostname or "huggingface.co"
+    port = endpoint.port or default_port
     try:
-        socket.create_connection(address, timeout=_SECONDS_TO_CONNECT).close()
+        socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
     except OSError:
         return False
     return True
 
 
 def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
-    """Return the directory of a model's files from the Hub, downloaded now or before; raise `CheckpointError`."""
+    """Return the directory with a model's files from the Hub, downloaded now or earlier.
+
+    name: the Hub id, such as albert/albert-base-v2; patterns: of the required files. Raises `CheckpointError` if the
+    files cannot be downloaded and no earlier download exists.
+    """
     is_offline = prefer_offline()
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`albert inspect`: describe what a directory holds, and verify its files."""
+"""`albert inspect`: describe the content of a directory that a command has written, and verify its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 JsonObject: TypeAlias = Mapping[str, object]
 
-# The kind of a directory without a manifest, by a file in it; the first match decides.
+# The kind of a directory without a manifest, by a file in it; the first file that exists decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
@@ -29,6 +29,7 @@ _KIND_BY_FILE: Final = {
     "samples/.locks": "unfinished vocabulary",
     "recipe.toml": "run",  # a run that ended before its first step was logged
 }
+# The keys of `results.json` and of `config.json` that are shown.
 _RESULT_KEYS: Final = ("task", "metric", "score", "median", "spread", "majority", "seeds")
 _MODEL_KEYS: Final = (
     "model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size", "max_position_embeddings",
@@ -38,7 +39,11 @@ _MODEL_KEYS: Final = (
 
 @dataclass(frozen=True)
 class RunDescription:
-    """Facts about a run, checkpoint, task checkpoint or evaluation; None for files that it does not have."""
+    """Facts about a run, checkpoint, task checkpoint or evaluation; None for each file that the directory lacks.
+
+    checkpoints: names of the saved steps; status, state, results, model: from `status.json`, `state.json`,
+    `results.json` and `config.json`; last_training, last_evaluation: last lines of the journal.
+    """
 
     checkpoints: list[str] | None = None
     status: JsonObject | None = None
@@ -58,8 +63,8 @@ class RunDescription:
 class Inspection:
     """Result of `albert inspect`.
 
-    manifest: None if the directory has none; verified: number of files whose hash was checked, None if none was
-    requested; content: the facts about this kind of directory; lines: the same for a person.
+    manifest: None if the directory has none; verified: number of files whose hash is correct, None if verification was
+    not requested; content: facts about this kind of directory as JSON values; lines: these facts for a person.
     """
 
     directory: Path
@@ -70,7 +75,7 @@ class Inspection:
     lines: list[str]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object."""
+        """Return the inspection as one JSON object."""
         values: dict[str, object] = {"directory": str(self.directory), "kind": self.kind}
         if self.manifest is not None:
             values["fingerprint"] = self.manifest.fingerprint()
@@ -81,7 +86,7 @@ class Inspection:
         return values | dict(self.content)
 
     def format(self) -> str:
-        """Format everything as text for a person."""
+        """Format the inspection as text for a person."""
         identity = ", unverified (no manifest)"
         if self.manifest is not None:
             identity = f" {self.manifest.fingerprint()}"
@@ -100,11 +105,12 @@ def inspect_directory(
     step: int = 0,
     recipe: str | None = None,
 ) -> Inspection:
-    """Describe what `directory` holds.
+    """Describe the content of a directory.
 
-    examples: number of training examples of a data directory to decode, from the first of `step` on, as `recipe` (or
-    the default one) samples them; verify: re-hash every file. Raises `CheckpointError` if there is nothing to describe
-    or a file is damaged.
+    verify: hash every file that a manifest lists. The other arguments are for data directories: `examples` is the
+    number of training examples to decode, from the first one of `step` on; `recipe` (None: the default recipe) and
+    `seed` (None: the recipe's) determine the examples. Raises `CheckpointError` if the directory is of no known kind,
+    or if a file is damaged.
     """
     hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.exists():
@@ -116,8 +122,11 @@ def inspect_directory(
     if kind is None:
         raise CheckpointError(f"{directory}: not written by albert, and not a Hugging Face model", hint)
     verified = None
-    if verify:  # first, because damaged files cannot be described
-        verified = verify_data(directory, everything=True) if kind == "data" else _verify_manifests_below(directory)
+    # Verification comes first, because damaged files cannot be described.
+    if verify and kind == "data":
+        verified = verify_data(directory, everything=True)
+    elif verify:
+        verified = _verify_manifests_below(directory)
     if kind == "data":
         content, lines = _describe_data(directory, examples, seed, step, recipe)
     elif kind == "vocabulary":
@@ -129,38 +138,47 @@ def inspect_directory(
 
 
 def _detect_kind(directory: Path, manifest: store.Manifest | None) -> str | None:
+    """Return the kind of a directory, None if it is unknown."""
     if manifest is not None:
         return manifest.kind
     if any(directory.glob("step-*")):
         return "run"
-    return next((kind for name, kind in _KIND_BY_FILE.items() if (directory / name).exists()), None)
+    for name, kind in _KIND_BY_FILE.items():
+        if (directory / name).exists():
+            return kind
+    return None
 
 
 def _describe_data(
     directory: Path, examples: int, seed: int | None, step: int, recipe: str | None
 ) -> tuple[JsonObject, list[str]]:
-    """Describe a data directory as the recipe's training samples it: JSON values, and lines."""
+    """Describe a data directory and the examples that training with the recipe samples: JSON values, and lines."""
     settings = PretrainRecipe()
     if recipe is not None:
         settings = load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
     if seed is None:
         seed = settings.train.seed
-    request = ExampleRequest(step, settings.examples_before(step), len(settings.examples_of(step)), examples)
+    request = ExampleRequest(
+        step=step,
+        first=settings.examples_before(step),
+        batch_size=len(settings.examples_of(step)),
+        count=examples,
+    )
     description = describe_data(directory, settings.data, seed, request)
     return description.to_json(), format_description(description, settings.data, seed)
 
 
 def _verify_manifests_below(directory: Path) -> int:
-    """Verify all directories with a manifest below `directory`, hidden ones excepted, and count their files."""
-    relative = [path.parent.relative_to(directory) for path in directory.rglob(store.MANIFEST)]
-    visible = sorted(path for path in relative if not any(part.startswith(".") for part in path.parts))
+    """Verify `directory` and all directories in it that have a manifest and are not hidden; count their files."""
+    with_manifest = [path.parent.relative_to(directory) for path in directory.rglob(store.MANIFEST)]
+    visible = sorted(path for path in with_manifest if not any(part.startswith(".") for part in path.parts))
     if not visible:
         raise CheckpointError(f"{directory}: no {store.MANIFEST}, so nothing can be verified")
     return sum(len(store.verify(directory / path).files) for path in visible)
 
 
 def _read_run_or_result(directory: Path) -> RunDescription:
-    """Read the steps, last metrics, score and shape of a run, checkpoint or evaluation."""
+    """Read the facts about a run, checkpoint, task checkpoint or evaluation."""
     checkpoints = [step.name for step in store.saved_steps(directory)]
     records: list[JsonObject] = []
     if (directory / journal.JOURNAL).is_file():
@@ -177,7 +195,7 @@ def _read_run_or_result(directory: Path) -> RunDescription:
 
 
 def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | None:
-    """Read a JSON object, or some of its keys; None if there is no such file."""
+    """Read a JSON object, or only these keys of it; return None if there is no such file."""
     if not os.path.lexists(path):
         return None
     values = store.read_json(path)
@@ -187,4 +205,8 @@ def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | 
 
 
 def _last_with_key(records: list[JsonObject], key: str) -> JsonObject | None:
-    return next((record for record in reversed(records) if key in record), None)
+    """Return the last record that has the key, None if none has."""
+    for record in reversed(records):
+        if key in record:
+            return record
+    return None

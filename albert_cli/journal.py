@@ -1,4 +1,7 @@
-"""The journal of a run: a file of JSON lines, appended to, and truncated to the step that a run resumes from."""
+"""Write and read the journal of a run: a file with a line of JSON for each logged step and each evaluation.
+
+Training appends lines. A resumed run first truncates the journal to the step that it resumes from.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ JOURNAL = "metrics.jsonl"  # in the directory of a run
 
 
 class JournalRecord(TypedDict, total=False):
-    """A line of a journal: metrics of the steps since the previous line, metrics of an evaluation, or a hint."""
+    """A line of a journal: metrics of the steps since the previous line, metrics of an evaluation, or a hint.
+
+    A line may have more keys than these.
+    """
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
     step: Required[int]
@@ -38,7 +44,7 @@ class JournalRecord(TypedDict, total=False):
 
 
 class Journal:
-    """A file of JSON lines that is appended to, and truncated to the resumed step after a crash."""
+    """A journal that is being written; the file is opened by the first `append`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,13 +59,13 @@ class Journal:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Flush the lines to the disk: if a checkpoint survives a loss of power, its lines do too."""
+        """Flush the lines to the disk; call this before a checkpoint, so that both survive a loss of power."""
         if self._stream is not None:
             with store.translate_os_errors(self.path):
                 os.fsync(self._stream.fileno())
 
     def truncate_after(self, step: int) -> None:
-        """Drop the lines after `step`, and a last line that a crash left incomplete."""
+        """Remove the lines of steps after `step`, and a last line that a crash has left incomplete."""
         self.close()
         if self.path.exists():
             lines = [json.dumps(record) + "\n" for record in read_journal(self.path) if record["step"] <= step]
@@ -79,7 +85,7 @@ def read_journal(path: Path) -> list[JournalRecord]:
 
 
 def read_json_lines(path: Path, kind: type[T]) -> list[T]:
-    """Return the records of a file of JSON lines; skip lines that are no records, such as an incomplete last line."""
+    """Read the records, of type `kind`, in a file of JSON lines; skip other lines, such as an incomplete last line."""
     from pydantic import ValidationError
 
     records: list[T] = []

@@ -1,4 +1,4 @@
-"""`--nproc`: start several ranks on this machine, as `torchrun` does."""
+"""`--nproc`: run a command as several ranks on this machine, as `torchrun` does."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from albert_cli.ranks import REPORTED_ERRORS
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
-    """Run `albert ARGUMENTS` as `nproc` ranks on this machine; return the exit code.
+    """Run `albert ARGUMENTS` as `nproc` ranks on this machine, and return one exit code for all ranks.
 
-    It is the code of the lowest rank that failed by itself, or 128 plus the signal's number if one was killed. On
-    SIGTERM and Ctrl-C the ranks are stopped too, and have half a minute to save.
+    On SIGTERM and Ctrl-C the ranks are stopped, too, and have half a minute to save; the exit code is then that of
+    `Interrupted`. `_combine_exit_codes` documents the other exit codes.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # torchrun would set one thread per rank and warn about it; share the cores instead.
+    # Without this variable, torchrun would give each rank one thread and print a warning.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // nproc)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print their errors
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks print their errors themselves
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -49,19 +49,23 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
 
 
 def _combine_exit_codes(codes: Mapping[int, int]) -> int:
-    """Combine the exit codes by rank into one; print a message for a rank killed by a signal.
+    """Combine the exit codes of the ranks, in the order of the ranks, into one.
 
-    A rank may end with 1 only because another is missing, and SIGTERM comes from the launcher itself.
+    The first of these that exists is returned: a code above 1 (a rank that failed by itself); 128 plus the number of
+    the signal that killed a rank, with a message; 1, by which a rank ends that misses another one; 128 plus SIGTERM,
+    by which the launcher ends the other ranks.
     """
     errors = [code for code in codes.values() if code > 1]
     if errors:
         return errors[0]
     killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
-    if not killed:
-        return 1 if 1 in codes.values() else 128 + signal.SIGTERM
-    rank, number = next(iter(killed.items()))
-    reason = ", probably because memory ran out" if number == signal.SIGKILL else ""
-    console.warn(
-        f"rank {rank} was killed by {number.name}{reason}; the same command continues from the last checkpoint"
-    )
-    return 128 + number
+    if killed:
+        rank, number = next(iter(killed.items()))
+        reason = ", probably because memory ran out" if number == signal.SIGKILL else ""
+        console.warn(
+            f"rank {rank} was killed by {number.name}{reason}; the same command continues from the last checkpoint"
+        )
+        return 128 + number
+    if 1 in codes.values():
+        return 1
+    return 128 + signal.SIGTERM

@@ -1,6 +1,6 @@
-"""Facts about this machine: processor, memory, compiler, and the measured matmul rate.
+"""Return facts about this machine: processor, memory, compiler, and the measured matmul rate.
 
-Only the last part imports torch.
+Only the functions of the last part import torch, so that light commands start fast.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
     from albert_cli.matmul import MatmulBackend
 
-_M_TRIM_THRESHOLD: Final = -1  # M_TRIM_THRESHOLD in glibc's malloc.h
+# Parameters of `mallopt`, from glibc's malloc.h.
+_M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_BF16_UNITS: Final = {"amx_bf16", "avx512_bf16", "bf16"}
+_RETAINED_BYTES: Final = 1 << 30
+_MAX_OLD_MMAP_THRESHOLD: Final = 1 << 25  # older releases of glibc reject a larger M_MMAP_THRESHOLD
+_BF16_FLAGS: Final = {"amx_bf16", "avx512_bf16", "bf16"}  # in /proc/cpuinfo; the last one is Arm's
 
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """The processor: its name, the cores that this process may use, and its units for bf16."""
+    """The processor: its name, the number of cores that this process may use, and its instruction sets for bf16."""
 
     model: str
     cores: int
@@ -47,11 +50,11 @@ def describe_cpu() -> CpuInfo:
                 flags |= set(value.split())
             elif key == "model name":
                 model = value
-    return CpuInfo(model, available_cores(), sorted(flags & _BF16_UNITS))
+    return CpuInfo(model, available_cores(), sorted(flags & _BF16_FLAGS))
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use; in a container it can be below the machine's."""
+    """Return the number of cores that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -85,26 +88,27 @@ def _process_limits() -> Iterator[tuple[int, int]]:
 
 
 def _container_limits() -> Iterator[tuple[int, int]]:
-    """Yield (limit, bytes in use) of this process's control groups up to the root, of version 2, then 1.
-
-    psutil does not read them.
-    """
+    """Yield (limit, bytes in use) of each control group of this process, which psutil does not read."""
     for folder in _control_groups():
         counts = _read_counts(folder / "memory.stat")
-        # The kernel gives back the files' cache when memory is needed.
+        # The cache of files does not count as used: the kernel frees it when memory is needed.
         cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            with suppress(OSError, ValueError):  # "max" is not a number
-                yield int((folder / limit).read_text()), int((folder / used).read_text()) - cache
+        files_v2 = ("memory.max", "memory.current")
+        files_v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        for limit_file, usage_file in (files_v2, files_v1):
+            with suppress(OSError, ValueError):  # a missing file, or "max" instead of a number
+                limit = int((folder / limit_file).read_text())
+                usage = int((folder / usage_file).read_text())
+                yield limit, usage - cache
 
 
 def _control_groups() -> list[Path]:
-    """Return the folders of this process's control groups, innermost first."""
+    """Return the folders of this process's control groups, from the innermost group to the root."""
     folders: list[Path] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, name = line.split(":", 2)
-            if controllers in ("", "memory"):
+            if controllers in ("", "memory"):  # "" is version 2, which has one hierarchy for all controllers
                 root = Path("/sys/fs/cgroup") / controllers
                 folder = root / name.strip("/")
                 folders += [p for p in (folder, *folder.parents) if p.is_relative_to(root)]
@@ -112,7 +116,7 @@ def _control_groups() -> list[Path]:
 
 
 def _read_counts(path: Path) -> dict[str, int]:
-    """Return the numbers of a system file with a name and a number on each line; nothing without the file."""
+    """Read a system file with a name and a number on each line, as numbers by name; none if it cannot be read."""
     with suppress(OSError, ValueError):
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
         return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
@@ -120,30 +124,31 @@ def _read_counts(path: Path) -> dict[str, int]:
 
 
 def count_oom_kills() -> int:
-    """Return how many processes of this machine, or container, the kernel has killed because memory ran out."""
+    """Return how many processes of this machine or container the kernel has killed because memory ran out."""
     files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
     return max(_read_counts(path).get("oom_kill", 0) for path in files)
 
 
 def retain_freed_memory() -> None:
-    """Have glibc retain the memory that this process frees, for its next allocations.
+    """Make glibc retain the memory that this process frees, for its next allocations.
 
-    A training step frees and allocates the same large arrays again and again. By default glibc returns each to the
-    system and gets new pages, which the system clears: a tenth to a seventh of the time of a narrow model's step.
+    Each training step allocates the same large arrays again. By default glibc returns a freed array to the system and
+    gets new pages for the next one, which the system clears. In a narrow model this takes 10 % to 14 % of a step.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        if not library.mallopt(parameter, 1 << 30):  # older releases reject more than 32 MB for the first one
-            library.mallopt(parameter, 1 << 25)
+        is_accepted = library.mallopt(parameter, _RETAINED_BYTES)
+        if not is_accepted:
+            library.mallopt(parameter, _MAX_OLD_MMAP_THRESHOLD)
 
 
 def find_compiler() -> str | None:
-    """Return the C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        path = shutil.which(name) if name else None
-        if path:
+    """Return the path of the C++ compiler that `torch.compile` needs on a CPU and Triton on a GPU, or None."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        path = shutil.which(name)  # None for an empty name
+        if path is not None:
             return path
     return None
 
@@ -162,21 +167,26 @@ def synchronize(device: torch.device) -> None:
 
 
 def matmul_backends(precision: str, device: torch.device) -> tuple[MatmulBackend, ...]:
-    """Return the libraries that can multiply matrices in a precision on a device."""
+    """Return the backends of `matmul.linear` that can multiply matrices in a precision on a device."""
     from albert_cli.matmul import has_onednn
 
-    return ("torch", "onednn") if device.type == "cpu" and precision == "fp32" and has_onednn() else ("torch",)
+    if device.type == "cpu" and precision == "fp32" and has_onednn():
+        return ("torch", "onednn")
+    return ("torch",)
 
 
 def make_matmul(
     precision: str, device: torch.device, backend: MatmulBackend = "torch"
 ) -> tuple[Callable[[], float], int]:
-    """Return a square matmul to time, and its FLOPs; a GPU's matrices are 8192 wide, a CPU's 1024."""
+    """Return a function that computes one matmul of square matrices, and its number of FLOPs.
+
+    The function returns 0.0, because `bench` also measures training steps, which return their loss.
+    """
     import torch
 
     from albert_cli.matmul import linear
 
-    size = 8192 if device.type == "cuda" else 1024
+    size = 8192 if device.type == "cuda" else 1024  # large enough for the device's highest rate
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = (torch.rand(size, size, device=device, dtype=dtype) - 0.5 for _ in range(2))
 
@@ -189,9 +199,9 @@ def make_matmul(
 
 @functools.cache
 def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """Return the FLOP/s of the fastest of several matmuls by any backend, measured once per process.
+    """Measure the FLOP/s of the fastest matmul among all backends; the result is measured once per process.
 
-    Each backend has at least two, and more until `seconds` have passed.
+    Every backend computes at least two matmuls, and more until `seconds` have passed.
     """
     matmuls = [make_matmul(precision, device, backend) for backend in matmul_backends(precision, device)]
     rate = 0.0

@@ -1,7 +1,9 @@
-"""Linear layers in fp32 on a CPU, computed by torch's default matmul or by oneDNN.
+"""Compute fp32 linear layers on a CPU with oneDNN, where it is faster than torch's default matmul.
 
-By default torch computes fp32 matmuls with MKL, which uses AVX2 on AMD processors. oneDNN uses AVX-512 there and is
-twice as fast. On Intel processors both are equally fast. Results differ in rounding only.
+By default torch computes fp32 matmuls with MKL, which uses only AVX2 on AMD processors. oneDNN uses AVX-512 there and
+is twice as fast. On Intel processors both are equally fast. Their results differ only by rounding.
+
+The letters in names of tensors: M rows, K inputs and N outputs of the layer.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from torch import Tensor
 
 MatmulBackend = Literal["torch", "onednn"]
 
-_MIN_FLOPS: Final = 8e6  # in a smaller matmul, the call of oneDNN takes longer than it saves
-_ALIASING_BYTES: Final = 4096  # rows at multiples of this distance compete for the same sets of the L1 cache
+_MIN_FLOPS: Final = 8e6  # in a smaller matmul, the overhead of the oneDNN operator exceeds the time that it saves
+_ALIASING_BYTES: Final = 4096  # rows at multiples of this distance share the sets of the L1 cache and evict each other
 
 
 def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: MatmulBackend = "torch") -> Tensor:
     """Return x @ weight.T + bias, [M, N], like `F.linear`.
 
-    `backend` "onednn" applies to large fp32 matmuls on a CPU; everything else is `F.linear`.
+    The backend "onednn" is used for large fp32 matmuls on a CPU. Everything else is computed by `F.linear`.
     """
     if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
         return F.linear(x_MK, weight_NK, bias_N)
@@ -31,7 +33,9 @@ def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: Matm
 
 
 def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
-    if x_MK.device.type != "cpu" or x_MK.dtype != torch.float32 or weight_NK.dtype != torch.float32 or x_MK.dim() != 2:
+    """Return whether the layer is a large fp32 matmul on a CPU, and oneDNN is available."""
+    is_fp32 = x_MK.dtype == torch.float32 and weight_NK.dtype == torch.float32
+    if not is_fp32 or x_MK.device.type != "cpu" or x_MK.dim() != 2:
         return False
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
@@ -46,7 +50,7 @@ def is_large(rows: int, inputs: int, outputs: int) -> bool:
 
 @functools.cache
 def has_onednn() -> bool:
-    """Return True if torch has oneDNN's linear layer and it computes the same as `F.linear`."""
+    """Return True if torch has oneDNN's linear operator, and its results equal those of `F.linear` up to rounding."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     x_MK = torch.arange(12.0).view(3, 4)
@@ -59,11 +63,11 @@ def has_onednn() -> bool:
 
 
 def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    """Return x @ weight.T + bias by oneDNN.
+    """Return x @ weight.T + bias, [M, N], computed by oneDNN.
 
-    The operator is private: torch's compiler emits it for models in inference. Public functions are slower: tensors in
-    oneDNN's layout (`to_mkldnn`) are copied before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn`
-    checks the operator; without it `linear` falls back to `F.linear`.
+    The operator is private: torch's compiler uses it for inference. The public alternatives are slower: `to_mkldnn`
+    copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` checks that the
+    operator works; if it does not, `linear` uses `F.linear`.
     """
     output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, "none", [], "")
     return output_MN
@@ -88,7 +92,8 @@ class _OnednnLinear(torch.autograd.Function):
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
             grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
-        # One operand is copied: grad.T if its rows alias, else x.T, which gives the transposed gradient.
+        # The gradient is grad.T @ x, and its transpose x.T @ grad. The first operand is a contiguous copy, so that only
+        # the second one may alias. If the rows of grad do not alias, the transpose needs no second copy.
         if needs_weight and _rows_alias(grad_MN):
             grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:
@@ -97,9 +102,10 @@ class _OnednnLinear(torch.autograd.Function):
 
 
 def _copy_if_aliasing(transposed: Tensor) -> Tensor:
-    """Return a transposed operand unchanged, or a contiguous copy if its columns compete for the cache."""
+    """Return a transposed view unchanged, or a contiguous copy if the rows of the original matrix alias."""
     return transposed.contiguous() if _rows_alias(transposed.T) else transposed
 
 
 def _rows_alias(matrix: Tensor) -> bool:
+    """Return whether the distance of two rows in memory is a multiple of `_ALIASING_BYTES`."""
     return matrix.stride(0) * matrix.element_size() % _ALIASING_BYTES == 0

@@ -1,4 +1,4 @@
-"""Translation of the operating system's errors into errors with a message for a person; nothing else does this."""
+"""Translate errors of the operating system into `AlbertError`, with a message and a remedy for the user."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from albert_cli.errors import AlbertError, CheckpointError, InputError
 
-# Errors of the machine: a failing disk, too many open files, a full disk. The path itself may be fine.
+# Errors that the machine causes; the path may be correct.
 _DISK_FAILURES = (errno.EIO, errno.EINTR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# safetensors and torch put the error number into their text.
+# safetensors and torch raise other exceptions, by class name, with the error number in their message.
 _ERRNO_PATTERNS = {
-    "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # older releases have the latter
-    "RuntimeError": r"unable to (?:mmap|open|stat) .*>.* \((\d+)\)",
+    "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # "Os { code:" in older releases
+    "RuntimeError": r"unable to (?:mmap|open|stat) .*>.* \((\d+)\)",  # of torch
 }
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Return the system's error number, also of errors that carry it in their text only; None if there is none."""
+    """Return the system's error number in an exception of Python, safetensors or torch; None if it has none."""
     pattern = _ERRNO_PATTERNS.get(type(error).__name__)
     if pattern is not None:
         match = re.match(pattern, str(error))
@@ -37,15 +37,17 @@ def errno_of(error: BaseException) -> int | None:
 
 
 def from_os_error(error: BaseException, path: object = None) -> AlbertError | None:
-    """Translate an error of the operating system; return None for any other error, which is a bug.
+    """Translate an error of the operating system about a file; return None for any other error.
 
-    The error's own file name takes precedence over `path`. Running out of memory is not translated here, because it is
-    no fault of the file.
+    path: the file, unless the error itself has a file name. Returns None also if memory ran out, which has nothing to
+    do with the file, and if no file is known for an error that is not of the disk.
     """
     number = errno_of(error)
     path = getattr(error, "filename", None) or path
-    is_about_system = number in (*_DISK_FULL, *_TOO_MANY_FILES, *_DISK_FAILURES)
-    if number is None or number == errno.ENOMEM or (path is None and not is_about_system):
+    if number is None or number == errno.ENOMEM:
+        return None
+    is_machine_error = number in (*_DISK_FULL, *_TOO_MANY_FILES, *_DISK_FAILURES)
+    if path is None and not is_machine_error:
         return None
     message = f"{path or 'a file'}: {os.strerror(number)}"
     if number in _DISK_FULL:
@@ -59,9 +61,10 @@ def from_os_error(error: BaseException, path: object = None) -> AlbertError | No
 
 @contextmanager
 def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Translate errors of the operating system while files at `path` are written or read.
+    """Translate errors of the operating system while the block writes or reads files at `path`.
 
-    On a full disk the message says how much is free, and how many bytes are `needed` if that is known.
+    needed: number of bytes to write, None if unknown. If the disk is full, the message has this number and the free
+    bytes.
     """
     try:
         yield
@@ -70,15 +73,16 @@ def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]
         if translated is None:
             raise
         if errno_of(error) in _DISK_FULL:
-            needs = "" if needed is None else f"{needed / 1e6:.1f} MB needed, "
-            free = f"{free_bytes(path) / 1e6:.1f} MB free"
-            translated = CheckpointError(f"{path}: the disk is full ({needs}{free})", translated.hint)
+            sizes = f"{free_bytes(path) / 1e6:.1f} MB free"
+            if needed is not None:
+                sizes = f"{needed / 1e6:.1f} MB needed, {sizes}"
+            translated = CheckpointError(f"{path}: the disk is full ({sizes})", translated.hint)
         raise translated from error
 
 
 @contextmanager
 def translate_read_errors(path: Path | str) -> Iterator[None]:
-    """Translate what the operating system and the decompressors raise while an input file is read: `InputError`."""
+    """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -86,12 +90,12 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
     except IsADirectoryError as error:
         raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # errors of the decompressors have no number
+        if isinstance(error, OSError) and error.errno is not None:  # an OSError of a decompressor has no number
             raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
         raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes of the disk that holds, or would hold, the path."""
+    """Return the free bytes of the disk of a path, which need not exist."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     return shutil.disk_usage(existing).free

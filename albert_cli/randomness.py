@@ -1,9 +1,9 @@
-"""Random numbers as functions of their coordinates; every random choice of the program uses this module.
+"""Compute random numbers as functions of their coordinates; the random choices of data and training use this module.
 
-A number is a hash of (seed, stream, index, counter), or of a text. An example is therefore the same in every batch,
-rank and process, and a run that resumes has no random state to restore. The hash of numbers is the finalizer of
+A random number is a hash of (seed, stream, index, counter), or of a text. An example is therefore the same in every
+batch, rank and process, and a resumed run has no random state to restore. The hash of numbers is the finalizer of
 splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each coordinate. Choices that are made once for a
-text or an epoch use SHA-256 and Philox.
+text use SHA-256, and the order of an epoch uses Philox.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HashKeys: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 
 _UINT64_MAX: Final = (1 << 64) - 1
-_GOLDEN: Final = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: the step of splitmix64
-_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9  # constant of the finalizer
+_GOLDEN: Final = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: the increment of splitmix64
+_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9  # the two constants of the finalizer
 _MULTIPLIER_2: Final = 0x94D049BB133111EB
-_FEISTEL_ROUNDS: Final = 6
+_FEISTEL_ROUNDS: Final = 6  # four suffice for a pseudorandom permutation (Luby and Rackoff, 1988)
 
 
 class Stream(IntEnum):
-    """Purpose of a random number; two streams never share a number."""
+    """Purpose of a random number: numbers with equal seed and index are independent if their streams differ."""
 
     ORDER = 1
     PHASE = 2
@@ -47,7 +47,7 @@ class Stream(IntEnum):
 
 
 def _mix(state: HashKeys) -> HashKeys:
-    """Scramble `state` in place and return it; a bijection on 64 bits."""
+    """Scramble each 64-bit number in place, by a bijection, and return the array."""
     state ^= state >> np.uint64(30)
     state *= np.uint64(_MULTIPLIER_1)
     state ^= state >> np.uint64(27)
@@ -57,7 +57,10 @@ def _mix(state: HashKeys) -> HashKeys:
 
 
 def hash_keys(seed: int, stream: Stream, index: Integers) -> HashKeys:
-    """Hash (seed, stream, index) to one 64-bit key for each index, in the shape of `index`."""
+    """Hash (seed, stream, index) to a 64-bit key for each index: uint64, in the shape of `index`.
+
+    A key serves as 64 random bits itself, or as the argument of `random_bits` if an example needs more of them.
+    """
     root = np.array([seed & _UINT64_MAX], dtype=np.uint64)
     root = _mix(root + np.uint64(_GOLDEN))
     root = _mix(root ^ np.uint64(int(stream) * _GOLDEN & _UINT64_MAX))
@@ -65,47 +68,55 @@ def hash_keys(seed: int, stream: Stream, index: Integers) -> HashKeys:
 
 
 def random_bits(key: HashKeys, counter: NDArray[np.integer]) -> HashKeys:
-    """Return 64 random bits for each pair of a key and a counter, such as a position in the example; they broadcast."""
+    """Return 64 random bits for each pair of a key and a counter, such as a position in the example: uint64.
+
+    `key` and `counter` are broadcast against each other.
+    """
     return _mix(np.asarray(counter).astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
 def uniform(bits: HashKeys) -> NDArray[np.float64]:
-    """Convert the upper 53 bits to numbers in [0, 1)."""
+    """Convert the upper 53 of 64 random bits to uniform numbers in [0, 1): float64."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def bounded_ints(bits: HashKeys, bound: Integers | int) -> Integers:
-    """Convert bits to integers in [0, bound), `bound` >= 1; the bias is below bound / 2^64."""
+    """Convert 64 random bits to uniform integers in [0, bound), int64; `bound` is at least 1.
+
+    The probability of an integer differs from 1 / bound by less than 1 / 2^64.
+    """
     return (bits % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 
 
 def permute(index: Integers, size: int, key: HashKeys) -> Integers:
-    """Apply a random bijection of range(size), selected by the key, to each index without an array of that size.
+    """Apply a random permutation of range(size), selected by the key, to each index: int64 [B].
 
-    A Feistel network on pairs of digits permutes the next larger square. An image outside the range is permuted again
-    until it is inside ("cycle walking", Black and Rogaway, 2002). index, key: shape [B]; every index in [0, size).
+    index: int64 [B], each in [0, size); key: uint64, [B] or broadcast to it. No array of `size` elements is needed: a
+    Feistel network permutes range(base²), the smallest square of at least `size`, as pairs of digits in this base. An
+    image of `size` or more is permuted again until it is in the range ("cycle walking", Black and Rogaway, 2002).
     """
     base = np.uint64(math.isqrt(size - 1) + 1)
     image = np.asarray(index, dtype=np.int64).astype(np.uint64)
     key = np.broadcast_to(key, image.shape)
-    outside = np.arange(image.size)
-    while outside.size:
-        left, right = np.divmod(image[outside], base)
+    rows = np.arange(image.size)  # that are still to be permuted
+    while rows.size > 0:
+        left, right = np.divmod(image[rows], base)
         for round_number in range(_FEISTEL_ROUNDS):
-            scrambled = random_bits(key[outside], right + (np.uint64(round_number) << np.uint64(32)))
+            scrambled = random_bits(key[rows], right + (np.uint64(round_number) << np.uint64(32)))
             previous_right = right
             right = (left + scrambled % base) % base
             left = previous_right
-        image[outside] = left * base + right
-        outside = outside[image[outside] >= np.uint64(size)]
+        image[rows] = left * base + right
+        rows = rows[image[rows] >= np.uint64(size)]
     return image.astype(np.int64)
 
 
 def repetitions(weight: float, digest: int) -> int:
-    """Return how often a pass uses a document with this 64-bit hash: `weight` on average, its floor or one more.
+    """Return how often a pass uses a document: `weight` times on average, and the floor of `weight` or once more.
 
-    With 2.25 a quarter of the documents is used three times and the others twice; with 0.25 a quarter once and the
-    others never. The hash is mixed first, so that the choice is independent of the choice of held-out documents.
+    digest: the 64-bit hash of the document's text, which decides. With the weight 2.25, a quarter of the documents is
+    used three times and the others twice; with 0.25, a quarter is used once and the others never. The hash is mixed
+    first, so that the choice is independent of the choice of held-out documents.
     """
     mixed = (digest ^ digest >> 31) * _MULTIPLIER_1 & _UINT64_MAX
     mixed = (mixed ^ mixed >> 30) * _MULTIPLIER_2 & _UINT64_MAX
@@ -114,15 +125,17 @@ def repetitions(weight: float, digest: int) -> int:
 
 
 def hash_to_unit_interval(text: str) -> float:
-    """Hash a text to a number in [0, 1), so that a split by it is the same on every machine."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
+    """Hash a text to a number in [0, 1), by which examples are divided into splits in the same way on every machine."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 @lru_cache(maxsize=4)
 def epoch_order(size: int, seed: int, epoch: int) -> Integers:
-    """Return the order of `size` examples in an epoch, int64 [size], read-only.
+    """Return a random permutation of `size` examples for an epoch: int64 [size], read-only.
 
-    It sorts Philox's raw numbers, which NumPy keeps between versions, unlike `Generator.permutation`.
+    The examples are sorted by raw numbers of Philox, which are the same in every version of NumPy. The results of
+    `Generator.permutation` are not.
     """
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
     order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
@@ -131,6 +144,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> Integers:
 
 
 def step_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of the generators (dropout) for one micro-batch of one step: 63 bits."""
-    # Odd multipliers spread the three numbers, so that neighboring steps share nothing.
-    return seed * _GOLDEN + step * _MULTIPLIER_1 + part * _MULTIPLIER_2 & (_UINT64_MAX >> 1)
+    """Return the seed of torch's generators, which dropout uses, for one micro-batch `part` of a step: 63 bits."""
+    # Large odd multipliers give neighboring seeds, steps and parts very different results.
+    mixed = seed * _GOLDEN + step * _MULTIPLIER_1 + part * _MULTIPLIER_2
+    return mixed & (_UINT64_MAX >> 1)

@@ -1,6 +1,7 @@
-"""The ranks of a run: one process, or several that `torchrun` started.
+"""Coordinate the ranks of a run, which are one process, or several that `torchrun` or `--nproc` has started.
 
-A batch is a function of seed and step alone, so a run may change its number of ranks between two starts.
+A batch is a function of seed and step alone, so a run may resume with another number of ranks. If a rank fails or its
+machine is lost, the other ranks end, too, with a message; the same command continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_SECONDS_FOR_FAILING_RANK = 5.0
-_SECONDS_FOR_SIGN_OF_LIFE = 2.0
-# Other ranks wait while rank 0 verifies data, measures, evaluates or saves.
+_SECONDS_FOR_FAILING_RANK = 5.0  # in which a rank that fails can exit before the others do
+_SECONDS_FOR_SIGN_OF_LIFE = 2.0  # in which every rank that is alive leaves a mark
+# Timeout of a collective: the other ranks wait in one while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
-# Environment variable: seconds without a sign of life after which a rank gives up its neighbor.
+# Environment variable: seconds without a heartbeat of the next rank after which a rank exits.
 PEER_TIMEOUT = "ALBERT_PEER_TIMEOUT"
 _DEFAULT_PEER_TIMEOUT = 180.0
-_BEATS_BEFORE_SILENCE = 12
-# Environment variable: the folder, shared by the ranks of a launch, with a mark for each printed error.
+_BEATS_PER_TIMEOUT = 12
+# Environment variable: a folder that the ranks of a launch share, with an entry for each error that was printed.
 REPORTED_ERRORS = "ALBERT_PRINTED_ERRORS"
 
 
@@ -48,25 +49,25 @@ def world_size() -> int:
 
 
 def is_main() -> bool:
-    """Return True if this process prints and writes."""
+    """Return True for rank 0, the only process that prints and writes."""
     return rank() == 0
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """A run's ranks and the few collectives of training; all are no-ops for one process."""
+    """The ranks of a run, and the collectives that training needs; they do nothing if there is one process."""
 
     rank: int = 0
     world_size: int = 1
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum `tensor` over the ranks, in place."""
+        """Sum `tensor` over the ranks, in place, and return it."""
         if self.world_size > 1:
             _collectives().all_reduce(tensor)
         return tensor
 
     def all_gather(self, value: T) -> list[T]:
-        """Return every rank's value, by rank, on every rank."""
+        """Return the values of all ranks, in the order of the ranks, on every rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
             _collectives().all_gather_object(values, value)
@@ -92,7 +93,7 @@ class RankGroup:
 
 
 def _collectives() -> Any:
-    import torch.distributed as dist  # late: a command without ranks needs no torch
+    import torch.distributed as dist  # imported late, because a command without several ranks needs no torch
 
     return dist
 
@@ -104,20 +105,26 @@ def local_rank() -> int:
 
 @contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle these signals by `handler` while the block runs; do nothing in a thread other than the main one."""
-    previous = {}
-    with suppress(ValueError):  # not the main thread: its caller handles signals
-        previous = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
+    """Handle the signals with these numbers by `handler` while the block runs.
+
+    Only the main thread can handle signals. In another thread, this function does nothing.
+    """
+    previous_handlers = {}
+    with suppress(ValueError):  # raised outside the main thread
+        previous_handlers = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
     try:
         yield
     finally:
-        for number, old_handler in previous.items():
-            signal.signal(number, old_handler)
+        for number, previous_handler in previous_handlers.items():
+            signal.signal(number, previous_handler)
 
 
 @contextmanager
 def process_group(device_type: str) -> Iterator[RankGroup]:
-    """Join the process group of the environment (NCCL on GPUs, gloo elsewhere), and leave it at the end."""
+    """Join the process group that `torchrun`'s environment describes, and leave it after the block.
+
+    The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if the connection to another rank is lost.
+    """
     if world_size() == 1:
         yield RankGroup()
         return
@@ -126,33 +133,35 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    device = torch.device("cuda", local_rank()) if device_type == "cuda" else None
-    if device is not None:
+    backend = "gloo"
+    device = None
+    if device_type == "cuda":
+        backend = "nccl"
+        device = torch.device("cuda", local_rank())
         torch.cuda.set_device(device)
     if _is_launched():
         _exit_after(_wait_for_launcher_exit)
     try:
-        # With a device NCCL connects at once, so that an error is raised here and not by the first all-reduce.
-        backend = "nccl" if device is not None else "gloo"
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            # The agent's store outlives the ranks. Without a prefix a restarted rank would read the address at which
-            # its peer of the last attempt listened. Agents of several nodes count attempts separately, so on
+            # The store of torchrun's agent outlives the ranks. Without a prefix, a restarted rank would read the
+            # address of a rank of the previous attempt. The agents of several nodes count attempts separately, so on
             # several nodes the user sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and each attempt has a new store.
             store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        # If it is passed a device, NCCL connects here, and an error is not delayed to the first all-reduce.
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
         with _heartbeat(store.clone()):
             yield RankGroup(rank(), world_size())
     except RuntimeError as error:
-        # gloo raises plain RuntimeErrors (closed, reset, timed out); only the path of its source in the text tells.
+        # The errors of gloo are plain RuntimeErrors, which only the path of its source in the text identifies.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        missing = _find_missing_ranks()
+        missing_ranks = _describe_missing_ranks()
         _wait_for_failing_rank()
         raise AlbertError(
-            f"rank {rank()}: lost the connection to another rank{missing}",
+            f"rank {rank()}: lost the connection to another rank{missing_ranks}",
             "see its own message, or it was killed; the same command continues from the last checkpoint",
         ) from error
     finally:
@@ -162,42 +171,44 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
 
 @contextmanager
 def _heartbeat(store: Any) -> Iterator[None]:
-    """Exit this process if the next rank, or the store, is silent for `PEER_TIMEOUT` seconds while the block runs.
+    """Send heartbeats while the block runs, and exit this process if those of the next rank stop.
 
-    A machine that loses power or its network closes no connection; the collectives would wait for it for an hour.
+    Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if this
+    count, or the store, does not answer for `PEER_TIMEOUT` seconds. A machine that loses power or its network closes
+    no connection, and the collectives would wait for it for `_TIMEOUT`.
     """
-    limit = float(os.environ.get(PEER_TIMEOUT, _DEFAULT_PEER_TIMEOUT))
-    interval = limit / _BEATS_BEFORE_SILENCE
+    timeout = float(os.environ.get(PEER_TIMEOUT, _DEFAULT_PEER_TIMEOUT))
+    interval = timeout / _BEATS_PER_TIMEOUT
     peer = (rank() + 1) % world_size()
-    last_beat = ""
-    rounds_of_silence = 0  # rounds, not seconds: this process may itself have been paused
+    peer_key = f"albert/beat/{peer}"
+    last_peer_count = ""
+    silent_intervals = 0  # intervals instead of seconds, because this process may itself have been paused
     is_done = threading.Event()
 
-    def beat() -> None:
-        nonlocal last_beat, rounds_of_silence
+    def exchange_beats() -> None:
+        nonlocal last_peer_count, silent_intervals
         count = 0
-        with suppress(RuntimeError):  # the store ended with rank 0, which the collectives report
+        with suppress(RuntimeError):  # the store has ended with rank 0, which the collectives report
             while not is_done.wait(interval):
                 count += 1
                 store.set(f"albert/beat/{rank()}", str(count))
-                key = f"albert/beat/{peer}"
-                current = store.get(key).decode() if store.check([key]) else ""
-                if current != last_beat:
-                    last_beat = current
-                    rounds_of_silence = 0
+                peer_count = store.get(peer_key).decode() if store.check([peer_key]) else ""
+                if peer_count != last_peer_count:
+                    last_peer_count = peer_count
+                    silent_intervals = 0
 
-    # In a thread of its own, because a call of the store blocks `beat` if the machine of rank 0 is gone.
-    def watch() -> None:
-        nonlocal rounds_of_silence
+    # This is a separate thread, because a call of the store blocks `exchange_beats` if rank 0's machine is lost.
+    def count_silence() -> None:
+        nonlocal silent_intervals
         while not is_done.wait(interval):
-            rounds_of_silence += 1
-            if rounds_of_silence > _BEATS_BEFORE_SILENCE:
-                message = f"error: rank {rank()}: no sign of life from rank {peer} for {limit:.0f} s"
+            silent_intervals += 1
+            if silent_intervals > _BEATS_PER_TIMEOUT:
+                message = f"error: rank {rank()}: no sign of life from rank {peer} for {timeout:.0f} s"
                 hint = "hint: check its machine; the same command continues from the last checkpoint"
                 print(f"{message}\n{hint}", file=sys.stderr, flush=True)
                 os._exit(1)
 
-    for target in (beat, watch):
+    for target in (exchange_beats, count_silence):
         threading.Thread(target=target, daemon=True).start()
     try:
         yield
@@ -205,8 +216,11 @@ def _heartbeat(store: Any) -> Iterator[None]:
         is_done.set()
 
 
-def _find_missing_ranks() -> str:
-    """Return the end of a sentence on the ranks that leave no note in the group's store."""
+def _describe_missing_ranks() -> str:
+    """Return the end of a message about a lost connection: the ranks that are no longer alive.
+
+    Every rank that loses the connection leaves a mark in the store of the process group, and waits for the others.
+    """
     import torch.distributed as dist
 
     try:
@@ -214,35 +228,39 @@ def _find_missing_ranks() -> str:
         store.set(f"albert/alive/{rank()}", "")
         time.sleep(_SECONDS_FOR_SIGN_OF_LIFE)
         missing = [str(r) for r in range(world_size()) if not store.check([f"albert/alive/{r}"])]
-    except (RuntimeError, ValueError):  # the store ended with rank 0
+    except (RuntimeError, ValueError):  # the store has ended with rank 0
         missing = ["0"]
-    return f"; no sign of life from rank {', '.join(missing)}" if missing else ", which answers again"
+    if not missing:
+        return ", which answers again"
+    return f"; no sign of life from rank {', '.join(missing)}"
 
 
 def _wait_for_failing_rank() -> None:
-    """Sleep under `torchrun`, so that it sees the failing rank exit first and returns that rank's code.
+    """Sleep under `torchrun`, so that the failing rank exits first and `torchrun` returns its exit code.
 
-    A rank closes its connections before it exits, and without the delay the others would exit before it.
+    A failing rank closes its connections before it exits. Without the delay, the other ranks could exit before it.
     """
     if _is_launched():
         time.sleep(_SECONDS_FOR_FAILING_RANK)
 
 
 def is_already_reported(text: str, *, is_fatal: bool) -> bool:
-    """Return True if another rank of `launch` prints this message, so that it is printed once for all.
+    """Return True if another rank of the launch prints this message, so that only one of them prints it.
 
-    is_fatal: the message is an error, so the launcher stops this rank once the other one has exited. A rank that is
-    still alive after waiting for that returns False: the other rank may have been stopped before it could print.
+    is_fatal: True for an error that ends the other rank. The launcher then stops this rank, which waits for that. If it
+    is still alive after waiting, this returns False, because the other rank may have ended before it printed.
     """
     folder = os.environ.get(REPORTED_ERRORS)
     if folder is None:
         return False
+    name = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     try:
-        (Path(folder) / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()).mkdir()
+        (Path(folder) / name).mkdir()  # succeeds for one rank only
     except FileExistsError:
         if is_fatal:
             _wait_for_failing_rank()
-        return not is_fatal
+            return False
+        return True
     except OSError:
         return False
     return False
@@ -254,14 +272,14 @@ def _is_launched() -> bool:
 
 
 def _wait_for_launcher_exit() -> None:
-    """Return once the launcher has exited: a killed launcher cannot stop its ranks, which would block a restart."""
+    """Wait until the launcher has exited; if it is killed, it cannot stop its ranks, which would block a restart."""
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)
 
 
 def exit_with_parent() -> None:
-    """Exit this worker of `multiprocessing` when its parent exits: else it would wait forever after a `kill -9`."""
+    """Make this worker of `multiprocessing` exit with its parent; it would wait forever for a parent that is killed."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()
@@ -270,7 +288,7 @@ def exit_with_parent() -> None:
 
 
 def _exit_after(wait: Callable[[], object]) -> None:
-    """Exit this process once `wait`, called in a thread, returns."""
+    """Call `wait` in a thread, and exit this process when it returns."""
 
     def wait_and_exit() -> None:
         wait()

@@ -1,7 +1,8 @@
-"""The records in `results.json`: one class per kind of result, told apart by the key `kind` and read strictly.
+"""Define the records in `results.json`: one class for each kind of result, which the key `kind` distinguishes.
 
-Evaluations write them; tables, reports and experiments read them. A file with an unknown key, a missing key or a value
-of the wrong type raises `CheckpointError` with the file's name and the key.
+Evaluations write these files, and tables, reports and experiments read them. A file with an unknown key, a missing key
+or a value of the wrong type raises `CheckpointError` with the name of the file and the key. The main metric of a task
+is the one by which models are compared. Scores are between 0 and 1, correlations between -1 and 1.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from albert_cli import store
 
 RESULTS = "results.json"
-CROSS_VALIDATED = "cross_validated"  # of a baseline: its main metric on held-out parts of the training examples
-CLASSICAL = "classical"  # the best linear model, among `EvaluationResult.differences`
-CONTROLS = {"init": "same init", "random": "random weights"}  # initial weights of a control, and its title
+CROSS_VALIDATED = "cross_validated"  # key of a baseline's main metric in cross-validation on the training examples
+CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
+CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
 Verdict = Literal["reached", "not reached", "diverged", "skipped"]
 
 
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
-    """Return the name and the dev score of the linear model that is best in cross-validation; None without models."""
+    """Return the name and the dev score of the best linear model in cross-validation; None without models."""
     if not baselines:
         return None
     name = max(baselines, key=lambda name: baselines[name].get(CROSS_VALIDATED, 0.0))
@@ -35,7 +36,9 @@ def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> 
 def standard_error(scores: Iterable[float]) -> float | None:
     """Return the standard error of the scores' mean; None for fewer than two scores."""
     values = list(scores)
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 class Record(BaseModel):
@@ -53,11 +56,11 @@ class Record(BaseModel):
 
 
 class Protocol(Record):
-    """The training settings behind a score: a score is only meaningful together with them.
+    """The training settings of a score, which is comparable only with scores of the same settings.
 
-    `weights` are the initial weights ("pretrained", or the name of a control). `intermediate_task` is the task that the
-    encoder was fine-tuned on first, if any; `intermediate_note` explains why the recipe's intermediate task was left
-    out. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
+    `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
+    the encoder was fine-tuned first, if any. `intermediate_note` is the reason if the recipe's intermediate task was
+    left out. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
     """
 
     steps: int
@@ -79,10 +82,10 @@ class Protocol(Record):
 
 
 class TaskResult(Record):
-    """Facts that every result of one task has.
+    """The fields that every result of one task has.
 
-    `data` is the fingerprint of all examples, `examples` their number in each split, `majority` the main metric of a
-    predictor that knows only the training labels.
+    `metric` is the name of the main metric, and `majority` its value for a predictor that knows only the labels of the
+    training examples. `data` is the fingerprint of all examples, and `examples` their number in each split.
     """
 
     task: str
@@ -102,42 +105,42 @@ class TaskResult(Record):
 
     @property
     def divergence_reasons(self) -> dict[str, str]:
-        """The reason of each diverged seed."""
+        """The reason for each diverged seed, by seed."""
         return {}
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """The reason of each collapsed seed."""
+        """The reason for each collapsed seed, by seed."""
         return {}
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The name and the score of the classical baseline."""
+        """The name and the score of the best linear model; None without linear models."""
         return None
 
 
 class SingleScoreResult(TaskResult):
-    """One value of every metric; `score` is the value of the main one."""
+    """A result with one value of every metric, `scores`; `score` is the value of the main metric."""
 
     score: float
     scores: dict[str, float]
 
     @property
     def scores_by_seed(self) -> dict[str, float]:
-        """The main metric; a result without a seed counts as seed 0."""
+        """The main metric by seed; a result without a seed counts as seed 0."""
         return {"0": self.score}
 
     @property
     def medians(self) -> dict[str, float]:
-        """Every metric."""
+        """The median of every metric over the seeds, which is the only value."""
         return self.scores
 
 
 class CheckpointResult(TaskResult):
-    """Facts of every result that comes from one checkpoint.
+    """The fields of every result that comes from one checkpoint.
 
-    `checkpoint` and `intermediate` are fingerprints of directories; `intermediate` is the run on another task whose
-    encoder was used. `recipe` is a hash of the resolved recipe without its seed.
+    `checkpoint` is the fingerprint of the checkpoint's directory, and `intermediate` of the run on the intermediate
+    task, if any. `recipe` is a hash of the resolved recipe without its seed.
     """
 
     checkpoint: str
@@ -148,13 +151,13 @@ class CheckpointResult(TaskResult):
 
     @property
     def parents(self) -> dict[str, str]:
-        """The fingerprints of what the result was computed from, by name."""
+        """The fingerprints of the result's inputs, by role, for the manifest."""
         parents = {"checkpoint": self.checkpoint, "intermediate": self.intermediate, "data": self.data}
         return {name: fingerprint for name, fingerprint in parents.items() if fingerprint is not None}
 
 
 class RunResult(SingleScoreResult, CheckpointResult):
-    """One fine-tuning run with one seed; `collapsed` is the reason if the run counts as collapsed."""
+    """One fine-tuning run with one seed; `collapsed` is the reason if the run counts as collapsed, else None."""
 
     kind: Literal["run"] = "run"
     best_threshold: float | None = None
@@ -165,7 +168,7 @@ class RunResult(SingleScoreResult, CheckpointResult):
 
     @property
     def scores_by_seed(self) -> dict[str, float]:
-        """The main metric of the run's seed."""
+        """The main metric, by the run's seed."""
         return {str(self.seed): self.score}
 
     @property
@@ -175,7 +178,7 @@ class RunResult(SingleScoreResult, CheckpointResult):
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """The reason of the seed, if it collapsed."""
+        """The reason for the run's seed, if it collapsed."""
         return {} if self.collapsed is None else {str(self.seed): self.collapsed}
 
 
@@ -188,9 +191,9 @@ class ScoredResult(SingleScoreResult, CheckpointResult):
 
 
 class ScoreDifference(Record):
-    """The lead of the main metric over that of another model with the same seeds, as the mean over the seeds.
+    """The difference between this model's main metric and another model's, as the mean over the same seeds.
 
-    `low` and `high` bound a 95 % interval; the standard error includes seeds and dev examples.
+    `low` and `high` bound a 95 % confidence interval, which includes the choice of seeds and of dev examples.
     """
 
     difference: float
@@ -203,7 +206,7 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `diverged` and `collapsed` give the reason for each such seed. A diverged seed has no score; a collapsed one has.
+    `diverged` and `collapsed` have the reason for each such seed. A diverged seed has no score; a collapsed seed has one.
     """
 
     median: float | None = None
@@ -218,17 +221,18 @@ class SeedSummary(Record):
 class ControlResult(SeedSummary):
     """A control: the same seeds fine-tuned from other initial weights.
 
-    `every_seed_above` tells whether every pretrained seed scores above every seed of the control; None without scores.
+    `every_seed_above` is True if every pretrained seed scores above every seed of the control, None without scores.
     """
 
     every_seed_above: bool | None = None
 
 
 class EvaluationResult(CheckpointResult):
-    """The median over several fine-tuning runs that differ only in their seed.
+    """The result of several fine-tuning runs that differ only in their seed.
 
-    `baselines` has every metric of each linear model, `all_scores` every metric of each seed that finished.
-    `differences` compares the model with the classical baseline ("classical") and with each control.
+    `median` to `scores_by_seed` are of the main metric. `all_scores` has the values of every metric, one for each seed
+    that finished. `baselines` has every metric of each linear model. `differences` compares the model with the best
+    linear model (`CLASSICAL`) and with each control.
     """
 
     kind: Literal["eval"] = "eval"
@@ -255,22 +259,22 @@ class EvaluationResult(CheckpointResult):
 
     @property
     def divergence_reasons(self) -> dict[str, str]:
-        """The reason of each diverged seed."""
+        """The reason for each diverged seed, by seed."""
         return self.diverged
 
     @property
     def medians(self) -> dict[str, float]:
-        """Every metric's median over the seeds."""
+        """The median of every metric over the seeds."""
         return {name: statistics.median(scores) for name, scores in self.all_scores.items()}
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
-        """The reason of each collapsed seed."""
+        """The reason for each collapsed seed, by seed."""
         return self.collapsed
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The linear model that cross-validation on the training examples chooses: its name and its score."""
+        """The name and the score of the linear model that is best in cross-validation; None without linear models."""
         return best_baseline(self.baselines, self.metric)
 
 
@@ -282,7 +286,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """Differences in score between ensembles and single members."""
+    """The main metric of the ensemble of all, or of the chosen, members minus that of the median, or best, member."""
 
     all_over_median: float
     all_over_best: float
@@ -290,9 +294,9 @@ class EnsembleGain(Record):
 
 
 class EnsembleResult(SingleScoreResult):
-    """Several task checkpoints that answer together.
+    """Several task checkpoints whose outputs are averaged.
 
-    `scores` belong to the members in `chosen`, which the dev set selected, `scores_of_all` to all members.
+    `score` and `scores` are of the members in `chosen`, which the dev set selected; `scores_of_all` are of all members.
     """
 
     kind: Literal["ensemble"] = "ensemble"
@@ -303,7 +307,7 @@ class EnsembleResult(SingleScoreResult):
 
 
 class SearchPoint(SeedSummary):
-    """One combination of hyperparameters and its scores; `directory` is relative to the search's output."""
+    """One combination of hyperparameters, `values`, and its scores; `directory` is relative to the search's output."""
 
     values: dict[str, str]
     directory: str
@@ -319,7 +323,7 @@ class SearchBudget(Record):
 
 
 class SearchResult(TaskResult):
-    """Every combination of a hyperparameter search; `best` is the one with the highest median on dev."""
+    """Every combination of a hyperparameter search; `best` has the highest median on dev, which `caveat` discusses."""
 
     kind: Literal["search"] = "search"
     checkpoint: str
@@ -330,9 +334,10 @@ class SearchResult(TaskResult):
 
 
 class SuiteResult(Record):
-    """All GLUE tasks whose data are available, and their mean.
+    """The results of all GLUE tasks whose data are available, and the mean of their scores.
 
-    The mean is `glue_score` if no task was left out, else `mean_of_tasks`. `left_out` gives the reason for each task.
+    The mean is `glue_score` if no task was left out, else `mean_of_tasks`. `left_out` has the reason for each such
+    task. `diagnostics` is the result on GLUE's diagnostic set, which is not in the mean.
     """
 
     kind: Literal["suite"] = "suite"
@@ -345,7 +350,7 @@ class SuiteResult(Record):
 
 
 class TaskVerdict(Record):
-    """A task's scores compared with published ones, times 100; `reason` says why there are no scores."""
+    """A task's scores compared with published ones, all times 100; `reason` tells why there are no scores."""
 
     verdict: Verdict
     published: dict[str, float]
@@ -358,7 +363,8 @@ class TaskVerdict(Record):
 class VerifyResult(Record):
     """A published checkpoint, evaluated and compared with its published scores.
 
-    `average` has the mean over the evaluated tasks: `published`, and `measured` here.
+    `average` has two means over the evaluated tasks: "published", and "measured" for the scores of this evaluation.
+    `reached` is True if no task is below its published score by more than the tolerance.
     """
 
     kind: Literal["verify"] = "verify"
@@ -385,5 +391,5 @@ class _ResultFile(RootModel[Annotated[AnyResult, Field(discriminator="kind")]]):
 
 
 def read_result(path: Path) -> AnyResult:
-    """Read a `results.json`; raises `CheckpointError` that names the file and the key that is wrong."""
+    """Read a `results.json` of any kind; raise `CheckpointError` if a key is missing, unknown or of the wrong type."""
     return store.read_record(path, _ResultFile).root

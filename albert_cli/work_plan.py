@@ -1,6 +1,7 @@
-"""Records of unfinished work, for `albert status`: the units of a command, and who does each of them.
+"""Record unfinished work for `albert status`: the units of work of a command, and the machine that works on each.
 
-A unit is a directory, such as the run of a seed or the shards of a task. The plan is removed once the work is finished.
+A unit is a directory, such as the run of a seed or the shards of a part of the text. A command writes its plan into the
+output directory, and removes it when all units are finished.
 """
 
 from __future__ import annotations
@@ -17,69 +18,75 @@ from typing import Final
 from albert_cli import store
 from albert_cli.errors import AlbertError, Interrupted
 
-PLAN_FILE: Final = ".work.json"  # in the output directory; of an experiment with its name: .work-NAME.json
-_NOTE_FILE: Final = "note.json"  # next to a unit's lock
+PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
+_NOTE_FILE: Final = "note.json"  # in the directory of a unit's lock
 
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """The units of a command, and the command that does those that remain."""
+    """The units of work of a command, and the command, which does the remaining units if it runs again."""
 
     command: str
-    units: dict[str, str]  # title by directory, relative to the output directory; "" if the directory says enough
+    units: dict[str, str]  # titles, by directory relative to the output directory; "" if its name needs no title
 
 
 @dataclass(frozen=True)
 class UnitNote:
-    """The machine that works, or has worked, on a unit, and the error that ended the work."""
+    """The machine that works, or last worked, on a unit, and the error that ended the work; "" if there is none."""
 
     host: str = ""
     error: str = ""
 
 
 def current_command() -> str:
-    """Return this process's command, without the option that chooses a job of an array."""
+    """Return this process's command without `--task`, so that it does the work of all jobs of an array."""
     words = list[str]()
     arguments = iter(sys.argv[1:])
     for word in arguments:
         if word == "--task":
-            next(arguments, None)
+            next(arguments, None)  # skips the option's value
         elif not word.startswith("--task="):
             words.append(word)
     return shlex.join(["albert", *words])
 
 
 def record_plan(path: Path, units: Mapping[str, str]) -> None:
-    """Write a plan."""
+    """Write the plan of the present command; units: as in `WorkPlan`."""
     store.write_json(path, asdict(WorkPlan(current_command(), dict(units))))
 
 
 @contextmanager
 def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
-    """Write a plan, unless it is empty, and remove it if the block succeeds or fails before any unit has begun."""
-    folder = path.parent
-    existed = folder.exists()
-    if units and (folder.is_dir() or not existed):  # the block rejects a file in place of the folder
+    """Write the plan of the block, if it has any units, and remove it if the block succeeds.
+
+    If the block fails and the new output directory contains nothing but the plan, both are removed.
+    """
+    out = path.parent
+    is_new = not out.exists()
+    if units and (is_new or out.is_dir()):  # if `out` is a file, the block raises an error
         record_plan(path, units)
     try:
         yield
     except AlbertError:
-        if not existed and list(folder.glob("*")) == [path]:
+        if is_new and list(out.glob("*")) == [path]:
             path.unlink()
-            folder.rmdir()
+            out.rmdir()
         raise
     path.unlink(missing_ok=True)
 
 
 def read_plans(directory: Path) -> Sequence[WorkPlan]:
-    """Return the plans of a directory."""
+    """Read all plans in an output directory; several experiments may share one."""
     pattern = f"{Path(PLAN_FILE).stem}*.json"
     return [store.read_record(path, WorkPlan) for path in sorted(directory.glob(pattern))]
 
 
 @contextmanager
 def locked_unit(lock_directory: Path) -> Iterator[None]:
-    """Lock a unit and note the machine, and the error if the work fails; raise `LockedError` if it is locked."""
+    """Lock a unit while the block works on it, and write a note with the machine and, if the block fails, the error.
+
+    Raises `LockedError` if another process has locked the unit.
+    """
     with store.lock(lock_directory):
         host = socket.gethostname()
         store.write_json(lock_directory / _NOTE_FILE, asdict(UnitNote(host)))
@@ -93,6 +100,6 @@ def locked_unit(lock_directory: Path) -> Iterator[None]:
 
 
 def read_note(lock_directory: Path) -> UnitNote:
-    """Return the note on a unit; an empty one if nobody has worked on it."""
+    """Read the note on a unit; return an empty one if no process has worked on it."""
     path = lock_directory / _NOTE_FILE
     return store.read_record(path, UnitNote) if path.is_file() else UnitNote()

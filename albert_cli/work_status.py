@@ -1,4 +1,8 @@
-"""`albert status`: the state of the work in a directory, whatever process of whatever machine does it."""
+"""`albert status`: describe the state of the work in an output directory, on whichever machines it runs.
+
+The state is read from the files in the directory: the plans of unfinished commands (`work_plan`), the locks and notes
+of their units, the `status.json` of training runs, and the records of experiments' stages.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,16 @@ from albert_cli.work_plan import UnitNote, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
-# The folders of locks that are not in the unit's own directory: tasks of `albert data`, stages of job arrays.
-_TASK_LOCKS = ".tasks"
-_STAGE_LOCKS = ".locks"
-_MAX_NAMES = 5  # of finished and remaining units, which may be thousands
+_STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # of which all units are shown
+# Folders of locks that are outside of the unit's directory, which does not exist before the unit is finished.
+_TASK_LOCKS = ".tasks"  # of `albert data`, in the output directory
+_STAGE_LOCKS = ".locks"  # of stages of a job array, next to the unit
+_MAX_NAMES = 5  # shown of the finished and of the remaining units, which may be thousands
 
 
 class _RunStatus(TypedDict, total=False):
+    """Content of a run's `status.json`."""
+
     state: str
     step: int
     total_steps: int
@@ -33,12 +40,12 @@ class _RunStatus(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class WorkUnitStatus:
-    """The state of one unit of work: a run, a shard task, or a stage of an experiment."""
+    """The state of one unit of work: a run, a task of `albert data`, or a stage of an experiment."""
 
-    name: str
+    name: str  # its directory, relative to the output directory
     state: State
-    detail: str = ""
-    command: str = ""  # continues it
+    detail: str = ""  # its title, progress or error
+    command: str = ""  # the command that continues it
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class DirectoryStatus:
 
     @property
     def is_finished(self) -> bool:
-        """True if every unit is done and no command has a plan left, such as one that still merges or reports."""
+        """True if every unit is done and no plan is left, such as that of a command that still merges or reports."""
         return set(self.counts) <= {"done"} and not self.commands
 
     def as_json(self) -> dict[str, object]:
@@ -71,48 +78,47 @@ class DirectoryStatus:
         lines = [f"{self.directory}: {counts}"]
         for state in _STATES:
             units = [unit for unit in self.units if unit.state == state]
-            shown = units if state in ("running", "failed", "interrupted") else units[:_MAX_NAMES]
-            lines += [f"  {state:<11}  {unit.name}  {unit.detail}".rstrip() for unit in shown]
-            if len(shown) < len(units):
-                lines.append(f"  {state:<11}  and {len(units) - len(shown):,} more")
+            n_shown = len(units) if state in _STATES_TO_ATTEND_TO else _MAX_NAMES
+            lines += [f"  {state:<11}  {unit.name}  {unit.detail}".rstrip() for unit in units[:n_shown]]
+            if n_shown < len(units):
+                lines.append(f"  {state:<11}  and {len(units) - n_shown:,} more")
         if self.commands:
             lines += ["to continue:", *(f"  {command}" for command in self.commands)]
         return "\n".join(lines)
 
 
 def read_status(directory: Path) -> DirectoryStatus:
-    """Return the state of all units of work below a directory; raise `InputError` if there is none."""
+    """Read the state of all units of work in an output directory; raise `InputError` if there is no work."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory", "check the path")
     plans = read_plans(directory)
-    runs = {unit.name: unit for unit in _runs(directory)}
+    runs = {unit.name: unit for unit in _iter_runs(directory)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
-    planned = {name: _planned_unit(directory, name, runs) for name in titles}
-    planned |= {unit.name: unit for unit in _stages(directory)}
+    planned = {name: runs[name] if name in runs else _read_planned_unit(directory, name) for name in titles}
+    planned |= {unit.name: unit for unit in _iter_finished_stages(directory)}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
-    # The runs of a stage are part of it.
+    # A run in the directory of a planned unit is a part of the unit.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
     units = list((runs | planned).values())
     if not units and store.read_manifest(directory) is not None:
         units = [WorkUnitStatus(".", "done")]
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
-    commands = [plan.command for plan in plans]  # a finished command removes its plan
+    commands = [plan.command for plan in plans]  # all unfinished, because a finished command removes its plan
     if not plans:
         commands = [unit.command for unit in units if unit.command and unit.state in ("failed", "interrupted")]
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 
-def _planned_unit(directory: Path, name: str, runs: Mapping[str, WorkUnitStatus]) -> WorkUnitStatus:
-    """Return the state of a unit of a plan."""
+def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
+    """Read the state of a planned unit that is not a training run: from its manifest, its lock and its note."""
     path = directory / name
-    if name in runs:
-        return runs[name]
     if (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
     note = UnitNote()
+    # Only one of these directories exists, depending on the command.
     for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _TASK_LOCKS / path.name):
-        if note == UnitNote():  # none found yet
+        if note == UnitNote():
             note = read_note(lock_directory)
         if store.is_locked(lock_directory):
             return WorkUnitStatus(name, "running", f"on {note.host}" if note.host else "")
@@ -122,15 +128,17 @@ def _planned_unit(directory: Path, name: str, runs: Mapping[str, WorkUnitStatus]
 
 
 def _add_title(unit: WorkUnitStatus, title: str) -> WorkUnitStatus:
+    """Put a title, if there is one, in front of the unit's detail."""
     return replace(unit, detail="  ".join(filter(None, (title, unit.detail))))
 
 
 def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:
+    """Return True if a directory is inside the directory of a planned unit."""
     return any(parent.as_posix() in planned for parent in PurePosixPath(name).parents)
 
 
-def _runs(directory: Path) -> Iterator[WorkUnitStatus]:
-    """Yield the training runs, which record their own status."""
+def _iter_runs(directory: Path) -> Iterator[WorkUnitStatus]:
+    """Yield the state of each training run."""
     for path in sorted(directory.rglob("status.json")):
         name = path.parent.relative_to(directory).as_posix()
         try:
@@ -140,7 +148,7 @@ def _runs(directory: Path) -> Iterator[WorkUnitStatus]:
 
 
 def _describe_run(run: Path, name: str) -> WorkUnitStatus:
-    """Return the state of a run from its `status.json`; a run whose process was killed could not change it."""
+    """Return the state of a run from its `status.json` and its lock."""
     status = store.read_record(run / "status.json", _RunStatus)
     state = status.get("state", "")
     progress = f"step {status.get('step', 0):,} of {status.get('total_steps', 0):,}"
@@ -148,15 +156,15 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     command = status.get("command", "")
     if state == "done":
         return WorkUnitStatus(name, "done", progress)
-    if state in ("starting", "running"):
-        if store.is_locked(run):
-            return WorkUnitStatus(name, "running", f"{progress}{host}", command)
+    if state in ("starting", "running") and store.is_locked(run):
+        return WorkUnitStatus(name, "running", f"{progress}{host}", command)
+    if state in ("starting", "running"):  # a process that is killed cannot change its status
         return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
     return WorkUnitStatus(name, "interrupted" if state == "interrupted" else "failed", detail, command)
 
 
-def _stages(directory: Path) -> Iterator[WorkUnitStatus]:
+def _iter_finished_stages(directory: Path) -> Iterator[WorkUnitStatus]:
     """Yield the finished stages of experiments."""
     for path in sorted(directory.glob("stages/*.json")):
         yield WorkUnitStatus(f"stages/{path.stem}", "done")
