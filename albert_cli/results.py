@@ -206,7 +206,7 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `diverged` and `collapsed` have the reason for each such seed. A diverged seed has no score; a collapsed seed has one.
+    `diverged` and `collapsed` have the reason for each such seed. A diverged seed has no score; a collapsed one has.
     """
 
     median: float | None = None

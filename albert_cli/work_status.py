@@ -116,7 +116,7 @@ def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
     if (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
     note = UnitNote()
-    # Only one of these directories exists, depending on the command.
+    # The lock and the note of a unit are in one of these directories, depending on the command.
     for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _TASK_LOCKS / path.name):
         if note == UnitNote():
             note = read_note(lock_directory)
