@@ -173,7 +173,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """
         metrics: dict[str, float] = {}
         corpora = self.corpora
-        if corpora.heldout.tokens and corpora.unigram_entropy is not None:
+        if corpora.heldout.n_tokens and corpora.unigram_entropy is not None:
             metrics = {**self._scores(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
         for name, corpus in corpora.evaluation.items():
             for metric, value in self._scores(corpus, group).items():

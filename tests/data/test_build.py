@@ -93,7 +93,7 @@ def test_build_without_holdout_holds_out_nothing(small_vocabulary: Path, write_f
     report = build(write_files(1), small_vocabulary, out, BuildSettings(holdout=0))
     assert report.facts.totals["heldout"].documents == 0
     assert report.facts.unigram_entropy_nats is None
-    assert TokenCorpus.open(out, "heldout").tokens == 0
+    assert TokenCorpus.open(out, "heldout").n_tokens == 0
 
 
 def test_build_repeated_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
@@ -208,7 +208,7 @@ def test_build_split_file_gives_the_same_documents(
     assert len(report.facts.sources) > 3
     assert document_set(whole, "train") == document_set(parts, "train")
     assert document_set(whole, "heldout") == document_set(parts, "heldout")
-    assert TokenCorpus.open(whole).documents == TokenCorpus.open(parts).documents
+    assert TokenCorpus.open(whole).n_documents == TokenCorpus.open(parts).n_documents
 
 
 def test_build_killed_five_times_gives_the_same_bytes(

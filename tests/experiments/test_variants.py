@@ -330,7 +330,7 @@ def test_extra_text_is_only_trained_on(
     for stage in plan.stages.values():
         if stage.kind == "data":
             directory = plan.directory(stage)
-            sizes[store.fingerprint(directory)] = TokenCorpus.open(directory, "train").tokens
+            sizes[store.fingerprint(directory)] = TokenCorpus.open(directory, "train").n_tokens
     assert sizes[with_["parents"]["data"]] > 1.5 * sizes[without["parents"]["data"]]
     probes = [one.probe.argv for one in plan.runs if one.probe]
     assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
