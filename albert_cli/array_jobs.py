@@ -49,8 +49,9 @@ class _ArraySize:
     def index(self, number: int) -> int | None:
         """Return the index from 0 of the job with this number, None if the array has no such job."""
         index, remainder = divmod(number - self.first, self.step)
-        has_job = remainder == 0 and 0 <= index < self.count
-        return index if has_job else None
+        if remainder != 0 or not 0 <= index < self.count:
+            return None
+        return index
 
 
 def parse_array_job(text: str | None, environment: Mapping[str, str], out: Path) -> ArrayJob | None:

@@ -94,7 +94,7 @@ def read_status(directory: Path) -> DirectoryStatus:
     plans = read_plans(directory)
     runs = {unit.name: unit for unit in _iter_runs(directory)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
-    planned = {name: runs[name] if name in runs else _read_planned_unit(directory, name) for name in titles}
+    planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
     planned |= {unit.name: unit for unit in _iter_finished_stages(directory)}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # A run in the directory of a planned unit is a part of the unit.
@@ -121,7 +121,8 @@ def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
         if note == UnitNote():
             note = read_note(lock_directory)
         if store.is_locked(lock_directory):
-            return WorkUnitStatus(name, "running", f"on {note.host}" if note.host else "")
+            detail = f"on {note.host}" if note.host else ""
+            return WorkUnitStatus(name, "running", detail)
     if note.error:
         return WorkUnitStatus(name, "failed", f"on {note.host}: {note.error}")
     return WorkUnitStatus(name, "remaining")
@@ -161,7 +162,9 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     if state in ("starting", "running"):  # a process that is killed cannot change its status
         return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
-    return WorkUnitStatus(name, "interrupted" if state == "interrupted" else "failed", detail, command)
+    if state == "interrupted":
+        return WorkUnitStatus(name, "interrupted", detail, command)
+    return WorkUnitStatus(name, "failed", detail, command)
 
 
 def _iter_finished_stages(directory: Path) -> Iterator[WorkUnitStatus]:

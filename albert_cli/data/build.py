@@ -328,7 +328,7 @@ def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardT
     """
     by_size = sorted(tasks, key=lambda task: (-task.size, task.name))
     streams = [task for task in by_size if task.is_stream]
-    files = [task for task in by_size if not task.is_stream]
+    pool_tasks = [task for task in by_size if not task.is_stream]
     if min(workers, len(tasks)) <= 1 and not executor.has_cluster():
-        return [*streams, *files], []
-    return streams, files
+        return [*streams, *pool_tasks], []
+    return streams, pool_tasks

@@ -69,14 +69,14 @@ def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> d
     """Count the documents, sentences and tokens of a pass over each split."""
     totals = dict.fromkeys(SPLITS, UnitCounts())
     for split in SPLITS:
-        for group in iter_groups(tasks, results, split):
-            totals[split] += group.counts
+        for task_group in iter_groups(tasks, results, split):
+            totals[split] += task_group.counts
     return totals
 
 
 def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
     """List the shards of a split, each as often as a pass uses it."""
-    return [shard for group in iter_groups(tasks, results, split) for shard in group.shards]
+    return [shard for task_group in iter_groups(tasks, results, split) for shard in task_group.shards]
 
 
 def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
@@ -149,14 +149,15 @@ def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], spl
     The writer has counted the tokens of the train groups. A train group without documents has no file of counts.
     """
     counts = np.zeros(vocab_size, np.int64)
-    for group in iter_groups(tasks, results, split):
-        path = group.task.directory / f"{group.group}.counts"
+    for task_group in iter_groups(tasks, results, split):
+        directory = task_group.task.directory
+        path = directory / f"{task_group.group}.counts"
         if path.is_file():
-            is_uint32 = path.stat().st_size == 4 * vocab_size
-            counts += group.repetitions * np.fromfile(path, "<u4" if is_uint32 else "<u8").astype(np.int64)
+            dtype = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
+            counts += task_group.repetitions * np.fromfile(path, dtype).astype(np.int64)
         elif split == "heldout":
-            for record in group.facts.shards[group.group]:
-                shard = Shard.open(group.task.directory / record.name, id_type(vocab_size))
+            for record in task_group.facts.shards[task_group.group]:
+                shard = Shard.open(directory / record.name, id_type(vocab_size))
                 counts += np.bincount(shard.ids, minlength=vocab_size)
     return counts
 
