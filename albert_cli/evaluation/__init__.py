@@ -1,1 +1,5 @@
-"""Repeated runs of tasks and suites, searches and submissions, and tables of their results."""
+"""Score models on tasks, and write each score to a `results.json` with the protocol behind it.
+
+`single` evaluates one task, `suite` all tasks of GLUE, `search` a grid of hyperparameters, `ensemble` several models
+together, and `verify` a published checkpoint. `tables` prints their results.
+"""

@@ -1,7 +1,8 @@
-"""Classical baselines: linear models on n-grams of words and characters, by scikit-learn.
+"""Classical baselines: train scikit-learn's linear models on n-grams of the same examples that a model is trained on.
 
-Nothing is tuned on dev. Cross-validation on the training examples chooses the strength of regularization, and which of
-the models counts as the baseline. Words are runs of word characters in lower case, in any language.
+A pretrained model is only useful if it scores higher. Nothing is tuned on dev: cross-validation on the training
+examples chooses the strength of regularization, and `results.best_baseline` chooses among the models by
+`CROSS_VALIDATED`. Words are runs of word characters in lower case, in any language.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from albert_cli.tasks.metrics import scores
 WORDS: Final = "words"
 CHARACTERS: Final = "characters"
 OVERLAP: Final = "overlap"
-_INVERSE_PENALTIES: Final = (1.0, 10.0)  # scikit-learn's C
+_INVERSE_PENALTIES: Final = (1.0, 10.0)  # scikit-learn's C, the inverse strength of regularization
 _FOLDS: Final = 3
 _MAX_CROSS_VALIDATED: Final = 20_000  # training examples; more do not change the choice
 _WORD: Final = r"\w+"
-_WORD_OR_SIGN: Final = r"\w+|[^\w\s]"
-_MAX_FEATURES: Final = 2**18  # all words and bigrams of a hundred thousand sentences
-_NGRAM_SIZES: Final = (1, 2)
+_WORD_OR_PUNCTUATION: Final = r"\w+|[^\w\s]"
+_MAX_FEATURES: Final = 2**18  # about all words and bigrams of a hundred thousand sentences
+_OVERLAP_NGRAM_SIZES: Final = (1, 2)  # in words
 
-Texts = list[list[str]]  # the first texts of all examples and, for pairs, the second ones
+Texts = list[list[str]]  # a list of all first texts and, for pairs, a list of all second texts
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class BaselineOutcome:
 
 
 def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
-    """Train linear models on `train` and score every metric of the task on `dev`; empty for choices and spans.
+    """Train linear models on the examples `train` and score them on the examples `dev`; return outcomes by model.
 
-    `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of the words, up
-    to three together, or of the characters, up to five together. `overlap`, for pairs, is the same on what the two
-    texts have in common. Each also has `CROSS_VALIDATED`, its main metric on held-out parts of `train`.
+    `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of n-grams of up
+    to three words, or up to five characters. `overlap`, for pairs of texts, is a regression on `_overlap_features`. An
+    outcome has every metric of the task on `dev`, and `CROSS_VALIDATED`: the main metric in cross-validation on
+    `train`. The result is empty for tasks other than classification and regression, and if all texts are blank.
     """
     if not isinstance(task, Classification):
         return {}
@@ -55,19 +57,20 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
     labels = np.array([example.label for example in train])
     gold = np.array([example.label for example in dev])
     features = {
-        WORDS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 3), token_pattern=_WORD_OR_SIGN),
+        WORDS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 3), token_pattern=_WORD_OR_PUNCTUATION),
         CHARACTERS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 5), analyzer="char"),
     }
     if task.inputs == 2:
         features[OVERLAP] = _overlap_features(train_texts, dev_texts)
-    if np.ptp(labels) == 0:  # a single class or value: the models predict nothing else
+    if np.ptp(labels) == 0:  # all training labels are equal: scikit-learn rejects them, and nothing is left to learn
         constant = np.full(len(gold), labels[0])
         metrics = {**scores(task.metrics, constant, gold), CROSS_VALIDATED: 0.0}
         return dict.fromkeys(features, BaselineOutcome(metrics, constant))
     outcomes = {}
     for name, (train_features, dev_features) in features.items():
         cross_validated = {
-            penalty: _cross_validate(task, train_features, labels, penalty) for penalty in _INVERSE_PENALTIES
+            inverse_penalty: _cross_validate(task, train_features, labels, inverse_penalty)
+            for inverse_penalty in _INVERSE_PENALTIES
         }
         best = max(cross_validated, key=cross_validated.__getitem__)
         model = _linear_model(task, train_features, best).fit(train_features, labels)
@@ -78,7 +81,7 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
 
 
 def _linear_model(task: Classification, features: Any, inverse_penalty: float) -> Any:
-    """Return a scikit-learn model for these features: liblinear's dual solver is ten times as fast on sparse ones."""
+    """Return an untrained scikit-learn model for such features: liblinear is ten times as fast on sparse ones."""
     from scipy.sparse import issparse
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
@@ -91,33 +94,38 @@ def _linear_model(task: Classification, features: Any, inverse_penalty: float) -
 
 
 def _cross_validate(task: Classification, features: Any, labels: Array, inverse_penalty: float) -> float:
-    """Return the main metric of predictions for training examples by models that have not seen them."""
+    """Return the main metric in cross-validation on at most `_MAX_CROSS_VALIDATED` training examples.
+
+    Returns 0 if there are fewer examples than folds.
+    """
     from sklearn.model_selection import KFold
 
-    order = np.random.default_rng(0).permutation(len(labels))[:_MAX_CROSS_VALIDATED]
-    if len(order) < _FOLDS:
+    sample = np.random.default_rng(0).permutation(len(labels))[:_MAX_CROSS_VALIDATED]
+    if len(sample) < _FOLDS:
         return 0.0
-    predictions = np.empty(len(order))
-    for fit, held_out in KFold(_FOLDS).split(order):
-        fit_labels = labels[order[fit]]
-        if np.ptp(fit_labels) == 0:
-            predictions[held_out] = fit_labels[0]
+    features = features[sample]
+    labels = labels[sample]
+    predictions = np.empty(len(sample))
+    for train, held_out in KFold(_FOLDS).split(sample):
+        if np.ptp(labels[train]) == 0:
+            predictions[held_out] = labels[train][0]
         else:
-            model = _linear_model(task, features, inverse_penalty).fit(features[order[fit]], fit_labels)
-            predictions[held_out] = model.predict(features[order[held_out]])
-    return scores(task.metrics[:1], predictions, labels[order])[task.metrics[0]]
+            model = _linear_model(task, features, inverse_penalty).fit(features[train], labels[train])
+            predictions[held_out] = model.predict(features[held_out])
+    return scores(task.metrics[:1], predictions, labels)[task.metrics[0]]
 
 
 def _split_texts(examples: Sequence[TextExample], inputs: int) -> Texts:
+    """Return the first texts of the examples and, if the task has two inputs, their second texts."""
     first = [example.text_a for example in examples]
     second = [example.text_b or "" for example in examples]
     return [first, second][:inputs]
 
 
 def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]:
-    """Return sparse TF-IDF weights of n-grams for both splits; the weights of two texts are concatenated.
+    """Return sparse TF-IDF weights of n-grams [N, features] for both splits; a pair's weights are concatenated.
 
-    options: arguments of scikit-learn's vectorizer that define an n-gram.
+    The vocabulary of n-grams comes from `train`. options: arguments of `TfidfVectorizer` that define an n-gram.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -130,14 +138,19 @@ def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]
 
 
 def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
-    """Return features of each pair's overlap [N, 11] for both splits, standardized to mean 0, variance 1 on train."""
+    """Return features of the overlap of each pair's texts [N, 11] for both splits.
+
+    The features are the fractions of shared words and of shared bigrams (three each), the cosine of the TF-IDF weights
+    and its square, the ratio of the lengths in words, and the logarithms of both lengths. All are standardized to mean
+    0 and variance 1 on `train`.
+    """
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.preprocessing import StandardScaler
 
-    # Hashes also count words that train does not have.
+    # Hashing counts words that are not in `train`, too.
     vectorizers = [
         HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=_WORD)
-        for size in _NGRAM_SIZES
+        for size in _OVERLAP_NGRAM_SIZES
     ]
     words = vectorizers[0]
     weights = TfidfTransformer(sublinear_tf=True).fit(words.transform([text for column in train for text in column]))
@@ -156,14 +169,19 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
 
 
 def _shared_fractions(first: Any, second: Any) -> list[Array]:
-    """Return the number of shared n-grams [N] as a fraction of the first text's, the second's, and their union."""
+    """Return the number of n-grams in both texts [N], divided by those of the first, of the second, and of the union.
+
+    first, second: sparse counts [N, n-grams] of the pairs' texts. An n-gram that occurs twice in a text counts once.
+    """
     in_first = (first > 0).astype(np.float64)
     in_second = (second > 0).astype(np.float64)
     shared = _row_sums(in_first.multiply(in_second))
     num_first = _row_sums(in_first)
     num_second = _row_sums(in_second)
-    return [shared / np.maximum(total, 1) for total in (num_first, num_second, num_first + num_second - shared)]
+    num_union = num_first + num_second - shared
+    return [shared / np.maximum(total, 1) for total in (num_first, num_second, num_union)]
 
 
 def _row_sums(matrix: Any) -> Array:
+    """Return the sums of a sparse matrix's rows [N]."""
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()

@@ -1,7 +1,8 @@
-"""The difference between two models that the same seeds trained, on the same dev examples, and how sure it is.
+"""Compare two models, trained with the same seeds, on the same dev examples: the difference in score and its interval.
 
-The standard error has two independent parts: between seeds, which differ in their training examples and in the order of
-them, and from the dev examples, by a bootstrap. The interval is two-sided 95 % of a normal distribution.
+The standard error has two independent parts. The variance between seeds, which sample and order the training examples,
+is estimated from the differences of the seeds; the variance from the choice of dev examples, by a bootstrap. The 95 %
+interval is that of a normal distribution, two-sided.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from albert_cli.tasks.base import PREDICTIONS, AnyTask, Array
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores
 
-_RESAMPLES: Final = 200
-_NORMAL_QUANTILE: Final = 1.96
+_RESAMPLES: Final = 200  # a bootstrap standard error from B samples is itself uncertain by 1 / sqrt(2 B): 5 %
+_NORMAL_QUANTILE: Final = 1.96  # 97.5 % of a standard normal distribution are below it
 
 PredictionsBySeed = Mapping[int, Array]  # [N] classes or values
 
@@ -30,21 +31,26 @@ PredictionsBySeed = Mapping[int, Array]  # [N] classes or values
 def compare_predictions(
     metric: str, gold: Array, first: PredictionsBySeed, second: PredictionsBySeed
 ) -> ScoreDifference | None:
-    """Return how much higher `first` scores than `second`, as the mean over their common seeds; None without any."""
+    """Return the score of `first` minus the score of `second`, averaged over the seeds that both have; None if none.
+
+    gold: the classes or values of the dev examples [N].
+    """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return None
     pairs = [(first[seed], second[seed]) for seed in seeds]
-    by_seed = _differences(metric, gold, pairs)
+    differences = _score_differences(metric, gold, pairs)
     generator = np.random.default_rng(0)
-    means = []
+    bootstrap_means = []
     for _ in range(_RESAMPLES):
-        sample = generator.integers(len(gold), size=len(gold))
+        sample = generator.integers(len(gold), size=len(gold))  # indices, with replacement
         resampled = [(a[sample], b[sample]) for a, b in pairs]
-        means.append(statistics.fmean(_differences(metric, gold[sample], resampled)))
-    between_seeds = statistics.variance(by_seed) / len(seeds) if len(seeds) > 1 else 0.0
-    difference = statistics.fmean(by_seed)
-    error = math.sqrt(between_seeds + statistics.variance(means))
+        bootstrap_means.append(statistics.fmean(_score_differences(metric, gold[sample], resampled)))
+    variance = statistics.variance(bootstrap_means)
+    if len(seeds) > 1:
+        variance += statistics.variance(differences) / len(seeds)
+    difference = statistics.fmean(differences)
+    error = math.sqrt(variance)
     return ScoreDifference(
         difference=difference,
         standard_error=error,
@@ -54,14 +60,15 @@ def compare_predictions(
     )
 
 
-def _differences(metric: str, gold: Array, pairs: Sequence[tuple[Array, Array]]) -> list[float]:
+def _score_differences(metric: str, gold: Array, pairs: Sequence[tuple[Array, Array]]) -> list[float]:
+    """Return the difference in score between the two predictions [N] of each pair."""
     return [scores([metric], a, gold)[metric] - scores([metric], b, gold)[metric] for a, b in pairs]
 
 
 def read_predictions(task: AnyTask, out: Path, seeds: Sequence[str]) -> dict[int, Array]:
-    """Read the dev predictions of the finished runs below `out`, by seed; empty for a task without classes or values.
+    """Read the dev predictions [N] of the runs of `seeds` below `out`: values, or indices of classes in `task.labels`.
 
-    Classes are their indices.
+    Empty for tasks other than classification and regression.
     """
     if not isinstance(task, Classification):
         return {}

@@ -1,4 +1,8 @@
-"""`albert ensemble`: average the outputs of several task checkpoints and measure the gain (§4.9)."""
+"""`albert ensemble`: average the outputs of several task checkpoints and measure the gain (§4.9).
+
+Members are scored on dev one after another, all together, and as the subset that is best on dev. The scores are written
+to `results.json`, and the subset predicts test sets.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +31,29 @@ from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 @dataclass(frozen=True)
 class _ScoredMembers:
-    """The first member's task and inputs, and the outputs and the score of each member on the same dev examples."""
+    """The outputs and the score of each member on the same dev examples, which are those of the first member."""
 
-    prepared: PreparedTask
+    prepared: PreparedTask  # of the first member
     inputs: Inputs
     outputs: Sequence[object]
     scores: Sequence[float]
 
     def average_outputs(self, indices: Sequence[int]) -> object:
-        """Return the average outputs of some members."""
+        """Return the average of the outputs of the members with these indices."""
         return self.prepared.task.average([self.outputs[i] for i in indices])
 
     def average_metrics(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the task's metrics of some members together."""
+        """Return the task's metrics of the average outputs of the members with these indices."""
         return _compute_metrics(self.prepared, self.inputs, self.average_outputs(indices))
 
 
 def evaluate_ensemble(
     name: str, request: TaskRequest, paths: Sequence[str], out: Path, submission_file: Path | None = None
 ) -> EnsembleResult:
-    """Score task checkpoints on dev: each alone, all together, and the best few as selected on dev (§4.9).
+    """Score task checkpoints on dev: each alone, all together, and the subset that is selected on dev (§4.9).
 
-    A path is a task checkpoint or an evaluation, all of whose runs are members. Probabilities (or values) are averaged.
-    submission_file: write the test predictions of the selected members for GLUE's server.
+    paths: task checkpoints, or directories of evaluations, whose runs all become members. submission_file: write the
+    test predictions of the selected members for GLUE's server.
     """
     started = time.monotonic()
     if name == GLUE_SUITE:
@@ -57,7 +61,8 @@ def evaluate_ensemble(
     if submission_file is not None:
         submission.check_task_submission(name, request.data, submission_file)
     require_own_output(out, *SCORING_FILES)
-    directories = list(dict.fromkeys(d for path in paths for d in _find_checkpoints(Path(path), name)))
+    checkpoints = [checkpoint for path in paths for checkpoint in _find_checkpoints(Path(path), name)]
+    directories = list(dict.fromkeys(checkpoints))
     if len(directories) < 2:
         raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
     with store.lock(out):
@@ -67,7 +72,7 @@ def evaluate_ensemble(
         chosen = select_greedily(members.scores, lambda indices: members.average_metrics(indices)[metric])
         scores = members.average_metrics(chosen)
         scores_of_all = members.average_metrics(range(len(directories)))
-        best = max(members.scores)
+        best_score = max(members.scores)
         task.write_predictions(out, members.inputs.dev_examples, members.average_outputs(chosen))
         result = EnsembleResult(
             task=task.name,
@@ -85,8 +90,8 @@ def evaluate_ensemble(
             chosen=[str(directories[i]) for i in chosen],
             gain=EnsembleGain(
                 all_over_median=scores_of_all[metric] - statistics.median(members.scores),
-                all_over_best=scores_of_all[metric] - best,
-                chosen_over_best=scores[metric] - best,
+                all_over_best=scores_of_all[metric] - best_score,
+                chosen_over_best=scores[metric] - best_score,
             ),
             data=members.inputs.fingerprint,
             examples={split: len(examples) for split, examples in members.inputs.examples.items()},
@@ -106,26 +111,33 @@ def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submi
     """Return a function that predicts test sets with the average outputs of several checkpoints."""
 
     def predict(name: str, examples: Sequence[Example]) -> Array:
-        prepared = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
-        outputs = [predict_examples(member, examples) for member in prepared]
-        return cast(Array, prepared[0].task.average(outputs))
+        members = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
+        outputs = [predict_examples(member, examples) for member in members]
+        return cast(Array, members[0].task.average(outputs))
 
     return predict
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
-    """Return the task checkpoint at a path, or the runs of the evaluation (or of the suite's task) there."""
+    """Return `path` if it is a task checkpoint, else the finished runs of the evaluation (or the suite) in it, by seed.
+
+    Returns `path` itself if it has no runs; opening it as a checkpoint then reports what is missing.
+    """
     if (path / "config.json").is_file():
         return [path]
-    for folder in (path, path / task):
-        runs = [p for p in folder.glob("run-*") if p.name[4:].isdecimal() and (p / RESULTS).is_file()]
-        if runs:
-            return sorted(runs, key=lambda p: int(p.name[4:]))
+    for evaluation in (path, path / task):
+        runs_by_seed = {}
+        for run_path in evaluation.glob("run-*"):
+            seed = run_path.name.removeprefix("run-")
+            if seed.isdecimal() and (run_path / RESULTS).is_file():
+                runs_by_seed[int(seed)] = run_path
+        if runs_by_seed:
+            return [run_path for _, run_path in sorted(runs_by_seed.items())]
     return [path]
 
 
 def _score_members(name: str, request: TaskRequest, directories: Sequence[Path]) -> _ScoredMembers:
-    """Score each checkpoint on the dev examples of the first; only two of them are in memory at a time."""
+    """Score each checkpoint on the first one's dev examples; only that one and one other are in memory at a time."""
     first = _prepare_member(name, request, directories[0])
     inputs = first.load_inputs()
     metric = first.task.metrics[0]
@@ -133,13 +145,16 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     scores = []
     for directory in directories:
         member = first if directory == directories[0] else _prepare_member(name, request, directory)
-        outputs.append(predict_dev(member, first, inputs))
-        scores.append(_compute_metrics(first, inputs, outputs[-1])[metric])
-        console.info(f"{directory}: {first.task.title} {metric} {format_percent(scores[-1])}")
+        member_outputs = predict_dev(member, first, inputs)
+        score = _compute_metrics(first, inputs, member_outputs)[metric]
+        console.info(f"{directory}: {first.task.title} {metric} {format_percent(score)}")
+        outputs.append(member_outputs)
+        scores.append(score)
     return _ScoredMembers(first, inputs, outputs, scores)
 
 
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:
+    """Prepare a member for scoring; raise `CheckpointError` if it is not a model of the task."""
     prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
     if not prepared.for_scoring:
         raise CheckpointError(
@@ -150,37 +165,47 @@ def _prepare_member(name: str, request: TaskRequest, directory: Path) -> Prepare
 
 
 def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: object) -> dict[str, float]:
+    """Return the task's metrics of outputs for the dev examples."""
     metrics = prepared.task.compute_metrics(outputs, inputs.dev, inputs.dev_examples)
     return {name: metrics[name] for name in prepared.task.metrics}
 
 
-def predict_dev(prepared: PreparedTask, first: PreparedTask, inputs: Inputs) -> object:
-    """Return a checkpoint's outputs for the first member's dev examples, in the order of the first member's classes."""
+def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> object:
+    """Return a member's outputs for the dev examples in `inputs`, in the order of the first member's classes.
+
+    `inputs` are encoded for the first member; another member may have another vocabulary or input length. Raises
+    `CheckpointError` if the members' classes differ.
+    """
     task = first.task
-    if not task.has_head(prepared.checkpoint):
+    if not task.has_head(member.checkpoint):
         raise CheckpointError(
-            f"{prepared.checkpoint.directory}: its classes ({', '.join(prepared.checkpoint.labels)}) differ from "
+            f"{member.checkpoint.directory}: its classes ({', '.join(member.checkpoint.labels)}) differ from "
             f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
             "an ensemble needs models of the same task",
         )
-    model = load_model(replace(prepared, task=task, device=first.device))
-    if prepared is first:
+    model = load_model(replace(member, task=task, device=first.device))
+    if member is first:
         features = inputs.dev
     else:
-        length = prepared.recipe.data.max_seq_length
-        features = encode_examples(prepared.task, inputs.dev_examples, prepared.vocabulary, length)
+        length = member.recipe.data.max_seq_length
+        features = encode_examples(member.task, inputs.dev_examples, member.vocabulary, length)
     return task.predict(model, features, first.device)
 
 
 def select_greedily(scores: Sequence[float], score_together: Callable[[Sequence[int]], float]) -> list[int]:
-    """Select the best member, then repeatedly the member that raises the common score most, until none does."""
-    chosen = [max(range(len(scores)), key=scores.__getitem__)]
-    best = scores[chosen[0]]
+    """Select the best member, then repeatedly the member that raises the common score most, until none raises it.
+
+    scores: the score of each member alone; score_together: returns the score of the members with some indices. Returns
+    the indices of the selected members in the order of their selection.
+    """
+    best_member = max(range(len(scores)), key=scores.__getitem__)
+    chosen = [best_member]
+    common_score = scores[best_member]
     while remaining := [i for i in range(len(scores)) if i not in chosen]:
         scores_with = {i: score_together([*chosen, i]) for i in remaining}
         candidate = max(remaining, key=scores_with.__getitem__)
-        if scores_with[candidate] <= best:
+        if scores_with[candidate] <= common_score:
             break
         chosen.append(candidate)
-        best = scores_with[candidate]
+        common_score = scores_with[candidate]
     return chosen

@@ -1,4 +1,9 @@
-"""The layout of an evaluation's output directory."""
+"""The layout of an evaluation's output directory.
+
+`results.json` has the scores, `run-SEED/` the model of a seed and its predictions on dev, and `controls/NAME/` the
+evaluation of a control in the same layout. `predictions.test.*` has the predictions for a table's test file, in that
+file's format.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,9 @@ from pathlib import Path
 from albert_cli.errors import BusyError
 from albert_cli.results import RESULTS, EvaluationResult
 
-CONTROLS_FOLDER = "controls"  # the evaluations of the controls, one folder for each
-TEST_PREDICTIONS = "predictions.test.*"  # predictions for a table's test file, in the file's format
-EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)
+CONTROLS_FOLDER = "controls"
+TEST_PREDICTIONS = "predictions.test.*"  # a glob pattern
+EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)  # glob patterns of all that `eval` writes
 
 
 def run_directory(out: Path, seed: int) -> Path:
@@ -19,13 +24,17 @@ def run_directory(out: Path, seed: int) -> Path:
 
 
 def best_run(out: Path, result: EvaluationResult) -> Path:
-    """Return the directory of the run that is best on dev; of equal scores, the one with the lowest seed."""
-    scores = result.scores_by_seed
-    return run_directory(out, min(map(int, scores), key=lambda seed: (-scores[str(seed)], seed)))
+    """Return the directory of the run with the highest dev score; of equal scores, the one with the lowest seed."""
+    highest = max(result.scores_by_seed.values())
+    return run_directory(out, min(int(seed) for seed, score in result.scores_by_seed.items() if score == highest))
 
 
 def require_own_output(out: Path, *patterns: str) -> None:
-    """Raise `BusyError` if `out` holds a visible file that matches none of the patterns."""
-    foreign = [p.name for p in out.glob("[!.]*") if not any(fnmatch(p.name, pattern) for pattern in patterns)]
+    """Raise `BusyError` if `out` holds a file that the command has not written: its name matches no pattern.
+
+    Hidden files, such as locks, are ignored.
+    """
+    names = [path.name for path in out.glob("[!.]*")]
+    foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
     if foreign:
         raise BusyError(f"{out}: holds other files ({foreign[0]}, …)", "choose another --out")

@@ -1,4 +1,8 @@
-"""Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU."""
+"""Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU.
+
+Evaluations call this module before they compute scores: it leaves a finished or diverged run in the directory of every
+seed, and `evaluate_task` then only reads them. The jobs of an array divide the runs among themselves.
+"""
 
 from __future__ import annotations
 
@@ -27,62 +31,70 @@ _SECONDS_BETWEEN_ATTEMPTS = 10.0
 
 
 class ArrayJobDone(Exception):  # noqa: N818  (a normal end)
-    """The end of an array job whose share is finished, while runs of other jobs are not."""
+    """The normal end of an array job that has finished its runs before the other jobs have finished theirs."""
 
     def __init__(self, array_job: ArrayJob, finished: int, total: int) -> None:
-        super().__init__(f"job {array_job}: its share is finished; {finished} of {total} runs are")
+        super().__init__(f"job {array_job}: finished its runs; all jobs together have finished {finished} of {total}")
         self.facts = {"job": str(array_job), "runs_finished": finished, "runs_total": total}
 
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of a task: the name that the user gave, the prepared task, and their directory."""
+    """The runs of a task, one for each requested seed."""
 
-    name: str
+    name: str  # of the task or recipe, as on the command line
     prepared: PreparedTask
-    out: Path
+    out: Path  # contains a directory for each run
 
 
 @dataclass(frozen=True)
 class _RunRequest:
-    """One run, described by values that can be sent to another process."""
+    """The arguments of a worker process for one run; unlike a prepared task they can be pickled."""
 
     request: TaskRequest
     name: str
     seed: int
-    out: Path
-    intermediate: Path | None
+    out: Path  # the run's directory
+    intermediate: Path | None  # the run on the intermediate task
     intermediate_note: str | None
 
 
+_RunItem = executor.WorkItem[float | None]  # its result is the run's score, None if the run diverged
+
+
 def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[str, str]:
-    """Return the units of a plan: all runs, also those of the controls. Tasks are by folder of the output directory."""
-    units = dict[str, str]()
+    """Return the units of a work plan: the directory of every run, also of the controls' runs, without a title.
+
+    tasks: the tasks by folder; folders and directories are relative to the output directory.
+    """
+    units: dict[str, str] = {}
     for folder, prepared in tasks.items():
-        if not prepared.for_scoring:
-            outs = [Path(folder), *(Path(folder) / CONTROLS_FOLDER / control for control in request.controls)]
-            units |= {run_directory(out, seed).as_posix(): "" for out in outs for seed in seeds_of(prepared)}
+        if prepared.for_scoring:
+            continue
+        outs = [Path(folder), *(Path(folder) / CONTROLS_FOLDER / control for control in request.controls)]
+        units |= {run_directory(out, seed).as_posix(): "" for out in outs for seed in seeds_of(prepared)}
     return units
 
 
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
-    """Fine-tune every seed of every task, `nproc` at a time; with `nproc=1` the evaluation itself does it.
+    """Fine-tune every seed of every task, `nproc` at a time.
 
-    A failed run does not stop the others; at the end the first error is raised. A diverged run is no failure. On a
-    signal every process saves its run, and the same command resumes. An array job fine-tunes only its share, and raises
-    `ArrayJobDone` if other runs are unfinished then.
+    Does nothing with `nproc=1`, because `evaluate_task` fine-tunes seeds that have no run. A failed run does not stop
+    the others: the first error is raised at the end. A diverged run is no failure. On a signal every process saves its
+    run, and the same command resumes. An array job fine-tunes only its runs, and raises `ArrayJobDone` if runs of other
+    jobs are unfinished afterwards.
     """
     if request.array_job is not None:
-        train_share(tasks, request.array_job, request.nproc)
+        train_array_job(tasks, request.array_job, request.nproc)
         require_finished(tasks, request.array_job)
     elif request.nproc > 1 or executor.has_cluster():
         _run_items(_list_items(tasks), request.nproc)
 
 
-def train_share(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
-    """Fine-tune the share of an array job."""
-    share = array_job.select(_list_items(tasks))
-    _run_items([item for item in share if not _is_finished(item)], nproc)
+def train_array_job(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
+    """Fine-tune the unfinished runs that belong to an array job."""
+    items = array_job.select(_list_items(tasks))
+    _run_items([item for item in items if not _is_finished(item)], nproc)
 
 
 def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
@@ -94,7 +106,7 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Fine-tune all unfinished runs that no other array job fine-tunes, and wait for the runs of other jobs."""
+    """Return when all runs of a task are finished: fine-tune those that no other array job fine-tunes, and wait."""
     items = _list_items([runs])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:
@@ -105,7 +117,10 @@ def finish_runs(runs: TaskRuns, nproc: int) -> None:
 
 
 def find_best_run(runs: TaskRuns) -> Path:
-    """Return the directory of the best finished run; raise `AllSeedsDiverged` if no seed has a score."""
+    """Return the directory of the best run of a task whose runs are all finished.
+
+    Raises `AllSeedsDiverged` if no seed has a score.
+    """
     outcomes: list[RunResult | DivergedSeed] = []
     for seed in seeds_of(runs.prepared):
         directory = run_directory(runs.out, seed)
@@ -114,30 +129,51 @@ def find_best_run(runs: TaskRuns) -> Path:
             assert isinstance(result, RunResult), "a run has the result of one seed"
             outcomes.append(result)
         else:
-            outcomes.append(DivergedSeed(seed, store.read_record(directory / DIVERGED_FILE, DivergenceReport).message))
+            divergence = store.read_record(directory / DIVERGED_FILE, DivergenceReport)
+            outcomes.append(DivergedSeed(seed, divergence.message))
     return best_run(runs.out, summarize_runs(runs.prepared.task.title, outcomes))
 
 
-def _list_items(tasks: Sequence[TaskRuns]) -> list[executor.WorkItem[float | None]]:
-    """Return one item for each run of the tasks that are trained."""
-    return [item for runs in tasks if not runs.prepared.for_scoring for item in _work_items(runs)]
+# ---------------------------------------------------------------- work items
 
 
-def _is_finished(item: executor.WorkItem[float | None]) -> bool:
-    (run,) = item.arguments
-    return any((run.out / name).is_file() for name in (RESULTS, DIVERGED_FILE))
+def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
+    """Return a work item for each seed of each task that is trained."""
+    items = []
+    for runs in tasks:
+        prepared = runs.prepared
+        if prepared.for_scoring:
+            continue
+        request = prepared.request
+        if prepared.intermediate_note:  # the worker's recipe must skip the intermediate task, too
+            request = replace(request, overrides=(*request.overrides, f"{KEY}={PRETRAINED}"))
+        intermediate = prepared.intermediate.directory if prepared.intermediate else None
+        for seed in seeds_of(prepared):
+            out = run_directory(runs.out, seed)
+            run = _RunRequest(request, runs.name, seed, out, intermediate, prepared.intermediate_note)
+            items.append(executor.WorkItem(f"{out}: {runs.name} seed {seed}", _train_in_worker, (run,)))
+    return items
 
 
-def _run_items(items: Sequence[executor.WorkItem[float | None]], nproc: int) -> None:
+def _is_finished(item: _RunItem) -> bool:
+    """Return True if the item's run has a result or has diverged."""
+    run: _RunRequest = item.arguments[0]
+    return (run.out / RESULTS).is_file() or (run.out / DIVERGED_FILE).is_file()
+
+
+def _run_items(items: Sequence[_RunItem], nproc: int) -> None:
+    """Run all items, then raise the error of the first item that failed."""
     if not items:
         return
     errors: dict[str, BaseException] = {}
 
-    def record(item: executor.WorkItem[float | None], score: float | BaseException | None) -> None:
-        if isinstance(score, BaseException):
-            errors[item.name] = score
+    def record(item: _RunItem, outcome: float | BaseException | None) -> None:
+        if isinstance(outcome, BaseException):
+            errors[item.name] = outcome
+        elif outcome is None:
+            console.info(f"{item.name} diverged")
         else:
-            console.info(f"{item.name} {format_percent(score) or 'diverged'}")
+            console.info(f"{item.name} {format_percent(outcome)}")
 
     count = min(nproc, len(items))
     threads = max(1, torch.get_num_threads() // count)
@@ -147,28 +183,13 @@ def _run_items(items: Sequence[executor.WorkItem[float | None]], nproc: int) -> 
             raise errors[item.name]
 
 
-def _work_items(runs: TaskRuns) -> list[executor.WorkItem[float | None]]:
-    """Return one item for each seed."""
-    prepared = runs.prepared
-    request = prepared.request
-    if prepared.intermediate_note:
-        request = replace(request, overrides=(*request.overrides, f"{KEY}={PRETRAINED}"))
-    items = []
-    for seed in seeds_of(prepared):
-        out = run_directory(runs.out, seed)
-        intermediate = prepared.intermediate.directory if prepared.intermediate else None
-        run = _RunRequest(request, runs.name, seed, out, intermediate, prepared.intermediate_note)
-        items.append(executor.WorkItem(f"{out}: {runs.name} seed {seed}", _train_in_worker, (run,)))
-    return items
-
-
 def _train_in_worker(run: _RunRequest) -> float | None:
-    """Fine-tune one seed in a worker process; returns its score, None if it diverged."""
+    """Fine-tune one seed in a worker process; return its score, None if it diverged."""
     prepared = replace(prepare_evaluation(run.name, run.request), intermediate_note=run.intermediate_note)
     if run.intermediate is not None:
         prepared = use_intermediate(prepared, run.intermediate)
     inputs = prepared.load_inputs(run.seed)
     try:
         return finetune(prepared, inputs, run.out, run.seed, retry_diverged=False).score
-    except DivergedError:
+    except DivergedError:  # `finetune` has saved the reason in the run's directory
         return None

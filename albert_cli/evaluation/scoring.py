@@ -1,4 +1,7 @@
-"""Score a finished task checkpoint without training, and predict test sets with it."""
+"""Score a task checkpoint on dev without training, and predict test sets with it.
+
+`prepare_evaluation` decides whether a checkpoint is scored or trained: it is scored if it has the task's head.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from albert_cli.training import capacity, run
 from albert_cli.training.task_inputs import Inputs, encode_examples
 from albert_cli.training.task_model import resolve_train_settings, score_majority, score_model
 from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints
-from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_recipe import FinetuneRecipe, load_recipe
 from albert_cli.training.task_setup import (
     OpenCheckpoint,
     OpenCheckpoints,
@@ -30,7 +33,7 @@ from albert_cli.training.task_setup import (
 )
 
 SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
-_KEYS_OF_TRAINING = ("model.weights", "model.head")  # overrides that do not apply to scoring
+_TRAINING_KEYS = ("model.weights", "model.head")  # overrides that do not apply to scoring
 
 
 def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
@@ -42,41 +45,52 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
     task = prepared.task
     model = prepared.recipe.model
     checkpoint = prepared.checkpoint
-    trains = request.retrain or model.weights != "pretrained" or model.head == "new"
-    if trains or not task.has_head(checkpoint):
+    training_is_requested = request.retrain or model.weights != "pretrained" or model.head == "new"
+    if training_is_requested or not task.has_head(checkpoint):
         if request.split == "test":
-            message = f"--split test scores a model of {task.title}, but {checkpoint.directory} would be trained"
-            raise ConfigError(message, "fine-tune it first, which selects the best step on dev, and score the result")
-        if model.labels and not trains:
-            task.reorder_labels(checkpoint)  # raises if the user's names of the outputs are not the task's
+            raise ConfigError(
+                f"--split test scores a model of {task.title}, but {checkpoint.directory} would be trained",
+                "fine-tune it first, which selects the best step on dev, and score the result",
+            )
+        if model.labels and not training_is_requested:
+            task.reorder_labels(checkpoint)  # raises `ConfigError`: the names in `model.labels` are not the task's
         return prepared
     if model.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(
             f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
             f"the classes of {task.title}",
             f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)} in this order, "
-            "-s 'model.labels=[…]' to name them in theirs, "
+            "-s 'model.labels=[…]' to name them in the checkpoint's order, "
             "or -s model.head=new to train a new head",
         )
-    recipe = prepared.recipe
     finetuned = checkpoint.finetuned_task
     if finetuned is not None and finetuned.task not in (task.name, task.classifier_of):
         console.info(
             f"{checkpoint.directory}: was fine-tuned for {finetuned.task} and is scored on {task.title} without "
             "training (--retrain fine-tunes it)"
         )
-    if finetuned is not None:  # encode the inputs as in its fine-tuning
-        overrides = [*task.overrides_from_checkpoint(finetuned), *request.overrides]
-        try:
-            recipe = load_recipe(name, overrides, request.recipes)
-        except ConfigError as error:  # the request's own overrides were valid above
-            raise CheckpointError(f"{checkpoint.directory / 'config.json'}: {error.message}") from None
     source = OpenCheckpoint(checkpoint, prepared.vocabulary)
-    return prepare_with_recipe(recipe, request, task, source, for_scoring=True)
+    return prepare_with_recipe(_scoring_recipe(name, prepared), request, task, source, for_scoring=True)
+
+
+def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
+    """Return the recipe with the settings of the checkpoint's fine-tuning, which encode the inputs as it did."""
+    checkpoint = prepared.checkpoint
+    request = prepared.request
+    if checkpoint.finetuned_task is None:
+        return prepared.recipe
+    overrides = [*prepared.task.overrides_from_checkpoint(checkpoint.finetuned_task), *request.overrides]
+    try:
+        return load_recipe(name, overrides, request.recipes)
+    except ConfigError as error:  # `prepare_task` accepted the request's overrides, so the checkpoint's are invalid
+        raise CheckpointError(f"{checkpoint.directory / 'config.json'}: {error.message}") from None
 
 
 def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:
-    """Score a task checkpoint on dev, or return the result that `out` holds already."""
+    """Score a task checkpoint and write predictions and result to `out`.
+
+    If `out` has the result of an earlier call with the same inputs, return that result.
+    """
     started = time.monotonic()
     task = prepared.task
     require_own_output(out, *SCORING_FILES)
@@ -112,29 +126,29 @@ def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> Score
 
 
 def _load_scored(out: Path, expected: Mapping[str, str]) -> ScoredResult:
-    """Return the result in `out`; raises `ConfigError` if it is another checkpoint's, task's or data set's."""
+    """Return the result in `out`; raises `ConfigError` if it is of another task, checkpoint, recipe or data set."""
     result = read_result(out / RESULTS)
     if not isinstance(result, ScoredResult):
-        raise ConfigError(f"{out}: holds another kind of result ({result.kind})", "choose another --out")
+        raise ConfigError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
     run.check_parents(out, {"task": result.task, **result.parents, "recipe": result.recipe}, expected)
     return result
 
 
 def load_model(prepared: PreparedTask) -> nn.Module:
-    """Load the checkpoint's encoder and head onto its device; prints a warning if the memory may not suffice."""
+    """Load the checkpoint's encoder and head onto the device of the task; warn if the memory may not suffice."""
     capacity.warn_inference_memory(prepared.checkpoint.config, prepared.device)
     return prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
 
 
 def predict_examples(prepared: PreparedTask, examples: Sequence[Example]) -> object:
-    """Return the outputs of the checkpoint's own head for some examples."""
+    """Return the outputs of the checkpoint's head for examples, in the task's form, such as logits [N, classes]."""
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
     return prepared.task.predict(load_model(prepared), features, prepared.device)
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
-    """Return the request that scores a checkpoint which `request` trained."""
-    overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _KEYS_OF_TRAINING]
+    """Return the request that scores `checkpoint`, which a run of `request` has trained."""
+    overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _TRAINING_KEYS]
     return replace(
         request, checkpoint=checkpoint, runs=1, overrides=tuple(overrides), nproc=1, retrain=False, controls=()
     )
@@ -143,8 +157,13 @@ def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
 def checkpoint_for_test_set(
     name: str, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
 ) -> str | None:
-    """Return the checkpoint that predicts a task's test set: the best run on dev, or the one that was scored."""
+    """Return the checkpoint that predicts a task's test set: the run that is best on dev, or the scored checkpoint.
+
+    `results` are the results of a suite in `out`; None if the task is not among them.
+    """
     result = results.get(name)
     if result is None:
         return None
-    return str(best_run(out / name, result)) if isinstance(result, EvaluationResult) else request.checkpoint
+    if isinstance(result, EvaluationResult):
+        return str(best_run(out / name, result))
+    return request.checkpoint

@@ -1,20 +1,23 @@
-"""`albert search`: evaluate every combination of lists of hyperparameters and report the best on dev."""
+"""`albert search`: evaluate every combination of lists of hyperparameters and report the best on dev.
+
+Each combination is an evaluation in a folder of its name, such as `lr=1e-5,batch=16`.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from sklearn.model_selection import ParameterGrid
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.output import require_own_output
 from albert_cli.evaluation.parallel import TaskRuns, list_units, train_in_parallel
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
 from albert_cli.evaluation.suite import GLUE_SUITE
+from albert_cli.formatting import count_of
 from albert_cli.model.hub import Checkpoint
 from albert_cli.results import RESULTS, EvaluationResult, SearchBudget, SearchPoint, SearchResult, SeedSummary
 from albert_cli.training.intermediate import add_intermediate
@@ -37,7 +40,16 @@ SHORT_KEYS = {
 }
 CAVEAT = "The best combination was selected on dev, so its dev score is optimistic: use other data or new seeds."
 
-Combination = Mapping[str, str]  # key as on the command line -> value
+Combination = Mapping[str, str]  # value by key, both as on the command line
+
+
+@dataclass(frozen=True)
+class _GridPoint:
+    """A combination of hyperparameters with the task and the inputs of its runs."""
+
+    combination: Combination
+    runs: TaskRuns
+    inputs: Inputs
 
 
 def parse_grid(lists: Sequence[str]) -> list[Combination]:
@@ -46,11 +58,9 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
     Raises `ConfigError` for an argument that is no list, an empty value, or a setting that is listed twice.
     """
     values_by_key: dict[str, list[str]] = {}
-    settings: dict[str, str] = {}  # setting by the key on the command line
-    alternatives = {f"schedule.{key}": f"schedule.{other}" for key, other in config.EXCLUSIVE_KEYS.items()}
     for text in lists:
         key, equals, value_list = text.partition("=")
-        values = list(dict.fromkeys(value.strip() for value in value_list.split(",")))
+        values = [value.strip() for value in value_list.split(",")]
         if not equals or not key or not all(values):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT_KEYS and "." not in key:
@@ -58,24 +68,31 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
             raise ConfigError(f"{text}: unknown key {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
-        setting = SHORT_KEYS.get(key, key)
-        for earlier_key, earlier in settings.items():
-            if earlier in (setting, alternatives.get(setting)) or alternatives.get(earlier) == setting:
-                same_key = f"{key} is listed twice"
-                raise ConfigError(same_key if earlier_key == key else f"{earlier_key} and {key} set the same thing")
-        settings[key] = setting
-        values_by_key[key] = values
-    # ParameterGrid sorts by name: numbered names keep the order of the command line.
-    numbered = {f"{number:04d} {key}": values for number, (key, values) in enumerate(values_by_key.items())}
-    return [
-        {name.partition(" ")[2]: value for name, value in sorted(point.items())} for point in ParameterGrid(numbered)
-    ]
+        for earlier_key in values_by_key:
+            if earlier_key == key:
+                raise ConfigError(f"{key} is listed twice")
+            if _exclude_each_other(earlier_key, key):
+                raise ConfigError(f"{earlier_key} and {key} set the same thing")
+        values_by_key[key] = list(dict.fromkeys(values))
+    return [dict(zip(values_by_key, point, strict=True)) for point in itertools.product(*values_by_key.values())]
+
+
+def _exclude_each_other(key: str, other_key: str) -> bool:
+    """Return True if two keys change one setting, or two settings that exclude each other, such as steps and epochs."""
+    setting = SHORT_KEYS.get(key, key)
+    other_setting = SHORT_KEYS.get(other_key, other_key)
+    alternatives = {f"schedule.{name}": f"schedule.{other}" for name, other in config.EXCLUSIVE_KEYS.items()}
+    return (
+        setting == other_setting
+        or alternatives.get(setting) == other_setting
+        or alternatives.get(other_setting) == setting
+    )
 
 
 def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
     """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
-    Prints the amount of training first. The same command resumes. An intermediate task is fine-tuned once for all
+    Prints the amount of training first; the same command resumes. An intermediate task is fine-tuned once for all
     combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
     """
     if name == GLUE_SUITE:
@@ -84,33 +101,41 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     require_own_output(out, RESULTS, *map(_folder_name, combinations), "intermediate-*")
     opened: OpenCheckpoints = {}
     runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
-    inputs = _load_distinct_inputs([point.prepared for point in runs])
-    steps_of_one_seed = 0
-    for point, point_inputs in zip(runs, inputs, strict=True):
-        schedule = resolve_schedule(point.prepared, point_inputs)
-        schedule.check()
-        steps_of_one_seed += schedule.total_steps
-    budget = SearchBudget(combinations=len(runs), runs=len(runs) * request.runs, steps=steps_of_one_seed * request.runs)
+    inputs = _load_distinct_inputs([point_runs.prepared for point_runs in runs])
+    points = [_GridPoint(*fields) for fields in zip(combinations, runs, inputs, strict=True)]
+    budget = _compute_budget(points, request.runs)
     console.info(
-        f"{budget.combinations} combinations, {request.runs} seed{'' if request.runs == 1 else 's'} each: "
+        f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "
         f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
-    units = list_units({point.out.name: point.prepared for point in runs}, request)
+    units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     with recorded_plan(out / PLAN_FILE, units):
-        runs = _add_intermediates(runs, request, out, opened)
-        train_in_parallel(runs, request)
-        result = _evaluate_combinations(combinations, runs, inputs, budget)
+        points = _add_intermediates(points, request, out, opened)
+        train_in_parallel([point.runs for point in points], request)
+        result = _evaluate_points(points, budget)
         result.write(out / RESULTS)
     return result
 
 
+def _compute_budget(points: Sequence[_GridPoint], runs: int) -> SearchBudget:
+    """Return the amount of training with this number of runs per point; raise `ConfigError` for an invalid schedule."""
+    steps = 0
+    for point in points:
+        schedule = resolve_schedule(point.runs.prepared, point.inputs)
+        schedule.check()
+        steps += schedule.total_steps * runs
+    return SearchBudget(combinations=len(points), runs=len(points) * runs, steps=steps)
+
+
 def _folder_name(combination: Combination) -> str:
+    """Return the name of a combination's folder, such as `lr=1e-5,batch=16`."""
     return ",".join(f"{key}={value}" for key, value in combination.items())
 
 
 def _prepare_combination(
     name: str, request: TaskRequest, combination: Combination, out: Path, opened: OpenCheckpoints
 ) -> TaskRuns:
+    """Prepare the task with the values of a combination; raise `ConfigError` if it would be scored without training."""
     overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in combination.items())
     prepared = prepare_evaluation(name, replace(request, overrides=request.overrides + overrides), opened)
     if prepared.for_scoring:
@@ -121,29 +146,26 @@ def _prepare_combination(
 
 
 def _load_distinct_inputs(prepared_tasks: Sequence[PreparedTask]) -> list[Inputs]:
-    """Load the inputs of each combination; combinations with the same input settings share them."""
+    """Load the inputs of each task; tasks with the same input settings share them."""
     loaded: list[tuple[PreparedTask, Inputs]] = []
-    inputs = []
     for prepared in prepared_tasks:
-        same = [
-            other_inputs
-            for other, other_inputs in loaded
+        same_inputs = [
+            inputs
+            for other, inputs in loaded
             if other.task == prepared.task and other.input_settings() == prepared.input_settings()
         ]
-        inputs.append(same[0] if same else prepared.load_inputs())
-        if not same:
-            loaded.append((prepared, inputs[-1]))
-    return inputs
+        loaded.append((prepared, same_inputs[0] if same_inputs else prepared.load_inputs()))
+    return [inputs for _, inputs in loaded]
 
 
 def _add_intermediates(
-    runs: Sequence[TaskRuns], request: TaskRequest, out: Path, opened: OpenCheckpoints
-) -> list[TaskRuns]:
-    """Fine-tune each intermediate task once and let every combination that names it start from the model."""
+    points: Sequence[_GridPoint], request: TaskRequest, out: Path, opened: OpenCheckpoints
+) -> list[_GridPoint]:
+    """Fine-tune each intermediate task once; return the points with the resulting model as their initial encoder."""
     models: dict[str, Checkpoint] = {}  # by intermediate task
-    result = []
-    for point in runs:
-        prepared = point.prepared
+    started = []
+    for point in points:
+        prepared = point.runs.prepared
         name = prepared.recipe.intermediate_task
         if name in models:
             prepared = replace(prepared, intermediate=models[name])
@@ -151,23 +173,21 @@ def _add_intermediates(
             prepared = add_intermediate(prepared, out / f"intermediate-{name}", request.overrides, opened)
         if prepared.intermediate is not None:
             models[name] = prepared.intermediate
-        result.append(replace(point, prepared=prepared))
-    return result
+        started.append(replace(point, runs=replace(point.runs, prepared=prepared)))
+    return started
 
 
-def _evaluate_combinations(
-    combinations: Sequence[Combination], runs: Sequence[TaskRuns], inputs: Sequence[Inputs], budget: SearchBudget
-) -> SearchResult:
-    """Evaluate every combination; if all of its seeds diverge, it is recorded without a score."""
+def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> SearchResult:
+    """Evaluate every combination; a combination whose seeds all diverge is recorded without a score."""
     points: list[SearchPoint] = []
     results: list[EvaluationResult] = []
     errors: list[AllSeedsDiverged] = []
-    known_baselines: KnownBaselines = {}
-    for combination, point, point_inputs in zip(combinations, runs, inputs, strict=True):
-        values = dict(combination)
-        directory = _folder_name(combination)
+    baseline_cache: BaselineCache = {}
+    for grid_point in grid:
+        values = dict(grid_point.combination)
+        directory = grid_point.runs.out.name
         try:
-            result = evaluate_task(point.prepared, point_inputs, point.out, known_baselines)
+            result = evaluate_task(grid_point.runs.prepared, grid_point.inputs, grid_point.runs.out, baseline_cache)
         except AllSeedsDiverged as error:
             console.warn(error.message)
             errors.append(error)
@@ -192,7 +212,7 @@ def _evaluate_combinations(
         versions=first.versions,
         checkpoint=first.checkpoint,
         points=points,
-        best=max(scored_points, key=lambda point: point.median or 0.0),  # the first of equal ones
+        best=max(scored_points, key=lambda point: point.median or 0.0),  # the first one of equal medians
         caveat=CAVEAT,
         budget=budget,
         seconds=round(sum(point.seconds for point in points), 2),

@@ -1,4 +1,8 @@
-"""Evaluate one task: the median of several seeded fine-tuning runs (§4.2), or the scores of a task checkpoint."""
+"""Evaluate one task: fine-tune a checkpoint with several seeds and report the median (§4.2).
+
+A prepared task and its inputs come in; a directory for each seed and an `EvaluationResult` in `results.json` go out. A
+checkpoint that already is a model of the task is scored without training (`scoring`).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_setup import PreparedTask
 
 Metrics = dict[str, float]
-Baselines = Mapping[str, BaselineOutcome]  # by linear model
-KnownBaselines = dict[str, Baselines]  # by fingerprint of the inputs: a command trains each model once
+Baselines = Mapping[str, BaselineOutcome]  # by name of the linear model
+BaselineCache = dict[str, Baselines]  # by fingerprint of the inputs, so that a command trains each linear model once
 
 
 class AllSeedsDiverged(DivergedError):  # noqa: N818  (as its base class)
@@ -46,27 +50,29 @@ class DivergedSeed:
 
 
 def seeds_of(prepared: PreparedTask) -> range:
-    """Return the seeds of the requested runs, which begin with the recipe's."""
+    """Return the consecutive seeds of the requested runs; the first one is the recipe's `train.seed`."""
     first = prepared.recipe.train.seed
     return range(first, first + prepared.request.runs)
 
 
 def evaluate_task(
-    prepared: PreparedTask, inputs: Inputs, out: Path, known_baselines: KnownBaselines | None = None
+    prepared: PreparedTask, inputs: Inputs, out: Path, baseline_cache: BaselineCache | None = None
 ) -> ScoredResult | EvaluationResult:
-    """Score a checkpoint or fine-tune every seed, below `out`; finished runs are not repeated.
+    """Score a checkpoint, or fine-tune every seed and summarize the scores; write the result to `out`.
 
-    Raises `AllSeedsDiverged` if no seed has a score.
+    Runs that finished earlier are read and not repeated. Linear models are trained for comparison, and added to
+    `baseline_cache`. Raises `AllSeedsDiverged` if no seed has a score.
     """
     if prepared.for_scoring:
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _note_encoder_only(prepared)
-    known_baselines = {} if known_baselines is None else known_baselines
+    if baseline_cache is None:
+        baseline_cache = {}
     outcomes: list[RunResult | DivergedSeed] = []
-    baselines: dict[int, Baselines] = {}
+    baselines_by_seed: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
-        if inputs.settings != prepared.input_settings(seed):  # each seed has its own training subset
+        if inputs.settings != prepared.input_settings(seed):  # `data.train_examples` samples a subset for each seed
             inputs = prepared.load_inputs(seed)
         directory = run_directory(out, seed)
         try:
@@ -78,59 +84,71 @@ def evaluate_task(
                 f"remove {directory} to repeat it"
             )
         if prepared.request.baselines:
-            if inputs.fingerprint not in known_baselines:
-                known_baselines[inputs.fingerprint] = train_baselines(
+            if inputs.fingerprint not in baseline_cache:
+                baseline_cache[inputs.fingerprint] = train_baselines(
                     prepared.task, inputs.train_examples, inputs.dev_examples
                 )
-            baselines[seed] = known_baselines[inputs.fingerprint]
-    result = summarize_runs(prepared.task.title, outcomes, median_baselines(list(baselines.values())))
-    result = _add_classical_difference(result, prepared, inputs, out, baselines)
+            baselines_by_seed[seed] = baseline_cache[inputs.fingerprint]
+    result = summarize_runs(prepared.task.title, outcomes, median_baselines(list(baselines_by_seed.values())))
+    result = _add_classical_difference(result, prepared, inputs, out, baselines_by_seed)
     result.write(out / RESULTS)
     return result
 
 
 def _add_classical_difference(
-    result: EvaluationResult, prepared: PreparedTask, inputs: Inputs, out: Path, baselines: Mapping[int, Baselines]
+    result: EvaluationResult,
+    prepared: PreparedTask,
+    inputs: Inputs,
+    out: Path,
+    baselines_by_seed: Mapping[int, Baselines],
 ) -> EvaluationResult:
-    """Add the difference to the best linear model, if there is one."""
+    """Return the result with its difference to the best linear model; unchanged if no linear model was trained."""
     if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
     predictions = read_predictions(prepared.task, out, list(result.scores_by_seed))
-    classical = {seed: by_model[name].predictions for seed, by_model in baselines.items()}
-    difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical)
-    return result if difference is None else result.model_copy(update={"differences": {CLASSICAL: difference}})
+    classical_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
+    difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical_predictions)
+    if difference is None:
+        return result
+    return result.model_copy(update={"differences": {CLASSICAL: difference}})
 
 
 def _note_encoder_only(prepared: PreparedTask) -> None:
-    """Print that a model fine-tuned for another task is trained from its encoder alone."""
+    """Print a note if only the encoder of a fine-tuned checkpoint is used, because its head is another task's."""
     checkpoint = prepared.checkpoint
-    finetuned = checkpoint.finetuned_task
-    if prepared.intermediate is not None or (finetuned is None and not checkpoint.labels):
+    if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model
         return
-    task = finetuned.task if finetuned is not None else "another task"
+    if checkpoint.finetuned_task is not None:
+        task = checkpoint.finetuned_task.task
+    elif checkpoint.labels:
+        task = "another task"
+    else:  # a pretrained checkpoint
+        return
     labels = f" ({', '.join(checkpoint.labels)})" if checkpoint.labels else ""
     console.info(
         f"{checkpoint.directory}: was fine-tuned for {task}{labels}; {prepared.task.title} is trained from its encoder"
     )
 
 
-def median_baselines(seeds: Sequence[Baselines]) -> dict[str, Metrics]:
+def median_baselines(baselines_of_seeds: Sequence[Baselines]) -> dict[str, Metrics]:
     """Return the median over seeds of every metric of every linear model."""
-    if not seeds:
-        return {}
-    return {
-        name: {metric: statistics.median(seed[name].scores[metric] for seed in seeds) for metric in outcome.scores}
-        for name, outcome in seeds[0].items()
-    }
+    medians: dict[str, Metrics] = {}
+    if baselines_of_seeds:
+        for name, outcome in baselines_of_seeds[0].items():
+            scores_of_seeds = [baselines[name].scores for baselines in baselines_of_seeds]
+            medians[name] = {
+                metric: statistics.median(scores[metric] for scores in scores_of_seeds) for metric in outcome.scores
+            }
+    return medians
 
 
 def summarize_runs(
     title: str, outcomes: Sequence[RunResult | DivergedSeed], baselines: Mapping[str, Metrics] | None = None
 ) -> EvaluationResult:
-    """Compute the median, the spread and the standard error of runs that differ only in their seed.
+    """Return the median, the spread and the standard error of runs that differ only in their seed.
 
-    Diverged seeds do not count. Collapsed seeds count, and `median_without_collapsed` is the median of the others.
+    Diverged seeds have no score. Collapsed seeds count; `median_without_collapsed` is the median of the other seeds.
     Raises `AllSeedsDiverged` if no seed has a score.
     """
     diverged = {str(outcome.seed): outcome.reason for outcome in outcomes if isinstance(outcome, DivergedSeed)}
@@ -139,7 +157,7 @@ def summarize_runs(
         raise AllSeedsDiverged(title, diverged)
     first = runs[0]
     scores = [run.score for run in runs]
-    sound_scores = [run.score for run in runs if run.collapsed is None]
+    scores_without_collapsed = [run.score for run in runs if run.collapsed is None]
     return EvaluationResult(
         task=first.task,
         title=first.title,
@@ -150,7 +168,7 @@ def summarize_runs(
         mean=statistics.fmean(scores),
         stdev=statistics.stdev(scores) if len(scores) > 1 else 0.0,
         standard_error=standard_error(scores),
-        median_without_collapsed=statistics.median(sound_scores) if sound_scores else None,
+        median_without_collapsed=statistics.median(scores_without_collapsed) if scores_without_collapsed else None,
         scores_by_seed={str(run.seed): run.score for run in runs},
         all_scores={name: [run.scores[name] for run in runs] for name in first.scores},
         seeds=[outcome.seed for outcome in outcomes],

@@ -1,4 +1,8 @@
-"""`--submission`: test-set predictions for GLUE's server, a file for each task or the zip of all eleven files."""
+"""`--submission`: predict GLUE's unlabeled test sets and write the files that GLUE's server scores.
+
+One task's submission is its .tsv file (for MNLI, a zip of two); the submission of all tasks is a zip of eleven files.
+Paths and test sets are checked before anything is trained.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +31,20 @@ from albert_cli.training.task_setup import TaskRequest
 
 HEADER: Final = "index\tprediction\n"
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest possible date, so that equal predictions make an equal file
-_FORMULA_STARTS: Final = ("=", "+", "-", "@")
+_FORMULA_STARTS: Final = ("=", "+", "-", "@")  # a spreadsheet computes a cell that begins with one of these
 
 PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, examples) -> logits
 
 
 @dataclass(frozen=True)
 class ServerFile:
-    """A file that the server takes: its name, task, split and number of rows, and the label of a placeholder."""
+    """A file that the server requires, with the predictions for one test set."""
 
     name: str
     task: str
     split: str
-    rows: int
-    placeholder: str
+    rows: int  # their number
+    placeholder: str  # the label in all rows if there is no model or no test set
 
 
 # Names and sizes of the test sets: arXiv 1804.07461, table 1, and the benchmark's submission page.
@@ -63,9 +67,9 @@ SERVER_FILES: Final = (
 
 
 def check_task_submission(task: str, data: str | None, path: Path) -> None:
-    """Raise an error before anything is trained if a task's submission could not be written to `path`.
+    """Raise an error if a task's submission cannot be written to `path`, or if its test set is missing or damaged.
 
-    A task with one file takes a .tsv, MNLI with its two files takes a .zip.
+    The submission of a task with one file is a .tsv, that of MNLI, which has two files, a .zip.
     """
     files = _files_of_task(task)
     if not files:
@@ -75,7 +79,7 @@ def check_task_submission(task: str, data: str | None, path: Path) -> None:
         names = " and ".join(file.name for file in files)
         raise ConfigError(f"--submission {path}: {task} needs a {suffix} ({names})", f"use --submission {task}{suffix}")
     for file in files:
-        _read_test_set(file, data)
+        _read_test_set(file, data)  # raises `InputError`
 
 
 def write_task_submission(task: str, data: str | None, path: Path, predict: PredictTestSet) -> None:
@@ -92,7 +96,7 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
 
 
 def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
-    """Return a function that predicts test sets with a checkpoint that `request` trained or scored."""
+    """Return a function that predicts test sets with a checkpoint that a run of `request` trained or scored."""
 
     def predict(task: str, examples: Sequence[TextExample]) -> Array:
         prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
@@ -109,20 +113,20 @@ def _files_of_task(task: str) -> list[ServerFile]:
 
 
 def check_submission(data: str | None, path: Path) -> None:
-    """Raise an error, before anything is trained, for a test set of a wrong size or a path that is not a zip."""
+    """Raise `ConfigError` if `path` is not a zip, and `InputError` for damaged test sets; missing ones are allowed."""
     if path.suffix != ".zip" or path.is_dir():
         raise ConfigError(f"--submission {path}: is not the name of a zip", "use for example --submission glue.zip")
     for file in SERVER_FILES:
-        _find_test_set(file, data)
+        _find_test_set(file, data)  # raises `InputError`
 
 
 def write_submission(
     path: Path, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
 ) -> None:
-    """Predict every test set with the task's best seed on dev, and write the zip.
+    """Predict every test set with the task's best run on dev, and write the zip.
 
-    `results` are the results of the suite in `out`. A task without a model or a test set gets placeholder rows, because
-    the server only takes all eleven files; a warning lists them.
+    `results` are the results of the suite in `out`. The server rejects a zip without all eleven files. So a file
+    without a model or a test set gets placeholder rows, and a warning lists these files.
     """
     contents: dict[str, str] = {}
     placeholders: list[str] = []
@@ -131,12 +135,16 @@ def write_submission(
         trained_task = GLUE[file.task].classifier_of or file.task
         checkpoint = checkpoint_for_test_set(trained_task, request, out, results)
         if examples is not None and checkpoint is not None:
-            outputs = predict_with(request, checkpoint)(file.task, examples)
-            contents[file.name] = _format_file(file, examples, outputs)
+            logits = predict_with(request, checkpoint)(file.task, examples)
+            contents[file.name] = _format_file(file, examples, logits)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")
             continue
-        missing = "no test set" if examples is None else "no model"
-        ids = [example.id for example in examples] if examples else [str(index) for index in range(file.rows)]
+        if examples is None:
+            missing = "no test set"
+            ids = [str(index) for index in range(file.rows)]
+        else:
+            missing = "no model"
+            ids = [example.id for example in examples]
         contents[file.name] = _format_rows(ids, [file.placeholder] * file.rows)
         placeholders.append(f"{file.name} ({file.placeholder}: {missing})")
     _write_zip(path, contents)
@@ -160,7 +168,7 @@ def _find_test_set(file: ServerFile, data: str | None) -> list[TextExample] | No
 
 
 def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
-    """Read a test set; raises `InputError` for another number of rows than the server's, or for unsafe ids."""
+    """Read a test set; raises `InputError` if its number of rows is not the server's, or if an id is like a formula."""
     task = GLUE[file.task]
     examples = task.read(file.split, data)
     if len(examples) != file.rows:
@@ -170,7 +178,9 @@ def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
         )
     unsafe = [example.id for example in examples if example.id.startswith(_FORMULA_STARTS)]
     if unsafe:
-        raise InputError(f"{task.title}: the test set has an id that a spreadsheet computes: {unsafe[0]}", "restore it")
+        raise InputError(
+            f"{task.title}: the test set has an id that a spreadsheet computes: {unsafe[0]}", "restore the file"
+        )
     return examples
 
 
@@ -183,7 +193,7 @@ def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
 
 
 def format_labels(task: Classification, logits: Array) -> list[str]:
-    """Return the names of the predicted classes, or values clipped to the task's range."""
+    """Return the predicted classes' names, or the values, clipped to the task's range, with three decimals."""
     predictions = task.predictions_from_logits(logits)
     if task.is_regression:
         return [f"{value:.3f}" for value in np.clip(predictions, *task.value_range)]

@@ -1,5 +1,6 @@
-"""`albert eval`: evaluate one task, or every GLUE task and their mean, with controls if requested.
+"""`albert eval`: evaluate a checkpoint on one task, or on every GLUE task to compute their mean.
 
+`evaluate` returns the result of one task, `evaluate_suite` those of all tasks; both also write them to `results.json`.
 A control fine-tunes the same seeds from other initial weights: the weights at step 0 of pretraining, or random ones.
 The score minus the score of the control at step 0 is the gain from pretraining.
 """
@@ -23,11 +24,11 @@ from albert_cli.evaluation.parallel import (
     finish_runs,
     list_units,
     require_finished,
+    train_array_job,
     train_in_parallel,
-    train_share,
 )
 from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
-from albert_cli.evaluation.single import AllSeedsDiverged, KnownBaselines, evaluate_task
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
 from albert_cli.inference.table_predictions import check_test_file, predict_test_file
 from albert_cli.results import (
     CONTROLS,
@@ -58,11 +59,11 @@ TaskEvaluation = ScoredResult | EvaluationResult
 
 
 def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
-    """Evaluate a checkpoint on one task.
+    """Evaluate a checkpoint on the task or the fine-tuning recipe `name`.
 
-    A checkpoint of this task is scored, or fine-tuned again with `retrain`. From any other checkpoint, including one of
-    another task, fine-tuning runs start with several seeds. The best run predicts the test file of a table, and
-    the task's test sets for GLUE's server if there is a `submission_file`.
+    A checkpoint of this task is scored, or fine-tuned again with `retrain`. Any other checkpoint, including one of
+    another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
+    test file of a table, and the test sets for GLUE's server if there is a `submission_file`.
     """
     if submission_file is not None:
         submission.check_task_submission(name, request.data, submission_file)
@@ -80,9 +81,9 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
         runs = TaskRuns(name, prepared, out)
         train_in_parallel([runs, *controls.values()], request)
-        known_baselines: KnownBaselines = {}
-        result = evaluate_task(prepared, inputs, out, known_baselines)
-        result = add_controls(result, controls, inputs, out, known_baselines)
+        baseline_cache: BaselineCache = {}
+        result = evaluate_task(prepared, inputs, out, baseline_cache)
+        result = add_controls(result, controls, inputs, out, baseline_cache)
     checkpoint = prepared.checkpoint.directory
     if isinstance(result, EvaluationResult):
         checkpoint = best_run(out, result)
@@ -95,15 +96,22 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
 
 @dataclass(frozen=True)
 class _SuitePlan:
-    """The tasks of a suite: those that are ready, all of them, and the intermediate task of each that waits for one."""
+    """The order of a suite's tasks: tasks whose recipe starts from another task's model must wait for that model."""
 
-    ready_tasks: Mapping[str, PreparedTask]
     prepared_tasks: Mapping[str, PreparedTask]
-    intermediate_tasks: Mapping[str, str]
-    left_out: Mapping[str, str]
+    intermediate_tasks: Mapping[str, str]  # the task to wait for, by the task that waits
+    left_out: Mapping[str, str]  # the reason, by task without data
 
-    def dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
-        """Return the tasks that start from the best run of another one, or from the checkpoint if there is none."""
+    @property
+    def ready_tasks(self) -> dict[str, PreparedTask]:
+        """The tasks that wait for no other one."""
+        return {name: task for name, task in self.prepared_tasks.items() if name not in self.intermediate_tasks}
+
+    def start_dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
+        """Return the waiting tasks, each with the best run of its intermediate task as its initial encoder.
+
+        A task whose intermediate task is missing in `best_runs` starts from the checkpoint itself, with a warning.
+        """
         tasks = {}
         for name, intermediate in self.intermediate_tasks.items():
             if intermediate in best_runs:
@@ -114,20 +122,11 @@ class _SuitePlan:
         return tasks
 
 
-@dataclass
-class _SuiteState:
-    """The results of a suite so far, and the tasks whose seeds all diverged."""
-
-    results: dict[str, TaskEvaluation]
-    diverged: dict[str, AllSeedsDiverged]
-
-
 def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None = None) -> SuiteResult:
-    """Evaluate every GLUE task whose data are available; the others are listed and left out.
+    """Evaluate every GLUE task whose data are available; warn about the other tasks and leave them out.
 
-    MNLI comes before the tasks that start from its model. If every seed of a task diverges, the other tasks are still
-    trained, and `AllSeedsDiverged` is raised at the end. Raises `InputError` for damaged data before anything is
-    trained, because a mean without the task would be another number than the requested one.
+    If every seed of a task diverges, the other tasks are still trained, and `AllSeedsDiverged` is raised at the end.
+    Damaged data raise `InputError` before anything is trained: leaving out their task would change the mean.
 
     submission_file: write test-set predictions for GLUE's server as this zip.
     """
@@ -137,8 +136,8 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     opened: OpenCheckpoints = {}
     prepared_tasks, left_out = _prepare_available_tasks(request, opened)
     if not prepared_tasks:
-        reason = next(iter(left_out.values()), None)
-        raise InputError(f"{request.data or GLUE_ON_HUB}: found the data of no GLUE task", reason)
+        first_reason = next(iter(left_out.values()))
+        raise InputError(f"{request.data or GLUE_ON_HUB}: contains the data of no GLUE task", first_reason)
     with recorded_plan(out / PLAN_FILE, list_units(prepared_tasks, request)):
         results = _evaluate_in_order(request, prepared_tasks, left_out, out, opened)
     tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
@@ -163,30 +162,29 @@ def _evaluate_in_order(
     left_out: Mapping[str, str],
     out: Path,
     opened: OpenCheckpoints,
-) -> Mapping[str, TaskEvaluation]:
+) -> dict[str, TaskEvaluation]:
     """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
     intermediate_tasks = {
         name: intermediate
         for name, prepared in prepared_tasks.items()
         if (intermediate := missing_intermediate(prepared)) is not None
     }
-    ready_tasks = {name: prepared for name, prepared in prepared_tasks.items() if name not in intermediate_tasks}
-    plan = _SuitePlan(ready_tasks, prepared_tasks, intermediate_tasks, left_out)
+    plan = _SuitePlan(prepared_tasks, intermediate_tasks, left_out)
     if request.array_job is not None:
-        _train_share(request, request.array_job, plan, out, opened)
-    state = _SuiteState({}, {})
-    _evaluate_tasks(request, ready_tasks, out, opened, state)
+        _train_array_job_in_order(request, request.array_job, plan, out, opened)
+    results, diverged = _evaluate_tasks(request, plan.ready_tasks, out, opened)
     best_runs = {}
     for intermediate in set(intermediate_tasks.values()):
-        if intermediate in state.diverged:
-            raise state.diverged[intermediate]
-        result = state.results.get(intermediate)
+        if intermediate in diverged:
+            raise diverged[intermediate]
+        result = results.get(intermediate)
         if isinstance(result, EvaluationResult):
             best_runs[intermediate] = best_run(out / intermediate, result)
-    _evaluate_tasks(request, plan.dependent_tasks(best_runs), out, opened, state)
-    if state.diverged:
-        raise next(iter(state.diverged.values()))
-    return state.results
+    dependent_results, dependent_diverged = _evaluate_tasks(request, plan.start_dependent_tasks(best_runs), out, opened)
+    errors = [*diverged.values(), *dependent_diverged.values()]
+    if errors:
+        raise errors[0]
+    return results | dependent_results
 
 
 def _prepare_available_tasks(
@@ -205,30 +203,30 @@ def _prepare_available_tasks(
             continue
         prepared_tasks[name] = prepared
     if "mnli" in prepared_tasks:
-        # Its model is scored on the diagnostics. Damaged ones raise `InputError` here, before anything is trained.
+        # MNLI's model is scored on GLUE's diagnostics. Damaged files raise `InputError` now, before training.
         for split in ("dev", "test"):
             with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
     return prepared_tasks, left_out
 
 
-def _train_share(
+def _train_array_job_in_order(
     request: TaskRequest, array_job: ArrayJob, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> None:
-    """Fine-tune an array job's share of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished then.
+    """Fine-tune an array job's runs of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    Before its share of the tasks that start from MNLI's best run, a job completes the runs of MNLI: it fine-tunes those
-    that no job fine-tunes, and waits for the others. So one submission of the array is enough.
+    Between its runs of MNLI and its runs of the tasks that start from MNLI's best run, a job completes MNLI: it
+    fine-tunes the runs that no other job fine-tunes, and waits for the others. So the user submits the array only once.
     """
     ready_runs = _list_runs(plan.ready_tasks, out, opened)
-    train_share(ready_runs, array_job, request.nproc)
+    train_array_job(ready_runs, array_job, request.nproc)
     best_runs = {}
     for intermediate in set(plan.intermediate_tasks.values()) & set(plan.ready_tasks):
         runs = TaskRuns(intermediate, plan.ready_tasks[intermediate], out / intermediate)
         finish_runs(runs, request.nproc)
         best_runs[intermediate] = find_best_run(runs)
-    dependent_runs = _list_runs(plan.dependent_tasks(best_runs), out, opened)
-    train_share(dependent_runs, array_job, request.nproc)
+    dependent_runs = _list_runs(plan.start_dependent_tasks(best_runs), out, opened)
+    train_array_job(dependent_runs, array_job, request.nproc)
     require_finished([*ready_runs, *dependent_runs], array_job)
 
 
@@ -242,13 +240,9 @@ def _list_runs(prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: Op
 
 
 def _evaluate_tasks(
-    request: TaskRequest,
-    prepared_tasks: Mapping[str, PreparedTask],
-    out: Path,
-    opened: OpenCheckpoints,
-    state: _SuiteState,
-) -> None:
-    """Evaluate tasks with their controls and add the results, or the errors, to `state`."""
+    request: TaskRequest, prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints
+) -> tuple[dict[str, TaskEvaluation], dict[str, AllSeedsDiverged]]:
+    """Evaluate tasks with their controls; return the results, and the errors of the tasks whose seeds all diverged."""
     controls = {
         name: _prepare_controls(name, prepared, out / name, out, opened) for name, prepared in prepared_tasks.items()
     }
@@ -256,20 +250,23 @@ def _evaluate_tasks(
     for name, prepared in prepared_tasks.items():
         runs += [TaskRuns(name, prepared, out / name), *controls[name].values()]
     train_in_parallel(runs, request)
+    results: dict[str, TaskEvaluation] = {}
+    diverged: dict[str, AllSeedsDiverged] = {}
     for name, prepared in prepared_tasks.items():
         inputs = prepared.load_inputs()
-        known_baselines: KnownBaselines = {}
+        baseline_cache: BaselineCache = {}
         try:
-            result = evaluate_task(prepared, inputs, out / name, known_baselines)
+            result = evaluate_task(prepared, inputs, out / name, baseline_cache)
         except AllSeedsDiverged as error:
             console.warn(error.message)
-            state.diverged[name] = error
+            diverged[name] = error
             continue
-        state.results[name] = add_controls(result, controls[name], inputs, out / name, known_baselines)
+        results[name] = add_controls(result, controls[name], inputs, out / name, baseline_cache)
+    return results, diverged
 
 
 def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, TaskEvaluation]) -> TaskEvaluation | None:
-    """Score the best model of MNLI on GLUE's diagnostics; None without such a model or without labels."""
+    """Score the best model of MNLI on GLUE's diagnostics; None if MNLI or the diagnostics' labels are missing."""
     checkpoint = checkpoint_for_test_set("mnli", request, out, tasks)
     if checkpoint is None:
         return None
@@ -282,9 +279,9 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
 
 
 def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
-    """Return the metrics in the GLUE score: every metric on every dev split, as the median of the runs.
+    """Return the metrics of one task that the GLUE score averages: each is the median over the runs.
 
-    CoLA alone counts by one metric, Matthews correlation (arXiv 1804.07461, §3).
+    All metrics count, except CoLA's accuracy: of CoLA only Matthews correlation counts (arXiv 1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
 
@@ -293,21 +290,24 @@ def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
 
 
 def parse_controls(text: str | None) -> tuple[str, ...]:
-    """Parse a list like `init,random`; raises `ConfigError` for an unknown name."""
-    names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
-    if unknown := [name for name in names if name not in CONTROLS]:
-        raise ConfigError(f"--controls: unknown control {unknown[0]!r}", f"choose from {', '.join(CONTROLS)}")
-    return names
+    """Return the controls in a list like `init,random`, each once; raise `ConfigError` for an unknown name."""
+    if text is None:
+        return ()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in CONTROLS:
+            raise ConfigError(f"--controls: unknown control {name!r}", f"choose from {', '.join(CONTROLS)}")
+    return tuple(dict.fromkeys(names))
 
 
 def _prepare_controls(
-    name: str, prepared: PreparedTask, out: Path, shared: Path, opened: OpenCheckpoints
+    name: str, prepared: PreparedTask, out: Path, intermediate_out: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskRuns]:
-    """Return the runs of each control, in folders of `out`.
+    """Return the runs of each control, in folders of the task's `out`.
 
     If the recipe has an intermediate task, the control's weights are first fine-tuned on that task, in a folder of
-    `shared`, unless that folder has a model. Raises `ConfigError` if the task is only scored, or if there are no
-    weights of step 0.
+    `intermediate_out`, unless that folder has a model. Raises `ConfigError` if the task is only scored, or if the
+    weights of step 0 were not saved.
     """
     request = prepared.request
     if request.controls and prepared.for_scoring:
@@ -319,7 +319,7 @@ def _prepare_controls(
     for control in request.controls:
         overrides = (*request.overrides, f"model.weights={control}")
         control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
-        folder = shared / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control
+        folder = intermediate_out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control
         control_task = add_intermediate(control_task, folder, opened=opened)
         controls[control] = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
     return controls
@@ -330,25 +330,25 @@ def add_controls(
     controls: Mapping[str, TaskRuns],
     inputs: Inputs,
     out: Path,
-    known_baselines: KnownBaselines,
+    baseline_cache: BaselineCache,
 ) -> TaskEvaluation:
-    """Evaluate the controls, add their results to the task's result, and write it again."""
+    """Evaluate the controls, and return the task's result with theirs; write it to `out` again."""
     if not controls or not isinstance(result, EvaluationResult):
         return result
-    lowest = min(result.scores_by_seed.values())
+    lowest_score = min(result.scores_by_seed.values())
     control_results = {}
     differences = dict(result.differences)
     for name, control in controls.items():
         try:
-            evaluation = evaluate_task(control.prepared, inputs, control.out, known_baselines)
+            evaluation = evaluate_task(control.prepared, inputs, control.out, baseline_cache)
         except AllSeedsDiverged as error:
             console.warn(f"{CONTROLS[name]}: {error.message}")
             control_results[name] = ControlResult(diverged=error.reasons)
             continue
         assert isinstance(evaluation, EvaluationResult), "a control is never scored without training"
-        highest = max(evaluation.scores_by_seed.values())
+        highest_control_score = max(evaluation.scores_by_seed.values())
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
-        control_results[name] = ControlResult(**summary, every_seed_above=lowest > highest)
+        control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
         difference = _compare_with_control(result, evaluation, control, inputs, out)
         if difference is not None:
             differences[name] = difference
@@ -358,11 +358,12 @@ def add_controls(
 
 
 def _compare_with_control(
-    result: EvaluationResult, evaluation: EvaluationResult, control: TaskRuns, inputs: Inputs, out: Path
+    result: EvaluationResult, control_result: EvaluationResult, control: TaskRuns, inputs: Inputs, out: Path
 ) -> ScoreDifference | None:
+    """Return the pretrained model's lead over a control; None for a task without classes or values."""
     task = control.prepared.task
-    predictions = read_predictions(task, out, list(result.scores_by_seed))
-    control_predictions = read_predictions(task, control.out, list(evaluation.scores_by_seed))
-    if not predictions or not isinstance(inputs.dev, PairFeatures):
+    if not isinstance(inputs.dev, PairFeatures):
         return None
+    predictions = read_predictions(task, out, list(result.scores_by_seed))
+    control_predictions = read_predictions(task, control.out, list(control_result.scores_by_seed))
     return compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)

@@ -1,8 +1,12 @@
-"""Results as a person reads them: a table, the training protocol behind it, and notes."""
+"""Format results of every kind as text for a terminal: a table, then notes with the training protocol.
+
+Reports and pages use `format_protocol` and `format_difference`, too. Scores are printed times 100.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
@@ -30,9 +34,10 @@ _BASELINES_NOTE = (
     "n-grams of words (words) or characters (characters), or what the two texts have in common (overlap)"
 )
 _INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}
-_HEADERS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
+_COLUMNS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
 _OPTIONAL_COLUMNS = ("diverged", "collapsed", "classical", "s.e.")  # left out if every cell is empty
 TrainedResult = RunResult | EvaluationResult
+_Row = dict[str, str]  # cells by column; a missing cell is empty
 
 
 def format_result(result: AnyResult) -> str:
@@ -41,8 +46,8 @@ def format_result(result: AnyResult) -> str:
         case RunResult() | ScoredResult():
             return format_run(result, None)
         case EvaluationResult():
-            headers = [constant_baseline(result.task) if name == "majority" else name for name in _HEADERS]
-            return _join_paragraphs(_format_table(headers, _task_rows(result)), _notes([result]))
+            titles = {"majority": constant_baseline(result.task)}
+            return _join_paragraphs(_format_table(_COLUMNS, _task_rows(result), titles), _notes([result]))
         case SuiteResult():
             return _format_suite(result)
         case SearchResult():
@@ -54,10 +59,12 @@ def format_result(result: AnyResult) -> str:
 
 
 def format_run(run: RunResult | ScoredResult, out: Path | None) -> str:
-    """Return the scores of one run in a line or two, after the path `out` if there is one."""
+    """Return the scores of one run in a line, or two lines if it collapsed; begin with the path `out` unless None."""
     scores = ", ".join(f"{name} {format_percent(value)}" for name, value in run.scores.items())
-    is_test = any(name.startswith("test") for name in run.examples)  # then the title names the test set
-    text = f"{run.title} {scores}" if is_test else f"{run.title} dev {scores}"
+    title = run.title
+    if not any(split.startswith("test") for split in run.examples):  # the title of a test result names the test set
+        title += " dev"
+    text = f"{title} {scores}"
     if out is not None:
         text = f"{out}: {text}"
     if isinstance(run, RunResult):
@@ -69,7 +76,8 @@ def format_run(run: RunResult | ScoredResult, out: Path | None) -> str:
     return text
 
 
-def _join_paragraphs(table: str, notes: Iterator[str]) -> str:
+def _join_paragraphs(table: str, notes: Iterable[str]) -> str:
+    """Return the table and, below it, the notes as wrapped lines, if there are any."""
     return "\n\n".join(filter(None, (table, console.wrap_notes(notes))))
 
 
@@ -81,63 +89,55 @@ def _format_suite(suite: SuiteResult) -> str:
         name = f"mean of {len(tasks)} of {len(GLUE_SCORE_TASKS)} tasks"
         mean = suite.mean_of_tasks
     rows = [row for task in tasks for row in _task_rows(task)]
-    rows.append([name, "", format_percent(mean), *[""] * (len(_HEADERS) - 3)])
+    rows.append({"task": name, "median": format_percent(mean)})
     notes = list(_notes([task for task in tasks if isinstance(task, EvaluationResult)]))
     if suite.left_out:
         notes.append(f"Left out, without data: {', '.join(TASKS[name].title for name in suite.left_out)}.")
     if isinstance(suite.diagnostics, ScoredResult):
         notes.append(format_run(suite.diagnostics, None))
-    return _join_paragraphs(_format_table(_HEADERS, rows), iter(notes))
+    return _join_paragraphs(_format_table(_COLUMNS, rows), notes)
 
 
-def _task_rows(result: ScoredResult | EvaluationResult) -> list[list[str]]:
+def _task_rows(result: ScoredResult | EvaluationResult) -> list[_Row]:
     """Return the row of a task, and one below it for each of its controls."""
-    majority = format_percent(result.majority)
+    row = {"task": result.title, "metric": result.metric, "majority": format_percent(result.majority)}
     if isinstance(result, ScoredResult):
-        return [[result.title, result.metric, format_percent(result.score), "", "", majority, "", "", ""]]
-    classical = ""
+        return [row | {"median": format_percent(result.score)}]
     if result.best_baseline is not None:
         name, score = result.best_baseline
-        classical = f"{name} {format_percent(score)}"
-    error = format_percent(standard_error(result.scores_by_seed.values()))
-    rows = [
-        [
-            *(result.title, result.metric, format_percent(result.median), error, classical, majority),
-            *_failure_counts(result),
-            _format_scores(result.scores_by_seed),
-        ]
-    ]
+        row["classical"] = f"{name} {format_percent(score)}"
+    rows = [row | _seed_cells(result)]
     for name, control in result.controls.items():
-        error = format_percent(standard_error(control.scores_by_seed.values()))
-        rows.append(
-            [
-                *(f"  {CONTROLS[name]}", "", format_percent(control.median), error, "", ""),
-                *_failure_counts(control),
-                _format_scores(control.scores_by_seed),
-            ]
-        )
+        rows.append({"task": f"  {CONTROLS[name]}"} | _seed_cells(control))
     return rows
 
 
-def _format_scores(scores_by_seed: Mapping[str, float]) -> str:
-    return " ".join(map(format_percent, scores_by_seed.values()))
-
-
-def _failure_counts(result: EvaluationResult | ControlResult | SearchPoint) -> list[str]:
-    """Return how many seeds diverged and how many collapsed; an empty string for none."""
+def _seed_cells(result: EvaluationResult | ControlResult | SearchPoint) -> _Row:
+    """Return the cells that summarize the seeds; counts of diverged and collapsed seeds are empty for none."""
+    cells = {
+        "median": format_percent(result.median),
+        "s.e.": format_percent(standard_error(result.scores_by_seed.values())),
+        "scores by seed": " ".join(map(format_percent, result.scores_by_seed.values())),
+    }
     total = len(result.scores_by_seed) + len(result.diverged)
-    return [f"{len(seeds)} of {total}" if seeds else "" for seeds in (result.diverged, result.collapsed)]
+    for column, seeds in (("diverged", result.diverged), ("collapsed", result.collapsed)):
+        if seeds:
+            cells[column] = f"{len(seeds)} of {total}"
+    return cells
 
 
-def _format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    shown = [i for i, name in enumerate(headers) if name not in _OPTIONAL_COLUMNS or any(row[i] for row in rows)]
-    return console.format_table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
+def _format_table(columns: Sequence[str], rows: Sequence[_Row], titles: Mapping[str, str] | None = None) -> str:
+    """Format rows without the optional columns that are empty; `titles` renames columns."""
+    shown = [name for name in columns if name not in _OPTIONAL_COLUMNS or any(row.get(name) for row in rows)]
+    headers = [(titles or {}).get(name, name) for name in shown]
+    return console.format_table(headers, [[row.get(name, "") for name in shown] for row in rows])
 
 
 # ---------------------------------------------------------------- notes
 
 
 def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
+    """Yield notes on the baselines, differences, controls, failed seeds and protocols of the results in a table."""
     if any(result.baselines for result in results):
         yield _BASELINES_NOTE
     for result in results:
@@ -151,8 +151,9 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"{result.title} diverged: {reasons}; the median is over the {finished} that finished"
     for result in results:
         if result.collapsed:
-            median = format_percent(result.median_without_collapsed)
-            rest = f"the median of the others is {median}" if median else "no other seed is left"
+            rest = "no other seed is left"
+            if result.median_without_collapsed is not None:
+                rest = f"the median of the others is {format_percent(result.median_without_collapsed)}"
             yield f"{result.title} collapsed: {_list_reasons(result.collapsed)}; {rest}"
     titles_by_protocol: dict[str, list[str]] = {}
     for result in results:
@@ -166,25 +167,22 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
 
 def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     """Yield for each control the tasks on which every pretrained seed is above every seed of the control."""
-    for name, control in CONTROLS.items():
-        above: list[str] = []
-        not_above: list[str] = []
-        for result in results:
-            if name in result.controls:
-                verdict = result.controls[name].every_seed_above
-                if verdict is not None:
-                    (above if verdict else not_above).append(result.title)
-        if above:
-            exception = f", but not on {', '.join(not_above)}" if not_above else ""
-            yield f"Every pretrained seed is above every seed of the {control} on {', '.join(above)}{exception}."
+    for name, title in CONTROLS.items():
+        controlled = [result for result in results if name in result.controls]
+        above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is True)
+        not_above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is False)
+        if above and not_above:
+            yield f"Every pretrained seed is above every seed of the {title} on {above}, but not on {not_above}."
+        elif above:
+            yield f"Every pretrained seed is above every seed of the {title} on {above}."
         elif not_above:
-            yield f"On {', '.join(not_above)} not every pretrained seed is above every seed of the {control}."
+            yield f"On {not_above} not every pretrained seed is above every seed of the {title}."
 
 
 def format_difference(difference: ScoreDifference) -> str:
-    """Return a difference times 100 with its interval."""
-    low = _format_points(difference.low)
-    return f"{_format_points(difference.difference)} (95 % interval {low} to {_format_points(difference.high)})"
+    """Return a difference times 100 with its 95 % interval."""
+    points, low, high = map(_format_points, (difference.difference, difference.low, difference.high))
+    return f"{points} (95 % interval {low} to {high})"
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:
@@ -195,7 +193,7 @@ def _list_reasons(reasons: Mapping[str, str]) -> str:
 
 
 def format_protocol(result: TrainedResult) -> str:
-    """Return the protocol of a score in one line."""
+    """Return the training settings behind a score in one line."""
     return ", ".join(f"{name} {value}" for name, value in protocol_pairs(result))
 
 
@@ -219,13 +217,17 @@ def protocol_pairs(result: TrainedResult) -> list[tuple[str, str]]:
         ("initial weights", _initial_weights(result)),
     ]
     if protocol.overlap_heads:
-        context = f" and {protocol.overlap_context_heads} for context" if protocol.overlap_context_heads else ""
-        pairs.append(("overlap heads", f"{protocol.overlap_heads}{context}"))
-    repeated = 0 < protocol.eval_every < protocol.steps
-    pairs.append(("scored", f"every {protocol.eval_every:,} steps, best kept" if repeated else "after the last step"))
-    sizes = " and ".join(f"{result.examples[name]:,} {name}" for name in ("train", "dev") if result.examples.get(name))
+        heads = f"{protocol.overlap_heads}"
+        if protocol.overlap_context_heads:
+            heads += f" and {protocol.overlap_context_heads} for context"
+        pairs.append(("overlap heads", heads))
+    scored = "after the last step"
+    if 0 < protocol.eval_every < protocol.steps:
+        scored = f"every {protocol.eval_every:,} steps, best kept"
+    pairs.append(("scored", scored))
+    sizes = [f"{result.examples[split]:,} {split}" for split in ("train", "dev") if result.examples.get(split)]
     if sizes:
-        pairs.append(("examples", sizes))
+        pairs.append(("examples", " and ".join(sizes)))
     return pairs
 
 
@@ -235,16 +237,18 @@ def _seeds_pair(result: TrainedResult) -> tuple[str, str]:
     seeds = result.seeds
     if len(seeds) == 1:
         return ("seed", str(seeds[0]))
-    finished = len(seeds) - len(result.diverged)
-    count = f"{finished} of {len(seeds)}" if result.diverged else f"{finished}"
+    count = f"{len(seeds)}"
+    if result.diverged:
+        count = f"{len(seeds) - len(result.diverged)} of {count}"
     return ("seeds", f"{seeds[0]} to {seeds[-1]} (median of {count})")
 
 
 def _initial_weights(result: TrainedResult) -> str:
     protocol = result.protocol
-    if protocol.intermediate_task is not None:
-        task = TASKS.get(protocol.intermediate_task)
-        return f"a model fine-tuned on {task.title if task else protocol.intermediate_task}"
+    name = protocol.intermediate_task
+    if name is not None:
+        title = TASKS[name].title if name in TASKS else name
+        return f"a model fine-tuned on {title}"
     return _INITIAL_WEIGHTS.get(protocol.weights, "the pretrained checkpoint")
 
 
@@ -252,56 +256,54 @@ def _initial_weights(result: TrainedResult) -> str:
 
 
 def _format_search(search: SearchResult) -> str:
-    points = sorted(search.points, key=lambda point: (point.median is None, -(point.median or 0.0)))
-    rows = []
-    for point in points:
-        numbers = (point.median, standard_error(point.scores_by_seed.values()), point.spread)
-        cells = [*map(format_percent, numbers), *_failure_counts(point), _format_scores(point.scores_by_seed)]
-        rows.append([*point.values.values(), *cells])
-    score = f"{search.title} {search.metric}"
-    headers = (*search.best.values, score, "s.e.", "spread", "diverged", "collapsed", "by seed")
+    # A point whose seeds all diverged has no median and comes last.
+    points = sorted(search.points, key=lambda point: -math.inf if point.median is None else point.median, reverse=True)
+    rows = [point.values | _seed_cells(point) | {"spread": format_percent(point.spread)} for point in points]
+    columns = (*search.best.values, "median", "s.e.", "spread", "diverged", "collapsed", "scores by seed")
+    titles = {"median": f"{search.title} {search.metric}", "scores by seed": "by seed"}
     best = f"Best: {search.best.directory}, {format_percent(search.best.median)}"
     if search.majority is not None:
         best += f", {constant_baseline(search.task)} {format_percent(search.majority)}"
-    return _join_paragraphs(_format_table(headers, rows), iter([f"{best}.", search.caveat]))
+    return _join_paragraphs(_format_table(columns, rows, titles), [f"{best}.", search.caveat])
 
 
 def _format_ensemble(result: EnsembleResult) -> str:
     rows = []
     for member in result.members:
-        chosen = "chosen" if member.directory in result.chosen else ""
-        rows.append((member.directory, format_percent(member.score), chosen))
-    of_all = format_percent(result.scores_of_all[result.metric])
-    gain = result.gain
-    rows.append((f"all {len(result.members)}", of_all, f"{_format_points(gain.all_over_best)} over the best"))
-    of_chosen = format_percent(result.score)
-    rows.append(
-        (f"the {len(result.chosen)} chosen", of_chosen, f"{_format_points(gain.chosen_over_best)} over the best")
-    )
+        note = "chosen" if member.directory in result.chosen else ""
+        rows.append((member.directory, format_percent(member.score), note))
+    score_of_all = format_percent(result.scores_of_all[result.metric])
+    lead_of_all = f"{_format_points(result.gain.all_over_best)} over the best"
+    rows.append((f"all {len(result.members)}", score_of_all, lead_of_all))
+    lead_of_chosen = f"{_format_points(result.gain.chosen_over_best)} over the best"
+    rows.append((f"the {len(result.chosen)} chosen", format_percent(result.score), lead_of_chosen))
     notes = [
-        f"All members together gain {_format_points(gain.all_over_median)} over the median member.",
+        f"All members together gain {_format_points(result.gain.all_over_median)} over the median member.",
         "The chosen members were selected on this dev set, so their score is optimistic.",
     ]
-    return _join_paragraphs(console.format_table((result.title, result.metric, ""), rows), iter(notes))
+    return _join_paragraphs(console.format_table((result.title, result.metric, ""), rows), notes)
 
 
 def _format_points(difference: float) -> str:
+    """Return a difference between two scores times 100, with its sign."""
     return f"{100 * difference:+.1f}"
 
 
 def _format_verdicts(result: VerifyResult) -> str:
     rows = []
     for task, verdict in result.tasks.items():
-        text = verdict.verdict if verdict.reason is None else f"{verdict.verdict}: {verdict.reason}"
-        published = _format_published(verdict.published)
-        rows.append((task, published, f"{verdict.tolerance:.1f}", _format_published(verdict.scores), text))
+        text: str = verdict.verdict
+        if verdict.reason is not None:
+            text += f": {verdict.reason}"
+        published = _join_scores(verdict.published)
+        measured = _join_scores(verdict.scores)
+        rows.append((task, published, f"{verdict.tolerance:.1f}", measured, text))
     if result.average:
-        count = sum(bool(verdict.scores) for verdict in result.tasks.values())
-        average = result.average
-        rows.append((f"Avg of {count}", f"{average['published']:.1f}", "", f"{average['measured']:.1f}", ""))
+        name = f"Avg of {sum(bool(verdict.scores) for verdict in result.tasks.values())}"
+        rows.append((name, f"{result.average['published']:.1f}", "", f"{result.average['measured']:.1f}", ""))
     return console.format_table(("task", "published", "tolerance", "measured", "verdict"), rows)
 
 
-def _format_published(scores: Mapping[str, float]) -> str:
-    """Return scores as the paper's tables print them: one number, or `F1/EM`."""
+def _join_scores(scores: Mapping[str, float]) -> str:
+    """Return scores, already times 100, as the paper's tables print them: one number, or `F1/EM`."""
     return "/".join(f"{score:.1f}" for score in scores.values())

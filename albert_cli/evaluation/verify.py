@@ -1,8 +1,12 @@
-"""`albert eval verify/NAME`: evaluate a published checkpoint and compare its scores with the published ones."""
+"""`albert eval verify/NAME`: evaluate a published checkpoint and compare its scores with the published ones.
+
+A recipe names the checkpoint and its scores; `results.json` has a verdict for each task. Success shows that the whole
+path from checkpoint to score computes what the authors computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -32,11 +36,12 @@ Tolerance = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class VerifyRecipe:
-    """The recipe of `albert eval verify/NAME`: every task of `expected` is evaluated with its own recipe.
+    """The recipe of `albert eval verify/NAME`; every task in `expected` is evaluated with the task's recipe.
 
     `expected` has published dev scores times 100, by task and metric (SQuAD 2.0: at the best threshold), and `source`
-    their origin. `runs` is the number of seeds; the median counts. `overrides` apply to every task's recipe. A task is
-    reached if no score is more than `tolerance` points below the published one; `tolerance_of` has exceptions.
+    their origin. `runs` is the number of seeds, whose median is compared. `overrides` apply to every task's recipe. A
+    task's verdict is "reached" if no score is more than `tolerance` points below the published one; `tolerance_of`
+    has the tolerance of single tasks.
     """
 
     checkpoint: str
@@ -68,9 +73,9 @@ def is_verify_recipe(name: str) -> bool:
 def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResult:
     """Evaluate every task of the recipe below `out`, compare the scores, and write the verdicts.
 
-    A `checkpoint` and `runs` in the request replace the recipe's; its `overrides` apply to the tasks' recipes. `data`
-    is a folder with the folders `glue/`, `squad/` and `race/`, or None for the Hub. Tasks without data are skipped.
-    Raises `Skipped` if the recipe's own checkpoint or all data are out of reach.
+    The request's `checkpoint` and `runs`, unless they are "" and 0, replace the recipe's values, and its `overrides`
+    follow the recipe's. Its `data` is a folder with the folders `glue/`, `squad/` and `race/`, or None for the Hub.
+    Tasks without data are skipped. Raises `Skipped` if the recipe's checkpoint or the data of all tasks are missing.
     """
     recipe = config.load_recipe(VerifyRecipe, name)
     require_own_output(out, RESULTS, *recipe.expected)
@@ -96,7 +101,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
         checkpoint=request.checkpoint,
         source=recipe.source,
         tasks=tasks,
-        average=_average_scores([verdict for verdict in tasks.values() if verdict.scores]),
+        average=_average_scores({task: verdict for task, verdict in tasks.items() if verdict.scores}),
         reached=all(verdict.verdict in ("reached", "skipped") for verdict in tasks.values()),
     )
     result.write(out / RESULTS)
@@ -104,6 +109,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
 
 
 def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Path) -> TaskVerdict:
+    """Evaluate a task and compare its scores; a task without data is skipped, and a divergence is a verdict."""
     published = recipe.expected[task]
     tolerance = recipe.tolerance_of.get(task, recipe.tolerance)
     try:
@@ -125,23 +131,36 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
     )
 
 
-def _average_scores(verdicts: Sequence[TaskVerdict]) -> dict[str, float]:
-    """Return the mean of the published and of the measured scores of the evaluated tasks; empty without any."""
+def _average_scores(verdicts: Mapping[str, TaskVerdict]) -> dict[str, float]:
+    """Return the mean of the published and of the measured scores of evaluated tasks; empty if there are none."""
     if not verdicts:
         return {}
     return {
-        "published": average_score({str(i): verdict.published for i, verdict in enumerate(verdicts)}),
-        "measured": average_score({str(i): verdict.scores for i, verdict in enumerate(verdicts)}),
+        "published": average_score({task: verdict.published for task, verdict in verdicts.items()}),
+        "measured": average_score({task: verdict.scores for task, verdict in verdicts.items()}),
     }
 
 
 def find_task_data(task: str, data: str | None) -> str | None:
-    """Return the folder of a task's files below `data`: that of its benchmark or of its name; else `data` itself."""
+    """Return the folder in `data` that is named like a task's benchmark, or like a task of no benchmark.
+
+    Returns `data` itself if there is no such folder.
+    """
     if data is None:
         return None
-    benchmark = "glue" if task in GLUE else next((name for name in ("squad", "race") if task.startswith(name)), task)
-    names = (benchmark, benchmark.upper(), "SQuAD" if benchmark == "squad" else benchmark.title())
-    return next((str(Path(data) / name) for name in names if (Path(data) / name).is_dir()), data)
+    if task in GLUE:
+        names = ("glue", "GLUE", "Glue")
+    elif task.startswith("squad"):
+        names = ("squad", "SQUAD", "SQuAD")
+    elif task.startswith("race"):
+        names = ("race", "RACE", "Race")
+    else:
+        names = (task, task.upper(), task.title())
+    for name in names:
+        folder = Path(data) / name
+        if folder.is_dir():
+            return str(folder)
+    return data
 
 
 def require_reached(result: VerifyResult) -> None:
