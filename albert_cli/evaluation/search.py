@@ -79,14 +79,9 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
 
 def _exclude_each_other(key: str, other_key: str) -> bool:
     """Return True if two keys change one setting, or two settings that exclude each other, such as steps and epochs."""
-    setting = SHORT_KEYS.get(key, key)
-    other_setting = SHORT_KEYS.get(other_key, other_key)
-    alternatives = {f"schedule.{name}": f"schedule.{other}" for name, other in config.EXCLUSIVE_KEYS.items()}
-    return (
-        setting == other_setting
-        or alternatives.get(setting) == other_setting
-        or alternatives.get(other_setting) == setting
-    )
+    settings = {SHORT_KEYS.get(key, key), SHORT_KEYS.get(other_key, other_key)}
+    exclusive_pairs = [{f"schedule.{name}", f"schedule.{other}"} for name, other in config.EXCLUSIVE_KEYS.items()]
+    return len(settings) == 1 or settings in exclusive_pairs
 
 
 def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
@@ -102,7 +97,10 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     opened: OpenCheckpoints = {}
     runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
     inputs = _load_distinct_inputs([point_runs.prepared for point_runs in runs])
-    points = [_GridPoint(*fields) for fields in zip(combinations, runs, inputs, strict=True)]
+    points = [
+        _GridPoint(combination, point_runs, point_inputs)
+        for combination, point_runs, point_inputs in zip(combinations, runs, inputs, strict=True)
+    ]
     budget = _compute_budget(points, request.runs)
     console.info(
         f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "

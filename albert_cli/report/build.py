@@ -1,4 +1,7 @@
-"""Build one self-contained page from result directories: curves, scores of every seed, mistakes, provenance."""
+"""Build one self-contained page from result directories: curves, scores of every seed, mistakes, provenance.
+
+`collect` reads the directories. Each section of the page has a module; the templates lay the sections out.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,15 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.report import figures, scores
-from albert_cli.report.collect import DataDirectory, Evaluation, ExampleTable, PretrainingRun, ReportInputs, short_names
-from albert_cli.report.collect import collect as collect_inputs
+from albert_cli.report.collect import (
+    DataDirectory,
+    Evaluation,
+    ExampleTable,
+    PretrainingRun,
+    ReportInputs,
+    collect_inputs,
+    short_names,
+)
 from albert_cli.report.figures import Figure, LegendEntry, series_color
 from albert_cli.report.mistakes import ModelMistakes, list_mistakes
 from albert_cli.report.pretraining import PretrainingSection, make_pretraining_section, summarize_run
@@ -27,12 +37,12 @@ from albert_cli.report.scores import Colors, Fact, LabelCurve, ScoresSection
 from albert_cli.results import CheckpointResult
 from albert_cli.text.vocabulary import Vocabulary
 
-_MAX_FACTS = 6
+_FACTS_IN_A_ROW = 3  # on the page
 
 
 @dataclass(frozen=True)
 class DataSample:
-    """The sequences of a data directory as a run samples them, in words and as histograms."""
+    """A sample of a data directory's training sequences, described in a text and in histograms."""
 
     text: str
     figures: Sequence[Figure]
@@ -40,7 +50,7 @@ class DataSample:
 
 @dataclass(frozen=True)
 class ReportPage:
-    """Everything that the templates lay out; a section is None or empty if there is nothing to show."""
+    """Everything that the template `report` lays out; a section without content is None or empty."""
 
     title: str
     summary: str
@@ -59,9 +69,9 @@ class ReportPage:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """The files of a report, and the names of its data, runs, tasks and models."""
+    """The paths of a report's files, and the names of the data, runs, tasks and models in it."""
 
-    report: str | None
+    report: str | None  # the HTML file
     markdown: str | None
     data: Sequence[str]
     pretraining: Sequence[str]
@@ -70,7 +80,7 @@ class ReportSummary:
 
 
 def build_report(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> ReportSummary:
-    """Write a report on everything below `directories` to `out` as HTML and to `markdown`; return a summary of it.
+    """Write a report on everything below `directories` as HTML to `out` and as Markdown to `markdown`, unless None.
 
     The same directories give the same bytes. Raises `InputError` if there is nothing to report, and `CheckpointError`
     for a damaged file.
@@ -97,12 +107,14 @@ def _make_page(inputs: ReportInputs) -> ReportPage:
     evaluations = inputs.evaluations
     colors = _assign_colors(inputs)
     run_facts = summarize_run(runs)
-    # Three tiles fill a row: the scores fill the first row, or the rest of two rows.
-    limit = 3 if len(run_facts) in (0, 3) else _MAX_FACTS - len(run_facts)
+    # Facts about a run and about scores fill two rows together; facts about scores alone fill one row.
+    num_score_facts = _FACTS_IN_A_ROW
+    if run_facts:
+        num_score_facts = 2 * _FACTS_IN_A_ROW - len(run_facts)
     return ReportPage(
         title=_title(inputs),
         summary=_summarize_counts(inputs),
-        facts=[*run_facts, *scores.summarize_best(evaluations, limit)],
+        facts=[*run_facts, *scores.summarize_best(evaluations, num_score_facts)],
         label_curves=scores.make_label_curves(evaluations, colors),
         data_sizes=_tabulate_sizes(inputs.data),
         data_samples=[_describe_sample(data, runs) for data in inputs.data],
@@ -137,22 +149,32 @@ def _summarize_counts(inputs: ReportInputs) -> str:
 
 
 def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Add directory names to the models' names if two results would share a task and a model.
+    """Add a directory's name to the model's name of each result that has the task and the model of another result.
 
-    A directory named after its task is replaced by its parent, which names all tasks of a suite.
+    In a suite, a result's directory is named after its task; its parent is the same for all tasks and is used instead.
     """
-    counts = Counter(key for e in evaluations for key in _identity_keys(e))
-    ambiguous = [e for e in evaluations if any(counts[key] > 1 for key in _identity_keys(e))]
-    folders = {e.path: e.path.parent if e.path.name == e.task else e.path for e in ambiguous}
+    counts = Counter(key for evaluation in evaluations for key in _identity_keys(evaluation))
+    folders: dict[Path, Path] = {}  # the folder to name, by path of an ambiguous result
+    for evaluation in evaluations:
+        if any(counts[key] > 1 for key in _identity_keys(evaluation)):
+            path = evaluation.path
+            folders[path] = path.parent if path.name == evaluation.task else path
     names = short_names(list(dict.fromkeys(folders.values())))
-    return [replace(e, model=f"{e.model} ({names[folders[e.path]]})") if e.path in folders else e for e in evaluations]
+    renamed = []
+    for evaluation in evaluations:
+        if evaluation.path in folders:
+            name = names[folders[evaluation.path]]
+            evaluation = replace(evaluation, model=f"{evaluation.model} ({name})")
+        renamed.append(evaluation)
+    return renamed
 
 
-def _identity_keys(e: Evaluation) -> list[tuple[object, ...]]:
+def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
     """Return keys that must be unique: one for a cell in the table of scores, one for a point of a label curve."""
+    task_and_model = (evaluation.task_identity, evaluation.model)
     return [
-        (e.task_identity, e.model, "sample size", e.sample_size),
-        (e.task_identity, e.model, "labeled", e.num_labeled),
+        (*task_and_model, "sample size", evaluation.sample_size),
+        (*task_and_model, "labeled", evaluation.num_labeled),
     ]
 
 
@@ -162,6 +184,7 @@ def _assign_colors(inputs: ReportInputs) -> Colors:
     runs_without_model = set(colors)
     next_number = len(colors)
     for model in scores.list_models(inputs.evaluations):
+        # A model from a run's checkpoint is named "RUN, step 3,000".
         run = next((name for name in runs_without_model if model.startswith(f"{name}, ")), None)
         if run is None:
             colors[model] = series_color(next_number)
@@ -173,6 +196,7 @@ def _assign_colors(inputs: ReportInputs) -> Colors:
 
 
 def _tabulate_examples(examples: ExampleTable) -> Table:
+    """Return a table with a column for every key of the rows."""
     columns = list(dict.fromkeys(name for row in examples.rows for name in row))
     return Table(columns, [[row.get(name, "") for name in columns] for row in examples.rows])
 
@@ -181,25 +205,37 @@ def _tabulate_examples(examples: ExampleTable) -> Table:
 
 
 def _list_versions(evaluations: Sequence[Evaluation]) -> str:
-    versions: dict[str, set[str]] = {}
-    for e in evaluations:
-        for name, version in e.record.versions.items():
-            versions.setdefault(name, set()).add(version)
-    page = f"Page made by albert {__version__}."
-    libraries = ", ".join(f"{name} {' and '.join(sorted(numbers))}" for name, numbers in versions.items())
-    return f"{page} Runs made with {libraries}." if libraries else page
+    """Return sentences with the version of albert and the versions of the libraries in the runs."""
+    numbers_by_library: dict[str, set[str]] = {}
+    for evaluation in evaluations:
+        for library, number in evaluation.record.versions.items():
+            numbers_by_library.setdefault(library, set()).add(number)
+    sentence = f"Page made by albert {__version__}."
+    if not numbers_by_library:
+        return sentence
+    libraries = [f"{library} {' and '.join(sorted(numbers))}" for library, numbers in numbers_by_library.items()]
+    return f"{sentence} Runs made with {', '.join(libraries)}."
 
 
 def _tabulate_provenance(inputs: ReportInputs) -> Table:
+    """Return the fingerprints of the checkpoint, the recipe and the data behind every data directory, run and score."""
     rows = [["data", data.name, "", "", _short_fingerprint(data.fingerprint)] for data in inputs.data]
     for run in inputs.pretraining:
-        newest, step = list(run.checkpoints.items())[-1] if run.checkpoints else ("", "")
-        name = f"{run.name}, {step}" if step else run.name
-        rows.append(["pretraining", name, _short_fingerprint(newest), "", _short_fingerprint(run.data)])
-    for e in inputs.evaluations:
-        checkpoint = e.record.checkpoint if isinstance(e.record, CheckpointResult) else ""
-        recipe = e.record.recipe if isinstance(e.record, CheckpointResult) else ""
-        rows.append([e.title, e.model, *map(_short_fingerprint, (checkpoint, recipe, e.record.data))])
+        name = run.name
+        checkpoint = ""
+        if run.checkpoints:
+            checkpoint, step = list(run.checkpoints.items())[-1]  # the newest
+            name = f"{run.name}, {step}"
+        rows.append(["pretraining", name, _short_fingerprint(checkpoint), "", _short_fingerprint(run.data)])
+    for evaluation in inputs.evaluations:
+        record = evaluation.record
+        checkpoint = ""
+        recipe = ""
+        if isinstance(record, CheckpointResult):
+            checkpoint = record.checkpoint
+            recipe = record.recipe
+        fingerprints = map(_short_fingerprint, (checkpoint, recipe, record.data))
+        rows.append([evaluation.title, evaluation.model, *fingerprints])
     return Table(["kind", "name", "checkpoint", "recipe", "data"], rows)
 
 
@@ -211,6 +247,7 @@ def _short_fingerprint(fingerprint: str) -> str:
 
 
 def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
+    """Return the numbers of documents, sentences and tokens in each split; None without data directories."""
     rows = [
         [data.name, split, f"{counts.documents:,}", f"{counts.sentences:,}", f"{counts.tokens:,}"]
         for data in directories
@@ -220,35 +257,37 @@ def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
 
 
 def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> DataSample:
-    """Sample sequences with the settings and the seed of a run on this data, or with the defaults."""
+    """Sample training sequences with the settings and the seed of the first run on this data, or with the defaults."""
     settings = PairSettings()
     seed = 0
     run = next((run for run in runs if run.data == data.fingerprint), None)
     if run is not None:
-        with suppress(AlbertError):  # the recipe is of another version
+        with suppress(AlbertError):  # another version of albert wrote the recipe: the defaults remain
             settings = validate_recipe(PairSettings, run.recipe.get("data", {}), run.name)
         seed = int(run.setting("train", "seed") or 0)
     verify_data(data.path)
     corpus = TokenCorpus.open(data.path, "train")
     sample = measure_sample(corpus, Vocabulary.load(data.path / "vocabulary"), settings, seed)
-    edges = [f"{settings.max_seq_length * (n + 1) // LENGTH_BINS:,}" for n in range(LENGTH_BINS)]
+    upper_edges = [f"{settings.max_seq_length * n // LENGTH_BINS:,}" for n in range(1, LENGTH_BINS + 1)]
     lengths = Figure(
-        "Sequence lengths",
-        f"Lengths of the sequences of {data.name}",
-        figures.draw_bars(edges, sample.length_fractions),
-        f"Percent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
+        title="Sequence lengths",
+        description=f"Lengths of the sequences of {data.name}",
+        image=figures.draw_bars(upper_edges, sample.length_fractions),
+        caption=f"Percent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
     )
-    spans = Figure(
-        "Words per masked n-gram",
-        f"Words of a masked n-gram in {data.name}",
-        figures.draw_bars(
-            [str(n) for n in range(1, settings.ngram + 1)], sample.ngram_fractions, sample.ngram_expected
-        ),
-        "Percent of the n-grams. Long n-grams are rejected more often because they overlap others.",
-        [LegendEntry("chosen", figures.PALETTE[0]), LegendEntry("sampled with p(n)", figures.PALETTE[1], "line")],
+    ngram_sizes = [str(n) for n in range(1, settings.ngram + 1)]
+    ngrams = Figure(
+        title="Words per masked n-gram",
+        description=f"Words of a masked n-gram in {data.name}",
+        image=figures.draw_bars(ngram_sizes, sample.ngram_fractions, sample.ngram_expected),
+        caption="Percent of the n-grams. Long n-grams are rejected more often because they overlap others.",
+        legend=[
+            LegendEntry("chosen", figures.PALETTE[0]),
+            LegendEntry("sampled with p(n)", figures.PALETTE[1], "line"),
+        ],
     )
     text = (
         f"{data.name}: {sample.sequences} sequences of at most {settings.max_seq_length} positions, sampled as in "
         f"training. An epoch has {sample.examples_per_pass:,} sequences."
     )
-    return DataSample(text, [lengths, spans])
+    return DataSample(text, [lengths, ngrams])

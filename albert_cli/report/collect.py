@@ -1,6 +1,7 @@
 """Find and read the runs, results, data directories and example tables below some directories.
 
-A damaged file raises `CheckpointError` that names the file and the key.
+`collect_inputs` returns them with names that are unique in the report. A damaged file raises `CheckpointError`, which
+names the file and the key.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from albert_cli.results import (
 )
 from albert_cli.tasks.registry import TASKS, constant_baseline
 
-CLASSICAL = "classical baseline"
+CLASSICAL_BASELINE = "classical baseline"  # the title of the best linear model
 EXAMPLES = "examples.json"
-Curve = list[tuple[float, float]]
+Curve = list[tuple[float, float]]  # (step, value)
 Recipe = Mapping[str, Any]  # as parsed from TOML, by section
 
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """A pretraining run: the curves of its journal by metric, its recipe and its checkpoints."""
+    """A pretraining run: the curves of its journal, its recipe and its checkpoints."""
 
     name: str
-    training: Mapping[str, Curve]  # (step, value)
-    heldout: Mapping[str, Mapping[str, Curve]]  # by corpus; "" is the run's own held-out text
+    training: Mapping[str, Curve]  # by metric
+    heldout: Mapping[str, Mapping[str, Curve]]  # by corpus and metric; corpus "" is the held-out part of the run's data
     recipe: Recipe
-    checkpoints: Mapping[str, str]  # fingerprint -> "step 3,000"
+    checkpoints: Mapping[str, str]  # title, such as "step 3,000", by fingerprint
     data: str = ""  # fingerprint of the data directory
 
     def heldout_curve(self, metric: str, corpus: str = "") -> Curve:
@@ -52,25 +53,27 @@ class PretrainingRun:
         return self.heldout.get(corpus, {}).get(metric, [])
 
     def last_heldout(self, metric: str, corpus: str = "") -> float | None:
-        """Return the last held-out value of a metric."""
+        """Return the last held-out value of a metric; None if it was not measured."""
         curve = self.heldout_curve(metric, corpus)
         return curve[-1][1] if curve else None
 
     def setting(self, section: str, key: str) -> float | None:
-        """Return a number of the recipe, or None."""
+        """Return a number of the recipe; None if the recipe has no such key or no finite number there."""
         values = self.recipe.get(section)
-        return _finite_number(values.get(key)) if isinstance(values, dict) else None
+        if not isinstance(values, dict):
+            return None
+        return _finite_number(values.get(key))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's scores on a task by seed, with the learning curves of its runs."""
+    """A model's scores on a task, one for each seed, with the learning curves of its runs."""
 
-    model: str
+    model: str  # a name, such as "run, step 3,000"
     record: TaskScore
-    curves: Sequence[Curve]  # (step, score on dev) by seed
+    curves: Sequence[Curve]  # (step, score on dev), for each run that was scored more than once
     path: Path
-    folders: Sequence[Path]  # the folders of its runs, by seed
+    folders: Sequence[Path]  # of the runs with a score, for each seed
 
     @property
     def task(self) -> str:
@@ -84,9 +87,10 @@ class Evaluation:
 
     @property
     def task_identity(self) -> tuple[str, ...]:
-        """A key shared by all evaluations of a task; custom tables also differ by title and labels."""
-        labels = sorted(self.record.labels) if self.task not in TASKS else ()
-        return (self.task, self.title, *labels)
+        """A key that all evaluations of a task share; the tasks of different tables differ in title or labels."""
+        if self.task in TASKS:
+            return (self.task, self.title)
+        return (self.task, self.title, *sorted(self.record.labels))
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -100,20 +104,27 @@ class Evaluation:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The scores of the baseline without context and of the best linear model."""
+        """The scores of the baseline without context and of the best linear model, by title; those that exist."""
         baselines = {}
         if self.record.majority is not None:
-            name = constant_baseline(self.task)
-            baselines["majority class" if name == "majority" else name] = self.record.majority
-        if self.record.best_baseline:
-            baselines[CLASSICAL] = self.record.best_baseline[1]
+            title = constant_baseline(self.task)
+            if title == "majority":
+                title = "majority class"
+            baselines[title] = self.record.majority
+        if self.record.best_baseline is not None:
+            _, score = self.record.best_baseline
+            baselines[CLASSICAL_BASELINE] = score
         return baselines
 
     @property
     def sample_size(self) -> int:
         """The number of training examples sampled for each seed; 0 if all of them were used."""
-        requested = self.record.training.train_examples if self.record.training else 0
-        return requested if requested <= self.record.examples.get("train", requested) else 0
+        if self.record.training is None:
+            return 0
+        requested = self.record.training.train_examples
+        if requested > self.record.examples.get("train", requested):  # there are fewer examples than requested
+            return 0
+        return requested
 
     @property
     def num_labeled(self) -> int:
@@ -126,10 +137,10 @@ class Evaluation:
         return isinstance(self.record, EnsembleResult)
 
     @property
-    def control(self) -> int:
-        """0 for a model, 1 for a control from its initial weights, 2 for one from random weights."""
-        weights = self.record.training.weights if self.record.training else ""
-        return next((rank for rank, name in enumerate(CONTROLS, start=1) if name == weights), 0)
+    def control_rank(self) -> int:
+        """The order in the report: 0 for a model, 1 for the control from its initial weights, 2 for random weights."""
+        ranks = {name: rank for rank, name in enumerate(CONTROLS, start=1)}
+        return ranks.get(self.record.training.weights, 0) if self.record.training else 0
 
 
 class ExampleTable(Record):
@@ -158,20 +169,22 @@ class ReportInputs:
     examples: Sequence[ExampleTable]
 
 
-def collect(directories: Sequence[Path]) -> ReportInputs:
+def collect_inputs(directories: Sequence[Path]) -> ReportInputs:
     """Read every run, result, data directory and example table below the directories.
 
     Raises `InputError` if a directory does not exist or if there is nothing to report.
     """
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(f"{directory}: no such directory", "name directories that other verbs have written")
+            raise InputError(f"{directory}: no such directory", "name directories that albert has written")
     paths = list(_walk(directories))
     run_paths = [path for path in paths if _is_pretraining_run(path)]
     data_paths = [path for path in paths if _is_data_directory(path)]
     names = short_names([*run_paths, *data_paths])
     runs = [_read_pretraining(path, names[path]) for path in run_paths]
-    checkpoint_names = {mark: f"{run.name}, {step}" for run in runs for mark, step in run.checkpoints.items()}
+    checkpoint_names = {
+        fingerprint: f"{run.name}, {step}" for run in runs for fingerprint, step in run.checkpoints.items()
+    }
     inputs = ReportInputs(
         data=[DataDirectory(names[path], path, store.fingerprint(path)) for path in data_paths],
         pretraining=runs,
@@ -180,41 +193,64 @@ def collect(directories: Sequence[Path]) -> ReportInputs:
     )
     if not any(vars(inputs).values()):
         raise InputError(
-            f"{', '.join(map(str, directories))}: no results here",
+            f"{', '.join(map(str, directories))}: no results here or below",
             f"a result directory contains {RESULTS}, {journal.JOURNAL}, {EXAMPLES} or data.json",
         )
     return inputs
 
 
 def short_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """Return for each path the fewest last parts that distinguish it from the others."""
-    parts = {path: path.resolve().parts for path in paths}
-    counts = Counter(names[-n:] for names in parts.values() for n in range(1, len(names)))
-    unique = {
-        path: next((names[-n:] for n in range(1, len(names)) if counts[names[-n:]] == 1), names[-1:])
-        for path, names in parts.items()
-    }
-    return {path: "/".join(names) for path, names in unique.items()}
+    """Return for each path the fewest of its last parts that distinguish it from the others, such as "b/run".
+
+    A path that is listed twice is named by its last part.
+    """
+    endings = {path: _endings(path.resolve().parts) for path in paths}
+    counts = Counter(ending for endings_of_path in endings.values() for ending in endings_of_path)
+    names = {}
+    for path, endings_of_path in endings.items():
+        unique = [ending for ending in endings_of_path if counts[ending] == 1]
+        names[path] = "/".join(unique[0] if unique else endings_of_path[0])
+    return names
+
+
+def _endings(parts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the last part, the last two parts, and so on; the root counts only if it is the whole path."""
+    names = tuple(parts[1:] or parts)
+    return [names[-n:] for n in range(1, len(names) + 1)]
 
 
 def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
-    """Read a run's journal: the curves (step, value) of training, and the curves of its evaluations."""
+    """Read a run's journal; return the curves of training and the curves of its evaluations, both by metric.
+
+    Without a journal there are no curves.
+    """
     training: dict[str, Curve] = {}
-    heldout: dict[str, Curve] = {}
+    evaluations: dict[str, Curve] = {}
     file = path / journal.JOURNAL
-    for row in journal.read_journal(file) if file.is_file() else []:
-        is_evaluation = "eval" in row
-        curves = heldout if is_evaluation else training
-        for metric, value in _finite_numbers(row["eval"] if is_evaluation else row).items():
-            curves.setdefault(metric, []).append((float(row["step"]), value))
-    return training, heldout
+    if not file.is_file():
+        return training, evaluations
+    for row in journal.read_journal(file):
+        if "eval" in row:
+            _append_point(evaluations, row["step"], row["eval"])
+        else:
+            _append_point(training, row["step"], row)
+    return training, evaluations
+
+
+def _append_point(curves: dict[str, Curve], step: int, values: Mapping[str, object]) -> None:
+    """Append the finite numbers of a journal's line to the curves of their metrics."""
+    for metric, value in values.items():
+        number = _finite_number(value)
+        if number is not None:
+            curves.setdefault(metric, []).append((float(step), number))
 
 
 def _walk(directories: Sequence[Path]) -> Iterator[Path]:
+    """Yield the directories and all folders below them, once each; hidden folders and checkpoints are skipped."""
     seen: set[Path] = set()
     for start in directories:
-        for folder, below, _ in os.walk(start):
-            below[:] = sorted(name for name in below if not name.startswith((".", "step-")))
+        for folder, subfolders, _ in os.walk(start):
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith((".", "step-")))
             path = Path(folder)
             if path.resolve() not in seen:
                 seen.add(path.resolve())
@@ -222,10 +258,11 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
 
 
 def _is_pretraining_run(path: Path) -> bool:
+    """Return True for a directory with a journal of MLM losses and no result: fine-tuning writes a result."""
     if (path / RESULTS).exists():
         return False
-    training, heldout = read_curves(path)
-    return "mlm_loss" in training or "mlm_loss" in heldout
+    training, evaluations = read_curves(path)
+    return "mlm_loss" in training or "mlm_loss" in evaluations
 
 
 def _is_data_directory(path: Path) -> bool:
@@ -236,9 +273,10 @@ def _is_data_directory(path: Path) -> bool:
 
 
 def _read_pretraining(path: Path, name: str) -> PretrainingRun:
-    training, scored = read_curves(path)
+    """Read a pretraining run; a damaged checkpoint is left out with a warning."""
+    training, evaluations = read_curves(path)
     heldout: dict[str, dict[str, Curve]] = {"": {}}
-    for key, curve in scored.items():
+    for key, curve in evaluations.items():  # the key is METRIC, or CORPUS/METRIC for another held-out corpus
         corpus, _, metric = key.rpartition("/")
         heldout.setdefault(corpus, {})[metric] = curve
     checkpoints: dict[str, str] = {}
@@ -253,22 +291,27 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
-    recipe = store.read_toml(path / "recipe.toml") if store.is_listed(path / "recipe.toml") else {}
+    recipe: Recipe = {}
+    if store.is_listed(path / "recipe.toml"):
+        recipe = store.read_toml(path / "recipe.toml")
     return PretrainingRun(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
-    """Read every `eval` result, every ensemble, and every task run that is not part of an evaluation."""
+    """Read every `eval` result, every ensemble, and every task run that is not part of an `eval` result.
+
+    checkpoints: the names of known checkpoints by fingerprint.
+    """
     records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
     evals = {path: record for path, record in records.items() if isinstance(record, EvaluationResult)}
     ensembles = {path: record for path, record in records.items() if isinstance(record, EnsembleResult)}
-    single = {
+    separate_runs = {
         path: record
         for path, record in records.items()
         if isinstance(record, RunResult | ScoredResult) and not any(parent in evals for parent in path.parents)
     }
     evaluations = []
-    for path, record in (evals | ensembles | single).items():
+    for path, record in (evals | ensembles | separate_runs).items():
         folders = _run_folders(path, record)
         curves = [read_curves(folder)[1].get(record.metric, []) for folder in folders]
         name = _model_name(record, checkpoints)
@@ -277,7 +320,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
 
 
 def _read_task_score(directory: Path) -> TaskScore | None:
-    """Read a directory's score of one task; None if it has no result, or one of an experiment, a suite or a search."""
+    """Read a directory's score of one task; None if it has no result, or that of an experiment, suite or search."""
     path = directory / RESULTS
     if not path.is_file() or store.read_json(path).get("kind") not in KINDS:
         return None
@@ -288,7 +331,7 @@ def _read_task_score(directory: Path) -> TaskScore | None:
 
 
 def _run_folders(path: Path, record: TaskScore) -> list[Path]:
-    """Return the folder of each run that has a score."""
+    """Return the folders of the runs behind a score: `path` itself, or one for each seed of an evaluation."""
     if not isinstance(record, EvaluationResult):
         return [path]
     folders = [file.parent for file in sorted(path.glob(f"run-*/{RESULTS}"))]
@@ -296,12 +339,15 @@ def _run_folders(path: Path, record: TaskScore) -> list[Path]:
 
 
 def _model_name(record: TaskScore, checkpoints: Mapping[str, str]) -> str:
+    """Return the name of the model in the report: a control's title, or the name of its checkpoint, if known."""
     if isinstance(record, EnsembleResult):
         return f"ensemble of {len(record.chosen)}"
     if record.training is not None and record.training.weights in CONTROLS:
         return CONTROLS[record.training.weights]
-    fingerprint = record.checkpoint
-    return checkpoints.get(fingerprint) or f"checkpoint {fingerprint[-16:][:8]}"
+    if record.checkpoint in checkpoints:
+        return checkpoints[record.checkpoint]
+    hex_digits = record.checkpoint.removeprefix("unverified-")
+    return f"checkpoint {hex_digits[:8]}"
 
 
 def _finite_number(value: object) -> float | None:
@@ -309,10 +355,3 @@ def _finite_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def _finite_numbers(values: object) -> dict[str, float]:
-    """Return the finite numbers of a journal's line."""
-    items = values.items() if isinstance(values, Mapping) else ()
-    numbers = {str(key): _finite_number(value) for key, value in items}
-    return {key: number for key, number in numbers.items() if number is not None}

@@ -1,6 +1,7 @@
 """Draw the figures of a report with matplotlib, as SVG images that are embedded in the page.
 
-The same numbers give the same bytes. matplotlib is imported when the first figure is rendered.
+Every `draw_…` function returns an image as a data URI, for `Figure.image`. The same numbers give the same bytes.
+matplotlib is imported when the first figure is drawn.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52")
-INK: Final = "#22211e"
-MUTED: Final = "#6c675e"
-RULE: Final = "#d8d3c7"
+PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52")  # of runs and models
+INK: Final = "#22211e"  # text
+MUTED: Final = "#6c675e"  # axes and baselines
+RULE: Final = "#d8d3c7"  # thin lines
 _MAX_CURVE_POINTS = 300
-_MAX_LABEL_LENGTH = 24
-_STYLE: Any = {  # matplotlib types its settings by its own key names
+_MAX_LABEL_LENGTH = 24  # characters
+_STYLE: Any = {  # Any, because matplotlib's type for settings is a literal of all its keys
     "svg.fonttype": "none",
     "svg.hashsalt": "albert",
     "text.parse_math": False,
@@ -68,10 +69,10 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn image with its title, its caption and a description for people who cannot see it."""
+    """A drawn image with its title, its caption and its legend."""
 
     title: str
-    description: str
+    description: str  # for people who cannot see the image
     image: str  # a data URI
     caption: str = ""
     legend: Sequence[LegendEntry] = ()
@@ -91,18 +92,18 @@ class DotRow:
     """A row of a dot plot: a model's scores by seed with their median, or a baseline's single score."""
 
     label: str
-    scores: Sequence[float]
-    median: float | None = None
+    scores: Sequence[float]  # 0 to 1
+    median: float | None = None  # None for a baseline
     color: str = MUTED
-    is_collapsed: Sequence[bool] = ()
+    is_collapsed: Sequence[bool] = ()  # for each score, whether its run collapsed; empty if none did
 
 
 @dataclass(frozen=True)
 class TrendSeries:
-    """Scores by a count, joined at their medians. A baseline has a broken line and no dots."""
+    """Scores by a count, such as labeled examples; a line joins the medians. A baseline's is broken and has no dots."""
 
     label: str
-    scores: Mapping[float, Sequence[float]]
+    scores: Mapping[float, Sequence[float]]  # 0 to 1: the scores of the seeds, by count
     color: str = MUTED
     is_baseline: bool = False
 
@@ -130,7 +131,11 @@ def draw_curves(
     from_zero: bool = False,
     x_label: str = "step",
 ) -> str:
-    """Draw curves over steps. `levels` are labeled horizontal lines; `percent` shows 0..1 as 0..100."""
+    """Draw curves over steps.
+
+    levels: labels of horizontal lines by their height; percent: show values of 0 to 1 as 0 to 100; from_zero: begin the
+    y axis at 0.
+    """
     scale = 100.0 if percent else 1.0
 
     def draw(axes: Axes) -> None:
@@ -154,7 +159,7 @@ def draw_curves(
 
 
 def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Sequence[float] = ()) -> str:
-    """Draw fractions as bars in percent with their values; `expected` adds a line to each bar."""
+    """Draw fractions as bars in percent, with their values above; `expected` are fractions marked by lines."""
 
     def draw(axes: Axes) -> None:
         bars = axes.bar(range(len(labels)), [100 * fraction for fraction in fractions], width=0.62, color=PALETTE[0])
@@ -168,7 +173,7 @@ def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Seque
 
 
 def draw_dots(rows: Sequence[DotRow]) -> str:
-    """Draw every score as a dot, a row per model, with a bar at the median; scores are shown times 100."""
+    """Draw a row per model with a dot per seed and a bar at the median; a baseline is a diamond. Scores times 100."""
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(reversed(rows)):
@@ -177,17 +182,18 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
                 axes.plot(scores, [height] * len(scores), "D", markersize=5, color=row.color)
                 continue
             is_collapsed = row.is_collapsed or [False] * len(scores)
-            for score, hollow in zip(scores, is_collapsed, strict=True):
-                face = "none" if hollow else row.color
+            for score, is_ring in zip(scores, is_collapsed, strict=True):
+                face = "none" if is_ring else row.color
                 axes.plot([score], [height], "o", markersize=6, color=row.color, markerfacecolor=face, alpha=0.75)
             axes.plot([100 * row.median] * 2, [height - 0.34, height + 0.34], color=row.color, linewidth=2.4)
         labels = [_shorten(row.label) for row in reversed(rows)]
         axes.set_yticks(range(len(rows)), labels)
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.6, len(rows) - 0.4)
-        everything = [100 * score for row in rows for score in row.scores]
-        center = (min(everything) + max(everything)) / 2
-        half_width = 0.56 * max(max(everything) - min(everything), 1.0)  # differences below a point look small
+        all_scores = [100 * score for row in rows for score in row.scores]
+        center = (min(all_scores) + max(all_scores)) / 2
+        width = max(max(all_scores) - min(all_scores), 1.0)  # at least a point, so that tiny differences look tiny
+        half_width = 0.56 * width  # with a margin of 6 % on both sides
         axes.set_xlim(center - half_width, center + half_width)
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
@@ -204,7 +210,8 @@ def draw_points(points: Sequence[LabeledPoint], x_label: str) -> str:
 
         for index, point in enumerate(sorted(points, key=lambda point: point.x)):
             axes.plot([point.x], [point.y], "o", markersize=7, color=point.color)
-            offset = -15 if index % 2 else 7  # neighbors' labels are above and below in turn
+            # Labels are above and below their points in turn, so that labels of neighbors do not overlap.
+            offset = -15 if index % 2 else 7
             axes.annotate(
                 _shorten(point.label), (point.x, point.y), (0, offset), textcoords="offset points", ha="center", size=10
             )
@@ -220,7 +227,7 @@ def draw_points(points: Sequence[LabeledPoint], x_label: str) -> str:
 
 
 def draw_trends(trends: Sequence[TrendSeries], x_label: str) -> str:
-    """Draw scores, shown times 100, over a count on a logarithmic axis, with a legend of the last medians."""
+    """Draw scores times 100 over a count on a logarithmic axis; the legend has the median at the largest count."""
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import NullLocator
@@ -246,8 +253,8 @@ def draw_trends(trends: Sequence[TrendSeries], x_label: str) -> str:
 
 
 def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 3.1)) -> str:
-    """Draw with `draw` on new axes and return the SVG as a data URI."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home directory without a font cache
+    """Call `draw` with new axes and return the SVG as a data URI. size: width and height in inches."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns if it cannot save its font cache
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
@@ -260,7 +267,10 @@ def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 
 
 
 def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return xs and ys of at most `_MAX_CURVE_POINTS` points, so that a long run is a line and not a cloud."""
+    """Average groups of neighboring points (x, y) to at most `_MAX_CURVE_POINTS`; return xs [N] and ys [N].
+
+    Without averages, the noise of a long run would hide its curve.
+    """
     groups = np.array_split(np.array(points), min(len(points), _MAX_CURVE_POINTS))
     xs, ys = np.array([group.mean(axis=0) for group in groups]).T
     return xs, ys
@@ -268,16 +278,21 @@ def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarra
 
 def _shorten(label: str) -> str:
     label = strip_unprintable(label)
-    return label if len(label) <= _MAX_LABEL_LENGTH else label[: _MAX_LABEL_LENGTH - 1] + "…"
+    if len(label) <= _MAX_LABEL_LENGTH:
+        return label
+    return label[: _MAX_LABEL_LENGTH - 1] + "…"
 
 
 def _use_plain_ticks(axis: Axis, *, integer: bool = False) -> None:
+    """Label at most five round numbers of an axis without exponents: 12k for 12,000."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     def format_tick(value: float, _: object) -> str:
         if abs(value) >= 10_000:
             return f"{value / 1000:,.4g}k"
-        return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+        if value == round(value):
+            return f"{value:,.0f}"
+        return f"{value:.4g}"
 
     axis.set_major_locator(MaxNLocator(5, integer=integer, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(format_tick))

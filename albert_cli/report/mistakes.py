@@ -1,4 +1,7 @@
-"""The most confident mistakes of fine-tuned models on dev, with their texts."""
+"""The report's section on mistakes: the dev examples on which fine-tuned models err most, with their texts.
+
+Predictions of all seeds of a model come in, grouped by example; tables go out.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,29 @@ from albert_cli.report.predictions import PredictionLine, prediction_kind, read_
 from albert_cli.report.render import Table
 from albert_cli.report.scores import group_by_task
 
-_MAX_MISTAKES = 8
-_MAX_CHARACTERS = 400
-_TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")
+_MAX_MISTAKES = 8  # of a model
+_MAX_CHARACTERS = 400  # of a text
+_TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")  # of a line, in the order of the columns
+
+ExampleLines = Sequence[PredictionLine]  # the lines of all runs about one example
 
 
 @dataclass(frozen=True)
 class ModelMistakes:
-    """The worst mistakes of a model on a task; `by_type` counts those on named entities."""
+    """The worst mistakes of a model on a task."""
 
     title: str
-    num_examples: int
+    num_examples: int  # in the dev set
     table: Table
-    by_type: Table | None = None
+    by_type: Table | None = None  # the numbers of errors by type of entity, for named entities only
 
 
 def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
-    """Return the worst mistakes of each model by task. Controls are included only where there is no other model."""
+    """Return the worst mistakes of each model on each task; those of controls only if the task has no other model."""
     mistakes = []
     for group in group_by_task(evaluations):
-        for evaluation in [e for e in group if not e.control] or group:
+        models = [evaluation for evaluation in group if not evaluation.control_rank]
+        for evaluation in models or group:
             examples = group_by_example([read_predictions(folder) for folder in evaluation.folders])
             if worst := find_worst(examples):
                 title = f"{evaluation.title}, {evaluation.model}"
@@ -45,34 +51,38 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
     return mistakes
 
 
-def _describe_mistakes(
-    title: str, examples: Sequence[Sequence[PredictionLine]], worst: Sequence[Sequence[PredictionLine]]
-) -> ModelMistakes:
+def _describe_mistakes(title: str, examples: Sequence[ExampleLines], worst: Sequence[ExampleLines]) -> ModelMistakes:
+    """Return the table of the worst examples; for named entities, count the errors on all examples, too."""
     if not is_entity_line(worst[0][0]):
         return ModelMistakes(title, len(examples), _make_table(worst))
     by_type = tabulate_entity_errors(line for lines in examples for line in lines)
     return ModelMistakes(title, len(examples), tabulate_entity_mistakes(worst), by_type)
 
 
-def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[Sequence[PredictionLine]]:
+def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLines]:
     """Group the lines of all runs by example."""
-    by_id: dict[str, list[PredictionLine]] = {}
-    for line in (line for lines in runs for line in lines):
-        by_id.setdefault(line["id"], []).append(line)
-    return list(by_id.values())
+    lines_by_id: dict[str, list[PredictionLine]] = {}
+    for run in runs:
+        for line in run:
+            lines_by_id.setdefault(line["id"], []).append(line)
+    return list(lines_by_id.values())
 
 
-def find_worst(examples: Sequence[Sequence[PredictionLine]]) -> list[Sequence[PredictionLine]]:
-    """Return the examples with the largest mean error over runs; of equal errors the more confident ones first."""
-    wrong = [lines for lines in examples if any(measure_error(line) is not None and _is_wrong(line) for line in lines)]
-    return sorted(wrong, key=lambda lines: (_mean_error(lines), _mean_confidence(lines)), reverse=True)[:_MAX_MISTAKES]
+def find_worst(examples: Sequence[ExampleLines]) -> list[ExampleLines]:
+    """Return the `_MAX_MISTAKES` examples with the largest mean error over runs; of equal errors, the most confident.
+
+    Examples that every run predicts correctly, or that have no label, are no mistakes.
+    """
+    wrong = [lines for lines in examples if any(_is_mistake(line) for line in lines)]
+    wrong.sort(key=lambda lines: (_mean_error(lines), _mean_confidence(lines)), reverse=True)
+    return wrong[:_MAX_MISTAKES]
 
 
 def measure_error(line: PredictionLine) -> float | None:
-    """Return the error of a prediction; None without a label.
+    """Return the error of a prediction, 0 if it is perfect; None without a label.
 
-    That is 1 − F1 of a span, of a text's entities or of its classes, 1 − the label's probability, or the distance of a
-    number.
+    The error is 1 − F1 for a span, a text's entities or several classes, 1 − the label's probability for a class, and
+    the absolute difference for a value.
     """
     label = line.get("label")
     prediction = line["prediction"]
@@ -82,51 +92,67 @@ def measure_error(line: PredictionLine) -> float | None:
         return measure_entity_error(line)
     if isinstance(label, list) and isinstance(prediction, list):
         total = len(label) + len(prediction)
-        return 1 - 2 * sum(name in prediction for name in label) / total if total else 0.0
+        if total == 0:
+            return 0.0
+        return 1 - 2 * sum(name in prediction for name in label) / total
     if isinstance(label, str):
-        return 1.0 - float(line.get("probabilities", {}).get(label, label == prediction))
+        is_correct = float(label == prediction)  # in place of a probability, if there is none
+        return 1.0 - line.get("probabilities", {}).get(label, is_correct)
     if isinstance(label, float) and isinstance(prediction, float):
         return abs(label - prediction)
     return None
 
 
-def _is_wrong(line: PredictionLine) -> bool:
-    if prediction_kind(line) == "span":
-        return float(line["f1"]) < 1
-    if isinstance(line["prediction"], list):
-        return bool(measure_error(line))
+def _is_mistake(line: PredictionLine) -> bool:
+    """Return True if the prediction differs from the label; a span or a list is correct if its F1 is 1."""
+    error = measure_error(line)
+    if error is None:
+        return False
+    if prediction_kind(line) == "span" or isinstance(line["prediction"], list):
+        return error > 0
     return line.get("label") != line["prediction"]
 
 
-def _mean_error(lines: Sequence[PredictionLine]) -> float:
+def _mean_error(lines: ExampleLines) -> float:
     errors = [measure_error(line) for line in lines]
     return fmean(error for error in errors if error is not None)
 
 
-def _mean_confidence(lines: Sequence[PredictionLine]) -> float:
+def _mean_confidence(lines: ExampleLines) -> float:
+    """Return the mean probability of the predicted spans; 0 for a run that predicts no answer, or no span at all."""
     return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 
-def _make_table(examples: Sequence[Sequence[PredictionLine]]) -> Table:
+def _make_table(examples: Sequence[ExampleLines]) -> Table:
+    """Return a row for each example: its texts, the label, the predictions of the runs, and their mean error."""
     fields = [name for name in _TEXT_FIELDS if any(lines[0].get(name) for lines in examples)] or ["id"]
     headers = [*(name.replace("_", " ") for name in fields), "label", "predicted", "mean error"]
     rows = []
     for lines in examples:
-        texts = [_format_text(lines[0].get(name)) for name in fields]
-        label = _format_text(lines[0].get("answers", lines[0].get("label"))) or "no answer"
+        first = lines[0]  # the texts and the label are the same in all runs
+        texts = [_format_text(first.get(name)) for name in fields]
+        label = _format_text(first.get("answers", first.get("label"))) or "no answer"
         rows.append([*texts, label, _format_predictions(lines), f"{_mean_error(lines):.2f}"])
     return Table(headers, rows)
 
 
 def _format_text(value: object) -> str:
-    if isinstance(value, list):
-        value = " / ".join(dict.fromkeys(map(str, value)))
-    text = f"{value:.2f}" if isinstance(value, float) else str(value or "")
-    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
+    """Format a value of a line, shortened to `_MAX_CHARACTERS`; an empty string for None."""
+    if value is None:
+        text = ""
+    elif isinstance(value, list):
+        text = " / ".join(dict.fromkeys(map(str, value)))
+    elif isinstance(value, float):
+        text = f"{value:.2f}"
+    else:
+        text = str(value)
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    return text[: _MAX_CHARACTERS - 1] + "…"
 
 
-def _format_predictions(lines: Sequence[PredictionLine]) -> str:
-    """Format each prediction with the number of runs that made it."""
+def _format_predictions(lines: ExampleLines) -> str:
+    """Format the prediction of all runs, or each of several predictions with the number of its runs."""
     counts = Counter(_format_text(line["prediction"]) or "no answer" for line in lines)
     if len(counts) == 1:
         return next(iter(counts))

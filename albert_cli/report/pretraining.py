@@ -1,4 +1,7 @@
-"""The report's section on pretraining: curves of all runs, and a table of their settings and last scores."""
+"""The report's section on pretraining: curves of all runs, and a table of their settings and last scores.
+
+Losses are in nats per masked token; accuracies are 0 to 1 in the journals and percent on the page.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ _ACCURACIES = {
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
 }
-_MAX_ROWS = 12  # of the table of held-out scores, by run and corpus
+_MAX_ROWS = 12  # of a run and a corpus in the table of held-out scores, approximately
 
 
 @dataclass(frozen=True)
 class PretrainingSection:
-    """Curves of all runs as figures and as a table of numbers, and the runs' settings and last scores."""
+    """Curves of all runs as figures and as a table of numbers, and a table of the runs' settings and last scores."""
 
     legend: Sequence[LegendEntry]
     figures: Sequence[Figure]
@@ -38,7 +41,7 @@ class PretrainingSection:
 
 
 def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
-    """Return the last held-out scores of a single run; empty for several runs."""
+    """Return the last held-out scores if there is a single run; empty for several runs."""
     if len(runs) != 1:
         return []
     run = runs[0]
@@ -46,7 +49,9 @@ def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
     loss = run.last_heldout("mlm_loss")
     if loss is not None:
         entropy = run.last_heldout("unigram_entropy")
-        comparison = "nats per masked token" if entropy is None else f"nats; the unigram entropy is {entropy:.2f}"
+        comparison = "nats per masked token"
+        if entropy is not None:
+            comparison = f"nats; the unigram entropy is {entropy:.2f}"
         facts.append(Fact("Held-out MLM loss", f"{loss:.2f}", comparison))
     comparisons = {
         "mlm_accuracy": "percent of the held-out masked tokens",
@@ -55,7 +60,7 @@ def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
     for metric, comparison in comparisons.items():
         accuracy = run.last_heldout(metric)
         if accuracy is not None:
-            facts.append(Fact(_title(metric), f"{100 * accuracy:.1f}", comparison))
+            facts.append(Fact(_metric_title(metric), f"{100 * accuracy:.1f}", comparison))
     return facts
 
 
@@ -67,11 +72,14 @@ def make_pretraining_section(runs: Sequence[PretrainingRun], colors: Colors) -> 
     if speed:
         image = figures.draw_curves(speed, from_zero=True)
         drawings.append(Figure("Speed", "Speed over steps", image, "Tokens per second."))
-    legend = [LegendEntry(run.name, colors[run.name]) for run in runs] if len(runs) > 1 else []
+    legend = []
+    if len(runs) > 1:
+        legend = [LegendEntry(run.name, colors[run.name]) for run in runs]
     return PretrainingSection(legend, drawings, _tabulate_curves(runs), _tabulate_settings(runs))
 
 
-def _title(metric: str) -> str:
+def _metric_title(metric: str) -> str:
+    """Return the title of an accuracy with a capital letter."""
     title = _ACCURACIES[metric]
     return title[0].upper() + title[1:]
 
@@ -84,17 +92,22 @@ def _chance(run: PretrainingRun) -> float:
 
 
 def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) -> list[LineSeries]:
+    """Return the curves by run, in the runs' colors, without empty ones."""
     return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
 def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
-    """Draw loss and accuracies on one held-out corpus; "" is the run's held-out text, drawn with the training loss."""
+    """Draw loss and accuracies on one held-out corpus.
+
+    Corpus "" is the held-out part of the runs' data: its figure of the loss also shows the training loss and the
+    unigram entropy.
+    """
     suffix = f", {corpus}" if corpus else ""
     losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
     levels: dict[float, str] = {}
     legend = []
     caption = "Nats per masked token."
-    if not corpus:
+    if corpus == "":
         losses += _make_series({run.name: run.training.get("mlm_loss", []) for run in runs}, colors, "faint")
         entropies = [run.last_heldout("unigram_entropy") for run in runs]
         levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
@@ -109,17 +122,20 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
     for metric in ("mlm_accuracy", "order_accuracy"):
         series = _make_series({run.name: run.heldout_curve(metric, corpus) for run in runs}, colors, "marked")
         if series:
-            title = _title(metric) + suffix
-            chance = {_chance(run): "chance" for run in runs} if metric == "order_accuracy" else {}
-            image = figures.draw_curves(series, chance, percent=True)
+            title = _metric_title(metric) + suffix
+            levels = {}
+            if metric == "order_accuracy":
+                levels = {_chance(run): "chance" for run in runs}
+            image = figures.draw_curves(series, levels, percent=True)
             caption = f"Percent, on {corpus or 'held-out text'}."
             drawings.append(Figure(title, f"{title} over steps", image, caption))
     return drawings
 
 
 def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
-    """Return the held-out curves at about `_MAX_ROWS` steps, the last included, as a table; None without curves."""
-    titles = {"mlm_loss": "MLM loss (nats)"} | {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}
+    """Return a table of the held-out curves at about `_MAX_ROWS` evenly spaced steps and the last; None if empty."""
+    titles = {"mlm_loss": "MLM loss (nats)"}
+    titles |= {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}
     scored = [(run, corpus) for run in runs for corpus in run.heldout]
     metrics = [metric for metric in titles if any(run.heldout_curve(metric, corpus) for run, corpus in scored)]
     rows = []
@@ -130,16 +146,20 @@ def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
         for step in sorted({*steps[::stride], *steps[-1:]}):
             cells = [_format_metric(metric, curves[metric].get(step)) for metric in metrics]
             rows.append([run.name, corpus or "held-out", f"{step:,.0f}", *cells])
-    return Table(["run", "text", "step", *(titles[metric] for metric in metrics)], rows) if rows else None
+    if not rows:
+        return None
+    return Table(["run", "text", "step", *(titles[metric] for metric in metrics)], rows)
 
 
 def _format_metric(metric: str, value: float | None) -> str:
+    """Format a loss in nats, or an accuracy in percent."""
     if value is None:
         return "–"
     return f"{value:.3f}" if metric == "mlm_loss" else f"{100 * value:.1f}"
 
 
 def _tabulate_settings(runs: Sequence[PretrainingRun]) -> Table:
+    """Return a table with a column for each run, and a row for each setting or score that a run has."""
     columns = [{**_list_settings(run), **_list_scores(run)} for run in runs]
     labels = dict.fromkeys(label for column in columns for label in column)
     rows = [[label, *(column.get(label, "–") for column in columns)] for label in labels]
@@ -147,7 +167,10 @@ def _tabulate_settings(runs: Sequence[PretrainingRun]) -> Table:
 
 
 def _list_settings(run: PretrainingRun) -> dict[str, str]:
-    """Return the run's shape, steps, batch and length; without the shape if the recipe is of another version."""
+    """Return the shape of the run's model, its steps, batch size and length.
+
+    The shape is left out if this version cannot read the recipe.
+    """
     settings = {}
     model = run.recipe.get("model")
     if isinstance(model, dict):
@@ -159,22 +182,24 @@ def _list_settings(run: PretrainingRun) -> dict[str, str]:
                 settings["attention"] = config.attention_summary
             settings["shared weights"] = config.sharing
             settings["parameters"] = f"{count_parameters(config).total:,}"
-    steps = [step for step, _ in (*run.training.get("loss", []), *run.heldout_curve("mlm_loss"))]
+    recorded_steps = [step for step, _ in (*run.training.get("loss", []), *run.heldout_curve("mlm_loss"))]
     planned = run.setting("schedule", "total_steps")
-    if steps:
-        is_partial = planned and planned != max(steps)
-        settings["steps"] = f"{max(steps):,.0f}" + (f" of {planned:,.0f}" if is_partial else "")
-    for label, (section, key) in {
-        "batch size": ("train", "batch_size"),
-        "maximum length": ("data", "max_seq_length"),
-    }.items():
-        value = run.setting(section, key)
-        if value is not None:
-            settings[label] = f"{value:,.0f}"
+    if recorded_steps:
+        last_step = max(recorded_steps)
+        settings["steps"] = f"{last_step:,.0f}"
+        if planned and planned != last_step:
+            settings["steps"] += f" of {planned:,.0f}"
+    batch_size = run.setting("train", "batch_size")
+    if batch_size is not None:
+        settings["batch size"] = f"{batch_size:,.0f}"
+    max_seq_length = run.setting("data", "max_seq_length")
+    if max_seq_length is not None:
+        settings["maximum length"] = f"{max_seq_length:,.0f}"
     return settings
 
 
 def _list_scores(run: PretrainingRun) -> dict[str, str]:
+    """Return the last scores of the run on each held-out corpus, its speed and its time."""
     scores = {}
     for corpus in run.heldout:
         prefix = f"{corpus}: " if corpus else "held-out "
@@ -191,7 +216,7 @@ def _list_scores(run: PretrainingRun) -> dict[str, str]:
     speeds = [value for _, value in run.training.get("tokens_per_second", [])]
     if speeds:
         scores["tokens per second (median)"] = f"{statistics.median(speeds):,.0f}"
-    seconds = [value for _, value in run.training.get("seconds", [])]
+    seconds = [value for _, value in run.training.get("seconds", [])]  # since the start
     if seconds:
         scores["time"] = format_duration(max(seconds))
     return scores

@@ -1,7 +1,7 @@
 """Render the pages of reports and experiments from jinja2 templates, as HTML and as Markdown.
 
-A template lays out plain values. The environment cleans and escapes whatever a template prints, so no text of a result
-file can become markup.
+A page is a dataclass whose fields the template of its kind lays out. Whatever a template prints is cleaned and escaped,
+so no text of a result file can become markup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a text; with a label it is marked, as correct or as wrong."""
+    """A part of a text; a part with a label is marked, in the color of correct or of wrong parts."""
 
     text: str
     label: str = ""
@@ -53,14 +53,14 @@ class Table:
 
 
 def render_html(template: str, page: object) -> str:
-    """Return the page as one HTML file that loads no other file and runs no script."""
+    """Return the page, laid out by a template such as "report", as one HTML file without links to files or scripts."""
     return _environment("html").get_template(f"{template}.html.jinja").render(page=page)
 
 
 def render_markdown(template: str, page: object) -> str:
     """Return the page as Markdown, with the description of each figure instead of the figure."""
     text = _environment("md").get_template(f"{template}.md.jinja").render(page=page)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # sections without content leave blank lines
 
 
 def strip_unprintable(text: str) -> str:
@@ -70,11 +70,12 @@ def strip_unprintable(text: str) -> str:
 
 @cache
 def _environment(language: Literal["html", "md"]) -> Environment:
+    """Return jinja2's environment for the templates of a language."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     def clean_and_escape(value: object) -> Markup:
-        if isinstance(value, Markup):  # the output of a macro
+        if isinstance(value, Markup):  # the output of a macro, which is escaped already
             return value
         text = strip_unprintable(str(value))
         return escape(text) if language == "html" else Markup(console.escape_markdown(text))  # noqa: S704

@@ -1,4 +1,7 @@
-"""The report's sections on tasks: scores next to baselines and published models, every seed, learning curves."""
+"""The report's sections on tasks: scores next to baselines and published models, every seed, learning curves.
+
+Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from albert_cli.evaluation import tables
 from albert_cli.formatting import format_percent, join_words
 from albert_cli.report import figures
-from albert_cli.report.collect import CLASSICAL, Evaluation
+from albert_cli.report.collect import CLASSICAL_BASELINE, Evaluation
 from albert_cli.report.figures import DotRow, Figure, LegendEntry, LineSeries, TrendSeries
 from albert_cli.report.render import Cell, Table
 from albert_cli.results import EvaluationResult, RunResult, ScoredResult, standard_error
@@ -28,12 +31,12 @@ _METRIC_TITLES = {
     "spearman": "Spearman correlation",
 }
 Colors = Mapping[str, str]  # by model
-TaskGroup = Sequence[Evaluation]  # the evaluations of one task
+TaskGroup = Sequence[Evaluation]  # the evaluations of one task, which is never empty
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number at the top of the page with its name and what to compare it with."""
+    """A number at the top of the page, with its name and with other numbers or units for comparison."""
 
     name: str
     value: str
@@ -47,7 +50,7 @@ class ScoresSection:
     table: Table
     published: Table | None
     figures: Sequence[Figure]
-    has_collapsed: bool
+    has_collapsed: bool  # True if a seed of any evaluation collapsed
     protocols: Sequence[str]
 
 
@@ -59,40 +62,55 @@ class LabelCurve:
     table: Table
 
 
-def list_models(evaluations: TaskGroup) -> list[str]:
+def list_models(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the models' names, controls last."""
-    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.control)))
+    return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.control_rank)))
 
 
-def group_by_task(evaluations: TaskGroup) -> list[TaskGroup]:
-    """Group evaluations by task, controls last. Of samples of the training examples only the largest counts."""
+def group_by_task(evaluations: Sequence[Evaluation]) -> list[TaskGroup]:
+    """Group evaluations by task, controls last.
+
+    Of models trained on samples of a task's training examples, a group has only those with the largest sample.
+    """
     groups: list[TaskGroup] = []
     for identity in dict.fromkeys(e.task_identity for e in evaluations):
-        same_task = (e for e in evaluations if e.task_identity == identity)
-        group = sorted(same_task, key=lambda e: (-(e.sample_size or math.inf), e.control))
-        groups.append([e for e in group if e.sample_size == group[0].sample_size])
+        same_task = [e for e in evaluations if e.task_identity == identity]
+        same_task.sort(key=lambda e: (_smaller_samples_last(e), e.control_rank))
+        groups.append([e for e in same_task if e.sample_size == same_task[0].sample_size])
     return groups
 
 
-def summarize_best(evaluations: TaskGroup, limit: int) -> list[Fact]:
-    """Return the best median of up to `limit` tasks next to the other models; the widest lead over controls first."""
+def _smaller_samples_last(evaluation: Evaluation) -> float:
+    """Return a sort key that puts models trained on all examples first, then the largest samples."""
+    return -evaluation.sample_size if evaluation.sample_size else -math.inf
 
-    def lead(group: TaskGroup) -> float:
-        controls = [e.median for e in group if e.control]
-        return max(e.median for e in group) - max([*controls, *_merge_baselines(group).values()], default=0.0)
 
+def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
+    """Return the best median on each of at most `limit` tasks, with the scores of other models and baselines.
+
+    Tasks come in the order of the best model's lead over controls and baselines, the widest first.
+    """
     facts = []
-    for group in sorted(group_by_task(evaluations), key=lead, reverse=True)[:limit]:
+    for group in sorted(group_by_task(evaluations), key=_lead, reverse=True)[:limit]:
         best = max(group, key=lambda e: e.median)
         compared = {e.model: e.median for e in group if e is not best} | _merge_baselines(group)
-        protocol = f"median of {len(best.scores)}" if len(best.scores) > 1 else _describe_single(best)
+        protocol = _describe_single(best)
+        if len(best.scores) > 1:
+            protocol = f"median of {len(best.scores)}"
         name = f"{best.title}, {_metric_title(best.record.metric)}, {protocol}"
         comparison = ", ".join(f"{model} {format_percent(score)}" for model, score in compared.items())
         facts.append(Fact(name, format_percent(best.median), comparison))
     return facts
 
 
-def make_scores_section(evaluations: TaskGroup, colors: Colors) -> ScoresSection:
+def _lead(group: TaskGroup) -> float:
+    """Return the best median minus the best score of a control or a baseline."""
+    compared = [e.median for e in group if e.control_rank]
+    compared += _merge_baselines(group).values()
+    return max(e.median for e in group) - max(compared, default=0.0)
+
+
+def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> ScoresSection:
     """Return the tables, figures and protocols of all evaluations."""
     groups = group_by_task(evaluations)
     return ScoresSection(
@@ -104,8 +122,8 @@ def make_scores_section(evaluations: TaskGroup, colors: Colors) -> ScoresSection
     )
 
 
-def draw_learning_curves(evaluations: TaskGroup, colors: Colors) -> list[Figure]:
-    """Draw dev scores during fine-tuning, a line per seed; empty if no run saved any."""
+def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[Figure]:
+    """Draw dev scores during fine-tuning, a figure per task and a line per seed; empty if no run has a curve."""
     drawings = []
     for group in group_by_task([e for e in evaluations if e.curves]):
         series = [LineSeries(curve, colors[e.model]) for e in group for curve in e.curves]
@@ -116,9 +134,9 @@ def draw_learning_curves(evaluations: TaskGroup, colors: Colors) -> list[Figure]
     return drawings
 
 
-def make_label_curves(evaluations: TaskGroup, colors: Colors) -> list[LabelCurve]:
-    """Return a figure and a table for each task that was trained on several numbers of examples."""
-    labeled = sorted((e for e in evaluations if e.num_labeled), key=lambda e: e.control)
+def make_label_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[LabelCurve]:
+    """Return a figure and a table for each task with models trained on samples of different sizes."""
+    labeled = sorted((e for e in evaluations if e.num_labeled), key=lambda e: e.control_rank)
     curves = []
     for identity in dict.fromkeys(e.task_identity for e in labeled):
         group = [e for e in labeled if e.task_identity == identity]
@@ -136,19 +154,24 @@ def _group_title(group: TaskGroup) -> str:
 
 
 def _merge_baselines(group: TaskGroup) -> dict[str, float]:
+    """Return the baselines of a task by title; evaluations of a task have equal ones."""
     return {name: score for e in group for name, score in e.baselines.items()}
 
 
 def _describe_single(evaluation: Evaluation) -> str:
+    """Return the origin of a score that is not a median."""
     if evaluation.is_ensemble:
         return "selected on dev"
-    return "not trained" if isinstance(evaluation.record, ScoredResult) else "1 seed"
+    if isinstance(evaluation.record, ScoredResult):
+        return "not trained"
+    return "1 seed"
 
 
 # ---------------------------------------------------------------- scores
 
 
 def _make_task_table(groups: Sequence[TaskGroup], models: Sequence[str]) -> Table:
+    """Return the scores with a row for each task and a column for each model and baseline."""
     baselines = list(dict.fromkeys(name for group in groups for name in _merge_baselines(group)))
     rows = []
     for group in groups:
@@ -161,6 +184,7 @@ def _make_task_table(groups: Sequence[TaskGroup], models: Sequence[str]) -> Tabl
 
 
 def _score_cell(evaluation: Evaluation, best: float) -> Cell:
+    """Return a median with notes on its seeds; `best` is the best median of the task."""
     record = evaluation.record
     scores = sorted(evaluation.scores.values())
     if len(scores) > 1:
@@ -171,22 +195,27 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
     else:
         facts = [_describe_single(evaluation)]
         notes = []
-    for name, seeds in (("diverged", record.divergence_reasons), ("collapsed", record.collapse_reasons)):
-        if seeds:
-            facts.append(f"{len(seeds)} {name}")
+    if record.divergence_reasons:
+        facts.append(f"{len(record.divergence_reasons)} diverged")
+    if record.collapse_reasons:
+        facts.append(f"{len(record.collapse_reasons)} collapsed")
     median = evaluation.median
     return Cell(format_percent(median), [", ".join(facts), *notes], is_best=median == best)
 
 
-def _baseline_cell(group: TaskGroup, name: str) -> str | Cell:
-    score = _merge_baselines(group).get(name)
+def _baseline_cell(group: TaskGroup, title: str) -> str | Cell:
+    """Return a baseline's score; the classical baseline has the name of its linear model as a note."""
+    score = _merge_baselines(group).get(title)
     if score is None:
         return "–"
-    model = next((e.record.best_baseline[0] for e in group if e.record.best_baseline), "")
-    return Cell(format_percent(score), [model] if name == CLASSICAL and model else [])
+    notes = []
+    if title == CLASSICAL_BASELINE:
+        notes = [e.record.best_baseline[0] for e in group if e.record.best_baseline][:1]
+    return Cell(format_percent(score), notes)
 
 
 def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
+    """Draw a row for each model of a task, controls last, and for each baseline."""
     rows = []
     for e in group:
         seeds = sorted(e.scores, key=lambda seed: e.scores[seed])
@@ -198,34 +227,40 @@ def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
     return Figure(title, f"{title}. {medians}", figures.draw_dots(rows))
 
 
-def _list_protocols(evaluations: TaskGroup, groups: Sequence[TaskGroup]) -> list[str]:
-    """Return a sentence for all results that share a protocol, then notes on skipped intermediate tasks."""
+def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGroup]) -> list[str]:
+    """Return a sentence for each model and protocol with all its tasks, then notes on skipped intermediate tasks."""
     order = [group[0].task_identity for group in groups]
-    titles_by_protocol: dict[tuple[str, str], list[str]] = {}
-    notes: dict[str, None] = {}
-    for e in sorted(evaluations, key=lambda e: (order.index(e.task_identity), -(e.sample_size or math.inf), e.control)):
+    ordered = sorted(
+        evaluations, key=lambda e: (order.index(e.task_identity), _smaller_samples_last(e), e.control_rank)
+    )
+    titles_by_protocol: dict[tuple[str, str], list[str]] = {}  # by model and protocol
+    notes: list[str] = []
+    for e in ordered:
         if isinstance(e.record, EvaluationResult | RunResult):
             titles_by_protocol.setdefault((e.model, tables.format_protocol(e.record)), []).append(e.title)
             if e.record.protocol.intermediate_note:
-                notes[f"{e.title}: {e.record.protocol.intermediate_note}."] = None
-    sentences = [f"{model} on {join_words(titles)}: {text}." for (model, text), titles in titles_by_protocol.items()]
-    return [*sentences, *notes]
+                notes.append(f"{e.title}: {e.record.protocol.intermediate_note}.")
+    sentences = [
+        f"{model} on {join_words(titles)}: {protocol}." for (model, protocol), titles in titles_by_protocol.items()
+    ]
+    return [*sentences, *dict.fromkeys(notes)]
 
 
 def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     """Return the best median of each task next to published scores; None if no task has published scores."""
-    published = load_published_scores()
+    published = load_published_scores()  # scores times 100, by model, task and metric
     groups = [group for group in groups if any(group[0].task in scores for scores in published.values())]
     models = [model for model, scores in published.items() if any(group[0].task in scores for group in groups)]
     if not groups:
         return None
     rows = []
     for group in groups:
-        # Published rows are single models, so an ensemble counts only if there is nothing else.
-        best = max([e for e in group if not e.is_ensemble] or group, key=lambda e: e.median)
+        # Published scores are those of single models, so an ensemble counts only if there is nothing else.
+        single_models = [e for e in group if not e.is_ensemble]
+        best = max(single_models or group, key=lambda e: e.median)
         metrics = paper_metric_names(best.task)
         medians = best.record.medians
-        if not set(metrics) <= set(medians):  # a result from elsewhere
+        if not set(metrics) <= set(medians):  # a result that another program wrote
             metrics = [best.record.metric]
             medians = {best.record.metric: best.median}
         ours = _scores_cell([format_percent(medians[metric]) for metric in metrics], is_best=True)
@@ -237,46 +272,61 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
 
 
 def _scores_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Cell:
-    return Cell(scores[0], scores[1:], is_best) if scores else "–"
+    """Return the first score with the scores of other metrics as notes; a dash if there are no scores."""
+    if not scores:
+        return "–"
+    return Cell(scores[0], scores[1:], is_best)
 
 
 # ---------------------------------------------------------------- by number of labeled examples
 
 
 def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
-    scores: dict[str, dict[float, list[float]]] = {}  # model -> number of examples -> scores of the seeds
-    for e in group:
-        scores.setdefault(e.model, {})[e.num_labeled] = sorted(e.scores.values())
-    for e in group:
-        for name, score in e.baselines.items():
-            scores.setdefault(name, {})[e.num_labeled] = [score]
+    scores = _scores_by_count(group)
     medians = {
-        name: {count: statistics.median(seeds) for count, seeds in sorted(by_count.items())}
+        name: {count: statistics.median(seeds) for count, seeds in by_count.items()}
         for name, by_count in scores.items()
     }
     trends = [
-        TrendSeries(name, by_count, colors.get(name, figures.MUTED), name not in colors)
+        TrendSeries(name, by_count, colors.get(name, figures.MUTED), is_baseline=name not in colors)
         for name, by_count in scores.items()
     ]
+    descriptions = []
+    for name, medians_by_count in medians.items():
+        points = [f"{format_percent(median)} with {count:,.0f}" for count, median in medians_by_count.items()]
+        descriptions.append(f"{name}: {', '.join(points)}")
     title = _group_title(group)
-    words = "; ".join(
-        f"{name}: {', '.join(f'{format_percent(median)} with {count:,.0f}' for count, median in by_count.items())}"
-        for name, by_count in medians.items()
+    figure = Figure(
+        title=title,
+        description=f"{title}, by number of labeled examples. {'; '.join(descriptions)}",
+        image=figures.draw_trends(trends, x_label="labeled examples"),
     )
-    image = figures.draw_trends(trends, x_label="labeled examples")
-    figure = Figure(title, f"{title}, by number of labeled examples. {words}", image)
     counts = sorted({count for by_count in scores.values() for count in by_count})
     best = {count: max(m[count] for m in medians.values() if count in m) for count in counts}
-    rows = []
+    rows: list[list[str | Cell]] = []
     for name, by_count in scores.items():
-        cells: list[str | Cell] = [name]
-        for count in counts:
-            if count not in by_count:
-                cells.append("–")
-                continue
-            seeds = by_count[count]
-            median = medians[name][count]
-            notes = [", ".join(map(format_percent, seeds))] if len(seeds) > 1 else []
-            cells.append(Cell(format_percent(median), notes, is_best=median == best[count]))
-        rows.append(cells)
+        cells = [_label_cell(by_count.get(count, ()), best[count]) for count in counts]
+        rows.append([name, *cells])
     return LabelCurve(figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows))
+
+
+def _scores_by_count(group: TaskGroup) -> dict[str, dict[float, list[float]]]:
+    """Return the scores of the seeds by model or baseline, and by number of labeled examples in ascending order."""
+    scores: dict[str, dict[float, list[float]]] = {}
+    for e in group:
+        scores.setdefault(e.model, {})[e.num_labeled] = sorted(e.scores.values())
+    for e in group:
+        for title, score in e.baselines.items():
+            scores.setdefault(title, {})[e.num_labeled] = [score]
+    return {name: dict(sorted(by_count.items())) for name, by_count in scores.items()}
+
+
+def _label_cell(seeds: Sequence[float], best: float) -> str | Cell:
+    """Return the median of the seeds' scores, with each score as a note; a dash if there are no scores."""
+    if not seeds:
+        return "–"
+    median = statistics.median(seeds)
+    notes = []
+    if len(seeds) > 1:
+        notes = [", ".join(map(format_percent, seeds))]
+    return Cell(format_percent(median), notes, is_best=median == best)

@@ -12,7 +12,7 @@ import pytest
 from albert_cli import store
 from albert_cli.evaluation.baselines import CHARACTERS, OVERLAP, WORDS, train_baselines
 from albert_cli.report.build import build_report
-from albert_cli.report.collect import CLASSICAL, collect
+from albert_cli.report.collect import CLASSICAL_BASELINE, collect_inputs
 from albert_cli.results import CROSS_VALIDATED, best_baseline
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import TextExample
@@ -103,8 +103,8 @@ def test_eval_reports_baselines_with_the_score(encoder: Path, inference: Path, t
     shown = as_text(result)
     assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
     assert "trained on the same examples" in shown
-    (evaluation,) = collect([out]).evaluations
-    assert (evaluation.baselines[CLASSICAL], (evaluation.record.best_baseline or (None,))[0]) == (score, name)
+    (evaluation,) = collect_inputs([out]).evaluations
+    assert (evaluation.baselines[CLASSICAL_BASELINE], (evaluation.record.best_baseline or (None,))[0]) == (score, name)
     build_report([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 

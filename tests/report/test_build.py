@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.report.build import build_report
-from albert_cli.report.collect import collect
+from albert_cli.report.collect import collect_inputs
 from albert_cli.report.render import Cell, Table, render_html, strip_unprintable
 from albert_cli.results import RunResult, ScoredResult
 from tests.helpers.reports import HOSTILE, Page, write_eval, write_pretraining
@@ -258,7 +258,7 @@ def test_example_tables_with_rows_are_shown(tmp_path: Path) -> None:
 )
 def test_single_result_makes_a_report(result: RunResult | ScoredResult, shown: list[str], tmp_path: Path) -> None:
     result.write(tmp_path / "results.json")
-    (evaluation,) = collect([tmp_path]).evaluations
+    (evaluation,) = collect_inputs([tmp_path]).evaluations
     assert evaluation.scores == result.scores_by_seed
     build_report([tmp_path], tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
@@ -267,9 +267,9 @@ def test_single_result_makes_a_report(result: RunResult | ScoredResult, shown: l
 
 def test_run_without_unigram_entropy_has_none(tmp_path: Path) -> None:
     write_pretraining(tmp_path / "run", entropy=None)
-    assert collect([tmp_path]).pretraining[0].last_heldout("unigram_entropy") is None
+    assert collect_inputs([tmp_path]).pretraining[0].last_heldout("unigram_entropy") is None
     write_pretraining(tmp_path / "other" / "run", entropy=6.5)
-    assert collect([tmp_path / "other"]).pretraining[0].last_heldout("unigram_entropy") == 6.5
+    assert collect_inputs([tmp_path / "other"]).pretraining[0].last_heldout("unigram_entropy") == 6.5
 
 
 def test_chance_depends_on_the_number_of_labels(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.report.build import build_report
-from albert_cli.report.collect import Evaluation, collect
+from albert_cli.report.collect import Evaluation, collect_inputs
 from albert_cli.report.mistakes import find_worst, group_by_example, list_mistakes
 from albert_cli.report.predictions import read_predictions
 from tests.helpers.reports import Page, write_eval
@@ -147,7 +147,7 @@ def test_mistakes_of_any_json_lines_do_not_raise(
 
 def evaluation_in(folder: Path) -> Evaluation:
     write_result(folder, task="x", metric="y", score=0.5)
-    return collect([folder]).evaluations[0]
+    return collect_inputs([folder]).evaluations[0]
 
 
 def test_mistakes_with_markup_are_escaped(tmp_path: Path) -> None:
