@@ -1,7 +1,7 @@
-"""The command line: parse arguments and dispatch.
+"""The command line: each module defines commands, which parse arguments, call the package and print its result.
 
-Nothing heavy is imported here; each command imports what it needs when it runs. `albert --help` lists the commands in
-the order in which the modules below register them.
+Commands import the package's modules, and with them torch, when they run; so `albert --help` answers at once. It lists
+the commands in the order in which the modules below register them.
 """
 
 # isort: skip_file
@@ -37,6 +37,6 @@ def main() -> None:
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names that are not UTF-8 are escaped as in JSON
+        if isinstance(stream, io.TextIOWrapper):  # print escapes file names that are not UTF-8, as JSON does
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     app()

@@ -1,4 +1,7 @@
-"""Registration of the commands; their errors become one line, a hint and an exit code."""
+"""The application that commands register with, and the translation of their errors to a line, a hint and an exit code.
+
+`invoke` runs a command inside this process, as the quickstart and experiments do.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ STAGES = (
 
 
 class _ByStage(typer.core.TyperGroup):
-    """The commands in the order of their stages, and within a stage in the order of their registration."""
+    """A group that lists its commands by stage, and within a stage in the order of their registration."""
 
     def list_commands(self, ctx: object) -> list[str]:
         def stage(name: str) -> int:
@@ -83,11 +86,11 @@ def _root(
 
 
 def verb(
-    target: typer.Typer, name: str | None = None, *, stage: str | None = None
+    group: typer.Typer, name: str | None = None, *, stage: str | None = None
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Register a function as a command whose errors become one line, a hint and an exit code.
+    """Decorate a function as a command of a group; its errors become one line, a hint and an exit code.
 
-    `stage` is the heading of the command in `albert --help`.
+    name: the command's name, by default the function's; stage: the command's heading in `albert --help`.
     """
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
@@ -100,7 +103,7 @@ def verb(
             except BaseException as error:
                 raise typer.Exit(report_error(error)) from None
 
-        target.command(name, rich_help_panel=stage)(run)
+        group.command(name, rich_help_panel=stage)(run)
         return run
 
     return register
@@ -124,11 +127,16 @@ def report_error(error: BaseException) -> int:
 
 
 def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -> int:
-    """Print one line, and a hint, unless another rank of the same launch has done so; return the code."""
+    """Print the message as one line, then the hint, unless another rank has printed them; return the exit code.
+
+    is_fatal: the error is not a requested stop.
+    """
     if ranks.is_already_reported(message, is_fatal=is_fatal):
         return code
     if len(message) > _MAX_MESSAGE_LENGTH:  # it quotes input, which may be of any length
-        message = f"{message[: _MAX_MESSAGE_LENGTH // 2]} … {message[-_MAX_MESSAGE_LENGTH // 4 :]}"
+        head = message[: _MAX_MESSAGE_LENGTH // 2]
+        tail = message[-(_MAX_MESSAGE_LENGTH // 4) :]
+        message = f"{head} … {tail}"
     console.print_err(f"error: {message.replace(chr(10), ' ')}")
     if hint:
         console.print_err(f"hint: {hint}")
@@ -136,7 +144,7 @@ def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -
 
 
 def translate_error(error: BaseException) -> AlbertError | None:
-    """Return an error with a message for a person; None for a bug."""
+    """Return the error with a message that is meant for a person; None if it is a bug in albert."""
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
@@ -156,13 +164,18 @@ def translate_error(error: BaseException) -> AlbertError | None:
 
 
 def _name_error(error: UnicodeEncodeError) -> InputError:
-    """Name the file whose name is not UTF-8; the error holds everything that was to be written, such as a JSON file."""
+    """Return an error that names the file whose name is not UTF-8.
+
+    `error.object` is the whole text that was to be written, such as a JSON file; the name in it is a string with lone
+    surrogates (U+D800 to U+DFFF).
+    """
     match = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)
     name = match[0][-200:] if match else error.object[error.start : error.end]
     return InputError(f"{name}: the name is not valid UTF-8", "rename the file or the folder")
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
+    """Return True for a failed allocation by the system, Python, torch or oneDNN."""
     number = errno_of(error)
     if number is not None:
         return number == errno.ENOMEM
@@ -172,7 +185,10 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _report_thread_error(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
-    """Show the traceback of a bug in a thread; any other error is reported once, by the call that waits for it."""
+    """Call `show`, which prints a traceback, if the error that ended a thread is a bug.
+
+    Any other error reaches the call that waits for the thread, which reports it.
+    """
     if console.settings.debug or ended.exc_value is None or translate_error(ended.exc_value) is None:
         show(ended)
 
@@ -181,7 +197,10 @@ threading.excepthook = functools.partial(_report_thread_error, show=threading.ex
 
 
 def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run an `albert` command with `--json` in this process; return its object, or exit with its code if it fails."""
+    """Run an `albert` command in this process and return the object that it prints; `arguments` include `--json`.
+
+    Raises `typer.Exit` with the command's exit code if the command fails.
+    """
     code, printed = invoke(arguments)
     if code:
         raise typer.Exit(code)
@@ -191,19 +210,25 @@ def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
 
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:
     """Run an `albert` command in this process; return its exit code and what it and its ranks print on stdout."""
-    settings = dataclasses.replace(console.settings)
+    settings = dataclasses.replace(console.settings)  # a copy, because the command changes them
     argv = sys.argv
-    flags = [flag for flag, is_set in (("--quiet", settings.quiet), ("--debug", settings.debug)) if is_set]
-    sys.argv = ["albert", *arguments, *flags]  # ranks are started with these arguments
+    sys.argv = ["albert", *arguments]  # the command starts its ranks with these arguments
+    if settings.quiet:
+        sys.argv.append("--quiet")
+    if settings.debug:
+        sys.argv.append("--debug")
     code = 0
-    stdout = os.dup(1)
+    stdout = os.dup(1)  # ranks are processes: they write to the file descriptor, not to `sys.stdout`
     with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
         try:
             os.dup2(printed.fileno(), 1)
             with contextlib.redirect_stdout(printed):
                 app(sys.argv[1:])
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, int):
+                code = end.code
+            elif end.code is not None:  # a message, with which Python exits with 1
+                code = 1
         finally:
             os.dup2(stdout, 1)
             os.close(stdout)

@@ -1,4 +1,4 @@
-"""Verbs that use a model on text."""
+"""Commands that use a model on text, or write it for other programs: predict, encode, fill-mask, convert, export."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NullThreshold = Annotated[
 ]
 
 
-def _check_destination(out: Path | None, input_file: str, results: str) -> Path | None:
-    """Return where results go, None for stdout; raises `ConfigError` for a directory, the input, or --json's stdout."""
+def _check_destination(out: Path | None, input_file: str, results: str) -> None:
+    """Raise `ConfigError` if results cannot be written to `out`; None is stdout, which `--json` uses itself."""
     if console.settings.json and out is None:
         raise ConfigError(f"--json prints one object, but {results} are a JSON line each", "use --out FILE for them")
     if out is not None and out.is_file() and Path(input_file).is_file() and out.samefile(input_file):
         raise ConfigError(f"--out {out}: is the input", "choose another file for the results")
-    return check_output_file(out)
+    check_output_file(out)
 
 
 @verb(app, stage="Use a model")
@@ -61,10 +61,10 @@ def predict(
 
     Example: albert predict mrpc --input pairs.csv --out labels.csv
     """
-    out = _check_destination(out, input_file, "predictions")
-    from albert_cli.inference import predict as verb_module
+    _check_destination(out, input_file, "predictions")
+    from albert_cli.inference.predict import predict_file
 
-    result = verb_module.predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision, null_threshold)
+    result = predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision, null_threshold)
     if out is not None:
         speed = f"{result.lines_per_second:,.0f} per second"
         console.print_result(result.to_json(), f"{out}: {result.lines:,} lines, {speed}")
@@ -93,10 +93,10 @@ def encode(
 
     Example: albert encode run --input sentences.txt --out vectors.safetensors
     """
-    out = _check_destination(out, input_file, "vectors")
-    from albert_cli.inference import encode as verb_module
+    _check_destination(out, input_file, "vectors")
+    from albert_cli.inference.encode import encode_file
 
-    result = verb_module.encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes, precision)
+    result = encode_file(checkpoint, input_file, out, pooling, device, on_bad_bytes, precision)
     if out is not None:
         speed = f"{result.lines_per_second:,.0f} per second"
         console.print_result(
@@ -119,10 +119,10 @@ def fill_mask(
 
     Example: albert fill-mask run "the capital of [MASK] is paris"
     """
-    from albert_cli.inference import fill_mask as verb_module
+    from albert_cli.inference.fill_mask import fill_masks, format_filled_texts
 
-    result = verb_module.fill_masks(checkpoint, texts, top, device, precision)
-    console.print_result(result.to_json(), verb_module.format_filled_texts(result))
+    result = fill_masks(checkpoint, texts, top, device, precision)
+    console.print_result(result.to_json(), format_filled_texts(result))
 
 
 @verb(app, stage="Use a model")
@@ -135,16 +135,17 @@ def convert(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write a checkpoint of another layout as a model directory that every verb and Hugging Face read.
+    """Write a checkpoint of another layout as a model directory that every command and Hugging Face read.
 
     Example: albert convert albert_base_v2 --out albert-base-v2
     """
     from dataclasses import asdict
 
-    from albert_cli.inference import convert as verb_module
+    from albert_cli.inference.convert import convert as convert_checkpoint
+    from albert_cli.inference.convert import format_conversion
 
-    result = verb_module.convert(checkpoint, out)
-    console.print_result(asdict(result), verb_module.format_conversion(result))
+    result = convert_checkpoint(checkpoint, out)
+    console.print_result(asdict(result), format_conversion(result))
 
 
 @verb(app, stage="Use a model")
@@ -174,9 +175,10 @@ def export(
         raise ConfigError("--data and --input are both set", "use one of them: the outputs are compared once")
     if data is None and (task is not None or overrides):
         raise ConfigError("--task and --set need --data", "name the folder with the task's files")
-    from albert_cli.inference import export as verb_module
+    from albert_cli.inference.export import export as export_checkpoint
+    from albert_cli.inference.export import format_export
     from albert_cli.inference.export_source import ExportRequest
 
     request = ExportRequest(checkpoint, data, task, input_file, null_threshold, tuple(overrides or ()))
-    result = verb_module.export(request, out)
-    console.print_result(result.to_json(), verb_module.format_export(result))
+    result = export_checkpoint(request, out)
+    console.print_result(result.to_json(), format_export(result))

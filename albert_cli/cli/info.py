@@ -1,4 +1,4 @@
-"""Commands that count and show, and the quickstart."""
+"""Commands that look inside models, results and this machine: params, report, doctor, status; and the quickstart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, invoke_json, verb
+from albert_cli.cli.app import app, verb, invoke_json
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 
@@ -25,7 +25,7 @@ def params(
             help="Presets, recipes, checkpoint directories, runs, Hub ids; NAME:E=64,sharing=none changes values.",
         ),
     ] = None,
-    set_: Overrides = None,
+    overrides: Overrides = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Show which batches fit in this memory, such as 12GB or 80GiB.")
     ] = None,
@@ -47,14 +47,18 @@ def params(
     from albert_cli.text.read_settings import parse_size
 
     if paper:
-        if names or set_:
+        if names or overrides:
             raise ConfigError("--paper has its own list of models", "remove the names, or remove --paper")
         console.print_result(*paper_tables.describe_paper(as_markdown=markdown))
         return
-    size = None if memory is None else parse_size(memory)
-    if size is not None and size < 1_000_000:
-        raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
-    models, text = tables.describe_models(names or [], size, set_ or [], details=details, as_markdown=markdown)
+    memory_bytes = None
+    if memory is not None:
+        memory_bytes = parse_size(memory)
+        if memory_bytes < 1_000_000:
+            raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
+    models, text = tables.describe_models(
+        names or [], memory_bytes, overrides or [], details=details, as_markdown=markdown
+    )
     console.print_result({"models": [model.to_json() for model in models]}, text)
 
 
@@ -72,7 +76,7 @@ def report(
     Example: albert report run scores --out report.html
     """
     if out is None and markdown is None:
-        raise ConfigError("report has no file to write", "--out report.html, --markdown report.md, or both")
+        raise ConfigError("report has no file to write", "use --out report.html, --markdown report.md, or both")
     if out == markdown:
         raise ConfigError(f"--out and --markdown are both {out}", "name two files")
     check_output_file(out)
@@ -122,8 +126,10 @@ def quickstart(
         plan = plans.plan_own_data(text, table, max_time, labels, size)
     elif text or table or max_time or labels or size:
         raise ConfigError("your own data need both --text and --table", "add the missing one")
+    elif smoke:
+        plan = plans.SMOKE
     else:
-        plan = plans.SMOKE if smoke else plans.FULL
+        plan = plans.FULL
     result = run_quickstart(out, invoke_json, plan, device)
     console.print_result(result, format_summary(result))
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _set_debug(is_set: bool) -> None:
     console.settings.debug = is_set
 
 
-# Every command has these three. Their callbacks set `console.settings`; the function does not receive the value.
+# Every command has these three options. Their callbacks set `console.settings`, and the command's function receives no
+# value (`expose_value=False`), although typer requires the parameters.
 AsJson = Annotated[
     bool,
     typer.Option(
@@ -118,7 +119,10 @@ TaskData = Annotated[
 
 
 def start_ranks(nproc: int) -> None:
-    """Start this same command as `nproc` ranks under `--nproc`, and exit with their code."""
+    """Restart this command as `nproc` ranks and exit with their code; return if one process is enough, or in a rank.
+
+    Commands call this before they import torch, which the parent of the ranks does not need.
+    """
     from albert_cli import ranks
     from albert_cli.launch import launch
 
@@ -126,20 +130,17 @@ def start_ranks(nproc: int) -> None:
         raise typer.Exit(launch(nproc, sys.argv[1:]))
 
 
-def check_output_file(path: Path | None, option: str = "--out") -> Path | None:
-    """Return a path to write a file to; raise `ConfigError` if it is a directory."""
+def check_output_file(path: Path | None, option: str = "--out") -> None:
+    """Raise `ConfigError` if the path of a file to write is a directory."""
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
-    return path
 
 
-def when_unlocked(action: Callable[[], T], array_job: object) -> T:
-    """Call an action; in an array job, try again while another job holds a lock that it needs."""
+def retry_while_locked(action: Callable[[], T]) -> T:
+    """Call an action until no other job of the array holds a lock that it needs; return its result."""
     while True:
         try:
             return action()
         except LockedError as error:
-            if array_job is None:
-                raise
             console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)

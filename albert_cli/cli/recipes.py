@@ -1,7 +1,4 @@
-"""`albert recipes`: list, show and copy the shipped recipes, and check your own.
-
-The options `--json`, `--quiet` and `--debug` set the console's settings when they are parsed; no function reads them.
-"""
+"""`albert recipes`: list, show and copy the shipped recipes, and check your own."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import recipes_app, verb
+from albert_cli.cli.app import verb, recipes_app
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.errors import BusyError
 
@@ -83,13 +80,14 @@ def recipes_validate(
     """
     from albert_cli import config
 
-    # The keys of a recipe show its kind: `variants` an experiment, `task` fine-tuning, `expected` a verification of
-    # scores. A recipe without these keys is for pretraining.
+    # A key that only one kind of recipe has shows the kind: `variants` an experiment, `task` fine-tuning, `expected` a
+    # verification of scores. A recipe without these keys is for pretraining.
     values = config.read_recipe(file)
     if "variants" in values:
-        from albert_cli.experiments import stages
+        from albert_cli.experiments.stages import validate_experiment
 
-        return console.print_result(*stages.validate_experiment(file))
+        console.print_result(*validate_experiment(file))
+        return
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
@@ -100,4 +98,4 @@ def recipes_validate(
     elif "expected" in values:
         schema = VerifyRecipe
     resolved = config.load_recipe(schema, file)
-    return console.print_result(config.to_toml_values(resolved), config.dump_toml(resolved).rstrip())
+    console.print_result(config.to_toml_values(resolved), config.dump_toml(resolved).rstrip())

@@ -1,4 +1,4 @@
-"""The verbs `reproduce`, which repeats an experiment of the paper, and `probe`, which scores a checkpoint."""
+"""`albert reproduce`, which repeats an experiment of the paper, and `albert probe`, which scores an encoder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, invoke, verb
-from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, when_unlocked
+from albert_cli.cli.app import app, verb, invoke
+from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, retry_while_locked
 from albert_cli.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ def _print_list(out: Path | None) -> None:
     """Print the experiments, or the verdicts in an output directory."""
     from albert_cli.experiments import pages, recipe
 
-    console.print_result(*(recipe.list_experiments() if out is None else pages.list_verdicts(out)))
+    if out is None:
+        console.print_result(*recipe.list_experiments())
+    else:
+        console.print_result(*pages.list_verdicts(out))
 
 
 def _print_preview(experiment: str, request: ExperimentRequest, *, commands: bool) -> None:
@@ -120,8 +123,10 @@ def _print_preview(experiment: str, request: ExperimentRequest, *, commands: boo
     from albert_cli.experiments.runner import preview_experiment
 
     description, unreadable = preview_experiment(experiment, request)
-    shown = "\n".join(description.commands) if commands else description.to_text()
-    console.print_result({**description.to_json(), "unreadable": unreadable}, shown)
+    text = description.to_text()
+    if commands:
+        text = "\n".join(description.commands)
+    console.print_result({**description.to_json(), "unreadable": unreadable}, text)
 
 
 def _run_stages(
@@ -132,7 +137,7 @@ def _run_stages(
     max_time: str | None,
     cluster: str | None,
 ) -> None:
-    """Run the remaining stages of an experiment, or one job's part of them, and print its result."""
+    """Run the remaining stages of an experiment, or those of one array job, and print the experiment's result."""
     from albert_cli.array_jobs import parse_array_job
     from albert_cli.executor import use_cluster
     from albert_cli.experiments import runner
@@ -144,7 +149,7 @@ def _run_stages(
     else:
         if max_time or cluster or jobs:
             raise ConfigError("--task takes no --jobs, --cluster or --max-time", "remove them")
-        result = when_unlocked(lambda: runner.run_array_job(experiment, request, invoke, array_job), array_job)
+        result = retry_while_locked(lambda: runner.run_array_job(experiment, request, invoke, array_job))
     console.print_result(*result)
 
 
@@ -170,8 +175,8 @@ def probe(
 
     Example: albert probe run --data data
     """
-    from albert_cli.experiments import probe as verb_module
+    from albert_cli.experiments.probe import probe as probe_checkpoint
     from albert_cli.experiments.probe_scores import format_probe
 
-    scores = verb_module.probe(checkpoint, data, sequences, overrides or [], device, layers, minimal_pairs)
+    scores = probe_checkpoint(checkpoint, data, sequences, overrides or [], device, layers, minimal_pairs)
     console.print_result(scores.to_json(), format_probe(scores))

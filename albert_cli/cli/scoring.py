@@ -1,4 +1,4 @@
-"""Verbs that score checkpoints on tasks."""
+"""Commands that score checkpoints on tasks: eval, search, ensemble."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from albert_cli.cli.options import (
     Overrides,
     Quiet,
     TaskData,
-    when_unlocked,
+    retry_while_locked,
 )
 from albert_cli.errors import ConfigError
 
@@ -48,14 +48,14 @@ ParallelRuns = Annotated[
 
 
 def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
-    """Run an evaluation and print its result; after a single job of an array, print the state of the array."""
+    """Call `run` and print its result; print the state of the array if `run` was only a job's part of the work."""
     from albert_cli.evaluation import tables
     from albert_cli.evaluation.parallel import ArrayJobDone
     from albert_cli.executor import use_cluster
 
     with use_cluster(cluster):
         try:
-            result = when_unlocked(run, request.array_job)
+            result = run() if request.array_job is None else retry_while_locked(run)
         except ArrayJobDone as done:
             console.print_result(done.facts, str(done))
             return
@@ -122,7 +122,10 @@ def evaluate(
             unused = "--submission, --retrain, --controls or --recipes"
             raise ConfigError(f"{task} takes no {unused}", "the recipe decides what to compare")
         # With an empty checkpoint or zero runs, the recipe's values apply.
-        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
+        verification = TaskRequest(
+            checkpoint=checkpoint or "", data=data, runs=runs or 0, overrides=settings, device=device, nproc=nproc
+        )
+        _verify_scores(task, verification, out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -183,7 +186,7 @@ def search(
     Example: albert search rte lr=1e-5,2e-5 batch=16,32 --checkpoint run --data glue --out searched
     """
     from albert_cli.array_jobs import parse_array_job
-    from albert_cli.evaluation import search as verb_module
+    from albert_cli.evaluation.search import search_grid
     from albert_cli.training.task_setup import TaskRequest
 
     request = TaskRequest(
@@ -196,7 +199,7 @@ def search(
         recipes=recipes,
         array_job=parse_array_job(array_task, os.environ, out),
     )
-    _print_scores(lambda: verb_module.search_grid(task, request, lists, out), request, cluster)
+    _print_scores(lambda: search_grid(task, request, lists, out), request, cluster)
 
 
 @verb(app, stage="Fine-tune and score")
@@ -221,10 +224,11 @@ def ensemble(
 
     Example: albert ensemble rte scores searched/lr=1e-5,batch=16 --data glue --out together
     """
-    from albert_cli.evaluation import ensemble as verb_module
     from albert_cli.evaluation import tables
+    from albert_cli.evaluation.ensemble import evaluate_ensemble
     from albert_cli.training.task_setup import TaskRequest
 
-    request = TaskRequest("", data, 1, tuple(overrides or ()), device)  # the checkpoints are the members
-    result = verb_module.evaluate_ensemble(task, request, directories, out, submission)
+    # Without a checkpoint: `evaluate_ensemble` sets the one of each member.
+    request = TaskRequest(checkpoint="", data=data, overrides=tuple(overrides or ()), device=device)
+    result = evaluate_ensemble(task, request, directories, out, submission)
     console.print_result(result.to_json(), tables.format_result(result))

@@ -1,4 +1,4 @@
-"""Verbs on text: build a vocabulary, build token shards, inspect a directory."""
+"""Commands that prepare text, vocab and data, and `albert inspect`, which shows what a command has written."""
 
 from __future__ import annotations
 

@@ -59,8 +59,13 @@ def pretrain(
     from albert_cli import config
     from albert_cli.training import pretrain as pretraining
 
-    flags = {"train.save_every": save_every, "train.keep": keep, "distill.teacher": teacher and json.dumps(teacher)}
-    settings = [*(overrides or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
+    settings = list(overrides or [])
+    if save_every is not None:
+        settings.append(f"train.save_every={save_every}")
+    if keep is not None:
+        settings.append(f"train.keep={keep}")
+    if teacher:
+        settings.append(f"distill.teacher={json.dumps(teacher)}")
     if show_config:
         loaded = pretraining.load_recipe_for_data(recipe, data, settings)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
@@ -109,23 +114,24 @@ def finetune(
     """
     from albert_cli.evaluation import tables
     from albert_cli.inference.table_predictions import check_test_file, predict_test_file
-    from albert_cli.training import finetune as verb_module
     from albert_cli.training import run
+    from albert_cli.training.finetune import finetune as finetune_task
     from albert_cli.training.intermediate import add_intermediate
     from albert_cli.training.task_model import resolve_schedule
     from albert_cli.training.task_recipe import FinetuneRecipe
     from albert_cli.training.task_setup import TaskRequest, prepare_task
 
-    prepared = prepare_task(task, TaskRequest(checkpoint, data, 1, tuple(overrides or ()), device))
+    request = TaskRequest(checkpoint=checkpoint, data=data, overrides=tuple(overrides or ()), device=device)
+    prepared = prepare_task(task, request)
     # Errors in the options and the data are raised before an intermediate task trains for hours.
     run.load_saved_recipe(out, resume, FinetuneRecipe)
     check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     prepared.warn_about_text(inputs)
-    directory = out if out.name.strip(".") else out.resolve()
-    sibling = directory.with_name(f"{directory.name}-{prepared.recipe.intermediate_task}")
-    prepared = add_intermediate(prepared, sibling)
-    result = verb_module.finetune(prepared, inputs, out, seed, resume)
+    named_out = out if out.name.strip(".") else out.resolve()  # "." and ".." are no names
+    intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
+    prepared = add_intermediate(prepared, intermediate_out)
+    result = finetune_task(prepared, inputs, out, seed, resume)
     predict_test_file(prepared.task, out, out, device)
     console.print_result(result.to_json(), tables.format_run(result, out))
