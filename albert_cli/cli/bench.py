@@ -32,7 +32,7 @@ def bench_step(
         int, typer.Option(min=0, help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 5,
-    alone: Annotated[bool, typer.Option("--alone", help="Without transformers.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Do not time transformers.")] = False,
     compiled: Annotated[bool, typer.Option(help="Time the compiled forms too; compiling takes minutes.")] = True,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Precision of the matmuls.")] = "fp32",
     device: Device = "auto",
@@ -55,7 +55,7 @@ def bench_step(
 def bench_pretrain(
     recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")],
     data: Annotated[
-        Path | None, typer.Option(help="Data directory; without one: random ids laid out like text.")
+        Path | None, typer.Option(help="Data directory. Default: random ids that are laid out like text.")
     ] = None,
     against: Annotated[
         Literal["transformers"] | None, typer.Option(help="Time transformers too, padded, on the same examples.")
@@ -73,7 +73,7 @@ def bench_pretrain(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a recipe's step, where the time goes, and how long its run would take here.
+    """Time a recipe's step and the parts of it, and estimate how long its run takes here.
 
     Example: albert bench pretrain pretrain/albert-base --data data --against transformers
     """
@@ -90,7 +90,7 @@ def bench_finetune(
     task: Annotated[str, typer.Argument(help="A task of GLUE, ner, or a recipe for one.")],
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
     data: TaskData = None,
-    model: Annotated[str, typer.Option(help="A preset, a recipe or a checkpoint: its shape.")] = "albert-base",
+    model: Annotated[str, typer.Option(help="A preset, recipe or checkpoint with the shape to time.")] = "albert-base",
     against: Annotated[
         Literal["transformers"] | None,
         typer.Option(help="Time transformers too, padded to 128 as by its run_glue, and to the longest of a batch."),
@@ -102,7 +102,7 @@ def bench_finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a fine-tuning step on a task's own examples, update included, against transformers.
+    """Time a fine-tuning step on a task's examples, the update included, against transformers.
 
     Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
     """

@@ -37,7 +37,7 @@ Speeds = Annotated[
     typer.Option("--tflops", metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
 ]
 TasksFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout); default: no tasks.")
+    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout). Default: no tasks are evaluated.")
 ]
 MaxTime = Annotated[
     str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
@@ -66,14 +66,14 @@ def reproduce(
     max_time: MaxTime = None,
     speeds: Speeds = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print runs, tokens, FLOPs, hours, disk.")] = False,
-    commands: Annotated[bool, typer.Option("--commands", help="Only print every command.")] = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Only print the command of every stage.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments; with --out, their verdicts.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Repeat an experiment of the paper: train its variants, compare its table with ours, and test its claims.
+    """Repeat an experiment of the paper: train its variants, print the paper's table next to ours, and test its claims.
 
     Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
     """

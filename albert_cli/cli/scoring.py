@@ -43,7 +43,7 @@ Submission = Annotated[
     ),
 ]
 ParallelRuns = Annotated[
-    int, typer.Option(min=1, help="Runs at a time. Each takes one GPU; on a CPU they share the cores.")
+    int, typer.Option(min=1, help="Number of runs at a time. Each takes one GPU; on a CPU they share the cores.")
 ]
 
 
@@ -121,7 +121,7 @@ def evaluate(
         if submission or retrain or controls or recipes != PAPER_RECIPES:
             unused = "--submission, --retrain, --controls or --recipes"
             raise ConfigError(f"{task} takes no {unused}", "the recipe decides what to compare")
-        # With an empty checkpoint or zero runs, the recipe's values apply.
+        # The recipe's checkpoint and number of runs apply if the request has "" and 0.
         verification = TaskRequest(
             checkpoint=checkpoint or "", data=data, runs=runs or 0, overrides=settings, device=device, nproc=nproc
         )

@@ -53,7 +53,7 @@ JoinLines = Annotated[
 def vocab(
     sources: Sources,
     out: Out,
-    size: Annotated[int, typer.Option(help="Number of tokens.")] = 30_000,
+    size: Annotated[int, typer.Option(help="Number of tokens in the vocabulary.")] = 30_000,
     sample_size: SampleSize = 2_000_000,
     character_coverage: CharacterCoverage = 0.99995,
     lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,

@@ -49,7 +49,7 @@ class TaskRuns:
 
 @dataclass(frozen=True)
 class _RunRequest:
-    """The arguments of a worker process for one run; unlike a prepared task they can be pickled."""
+    """One run for a worker process, which prepares the task itself: a prepared task contains the model's tensors."""
 
     request: TaskRequest
     name: str

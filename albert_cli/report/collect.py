@@ -99,7 +99,7 @@ class Evaluation:
 
     @property
     def median(self) -> float:
-        """The median score, as the paper reports (§4.9)."""
+        """The median score over the seeds, as in the paper (§4.2)."""
         return statistics.median(self.scores.values())
 
     @property
