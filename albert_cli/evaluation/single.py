@@ -115,7 +115,7 @@ def _add_classical_difference(
 
 
 def _note_encoder_only(prepared: PreparedTask) -> None:
-    """Print a note if only the encoder of a fine-tuned checkpoint is used, because its head is another task's."""
+    """Print a note if the checkpoint is already fine-tuned: only its encoder is used, and the task's head is new."""
     checkpoint = prepared.checkpoint
     if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model
         return
