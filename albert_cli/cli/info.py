@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb, invoke_json
+from albert_cli.cli.app import app, invoke_json, verb
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 

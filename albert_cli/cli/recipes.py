@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import verb, recipes_app
+from albert_cli.cli.app import recipes_app, verb
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.errors import BusyError
 

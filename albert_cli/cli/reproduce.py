@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb, invoke
+from albert_cli.cli.app import app, invoke, verb
 from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, retry_while_locked
 from albert_cli.errors import ConfigError
 
