@@ -122,9 +122,7 @@ def evaluate(
             unused = "--submission, --retrain, --controls or --recipes"
             raise ConfigError(f"{task} takes no {unused}", "the recipe decides what to compare")
         # The recipe's checkpoint and number of runs apply if the request has "" and 0.
-        verification = TaskRequest(
-            checkpoint=checkpoint or "", data=data, runs=runs or 0, overrides=settings, device=device, nproc=nproc
-        )
+        verification = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
         _verify_scores(task, verification, out)
         return
     if not checkpoint:
