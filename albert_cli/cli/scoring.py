@@ -119,8 +119,7 @@ def evaluate(
     settings = tuple(overrides or ())
     if verify.is_verify_recipe(task):
         if submission or retrain or controls or recipes != PAPER_RECIPES:
-            unused = "--submission, --retrain, --controls or --recipes"
-            raise ConfigError(f"{task} takes no {unused}", "the recipe decides what to compare")
+            raise ConfigError(f"{task} takes no --submission, --retrain, --controls or --recipes", "remove them")
         # The recipe's checkpoint and number of runs apply if the request has "" and 0.
         verification = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
         _verify_scores(task, verification, out)
