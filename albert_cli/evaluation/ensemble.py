@@ -156,7 +156,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:
     """Prepare a member for scoring; raise `CheckpointError` if it is not a model of the task."""
     prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
-    if not prepared.for_scoring:
+    if prepared.needs_training:
         raise CheckpointError(
             f"{directory}: is not a model of {prepared.task.title}",
             "an ensemble needs checkpoints fine-tuned for its task",

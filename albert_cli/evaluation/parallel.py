@@ -69,7 +69,7 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
     """
     units: dict[str, str] = {}
     for folder, prepared in tasks.items():
-        if prepared.for_scoring:
+        if not prepared.needs_training:
             continue
         outs = [Path(folder), *(Path(folder) / CONTROLS_FOLDER / control for control in request.controls)]
         units |= {run_directory(out, seed).as_posix(): "" for out in outs for seed in seeds_of(prepared)}
@@ -142,7 +142,7 @@ def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
     items = []
     for runs in tasks:
         prepared = runs.prepared
-        if prepared.for_scoring:
+        if not prepared.needs_training:
             continue
         request = prepared.request
         if prepared.intermediate_note:  # the worker's recipe must skip the intermediate task, too

@@ -70,7 +70,7 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             "training (--retrain fine-tunes it)"
         )
     source = OpenCheckpoint(checkpoint, prepared.vocabulary)
-    return prepare_with_recipe(_scoring_recipe(name, prepared), request, task, source, for_scoring=True)
+    return prepare_with_recipe(_scoring_recipe(name, prepared), request, task, source, needs_training=False)
 
 
 def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:

@@ -136,7 +136,7 @@ def _prepare_combination(
     """Prepare the task with the values of a combination; raise `ConfigError` if it would be scored without training."""
     overrides = tuple(f"{SHORT_KEYS.get(key, key)}={value}" for key, value in combination.items())
     prepared = prepare_evaluation(name, replace(request, overrides=request.overrides + overrides), opened)
-    if prepared.for_scoring:
+    if not prepared.needs_training:
         raise ConfigError(
             f"{request.checkpoint}: is already fine-tuned for {prepared.task.title}", "use a pretrained checkpoint"
         )

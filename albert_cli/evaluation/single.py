@@ -63,7 +63,7 @@ def evaluate_task(
     Runs that finished earlier are read and not repeated. Linear models are trained for comparison, and added to
     `baseline_cache`. Raises `AllSeedsDiverged` if no seed has a score.
     """
-    if prepared.for_scoring:
+    if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _note_encoder_only(prepared)

@@ -69,11 +69,11 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         submission.check_task_submission(name, request.data, submission_file)
     opened: OpenCheckpoints = {}
     prepared = prepare_evaluation(name, request, opened)
-    if not prepared.for_scoring:  # checked before an intermediate task trains for hours
+    if prepared.needs_training:  # checked before an intermediate task trains for hours
         require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     inputs = prepared.load_inputs()
     check_test_file(prepared.task)
-    if not prepared.for_scoring:
+    if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
     controls = _prepare_controls(name, prepared, out, out, opened)
@@ -310,7 +310,7 @@ def _prepare_controls(
     weights of step 0 were not saved.
     """
     request = prepared.request
-    if request.controls and prepared.for_scoring:
+    if request.controls and not prepared.needs_training:
         raise ConfigError(
             f"--controls: {prepared.task.title} is only scored, so there is nothing to compare",
             "use a pretrained model as --checkpoint",

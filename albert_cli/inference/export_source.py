@@ -156,7 +156,7 @@ def _open_with_dev(request: ExportRequest, data: str, opened: OpenCheckpoint) ->
         )
     task_request = TaskRequest(request.checkpoint, data, overrides=request.overrides, device="cpu")
     prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened})
-    if not prepared.for_scoring:
+    if prepared.needs_training:
         raise ConfigError(
             f"{checkpoint.directory}: has no head for {prepared.task.title}",
             f"fine-tune it first: albert finetune {name}",
@@ -211,6 +211,8 @@ def output_labels(source: ExportSource) -> list[str]:
         return []
     names = list(source.task.output_names)
     outputs = len(source.checkpoint.output_names)
+    # A span head has no layer `classifier`, so the checkpoint names none of its outputs. A head for multiple choice has
+    # one output, while its task names the options.
     has_names = outputs > 1 and len(names) == outputs
     return names if has_names else []
 

@@ -51,7 +51,8 @@ class GlueFiles:
         `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
         """
         is_test = split in task.test_splits
-        if split.startswith("test") and not is_test:  # `for_scoring` made it a dev split
+        # Scoring was requested for a test split: `Task.for_scoring` lists it among the dev splits.
+        if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
         texts = self.texts

@@ -23,7 +23,7 @@ def missing_intermediate(prepared: PreparedTask) -> str | None:
     the intermediate task's head.
     """
     name = prepared.recipe.intermediate_task
-    if name == PRETRAINED or prepared.for_scoring or find_task(name).has_head(prepared.checkpoint):
+    if name == PRETRAINED or not prepared.needs_training or find_task(name).has_head(prepared.checkpoint):
         return None
     return name
 

@@ -23,7 +23,7 @@ from albert_cli.training.task_setup import PreparedTask
 
 def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
     """Resolve every "auto" in the recipe's `[train]`, for the size and mean length of the inputs' first micro-batch."""
-    features = inputs.dev if prepared.for_scoring else inputs.train
+    features = inputs.train if prepared.needs_training else inputs.dev
     train = prepared.recipe.train
     packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
     lengths = np.diff(packed.offsets)

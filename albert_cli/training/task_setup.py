@@ -57,9 +57,9 @@ OpenCheckpoints = dict[Path, OpenCheckpoint]  # by directory, so that a command 
 class PreparedTask:
     """Everything that the runs of a task with different seeds share, except their inputs.
 
-    `for_scoring`: the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate task, whose
-    encoder replaces the encoder of `checkpoint`. `intermediate_note` is the reason why the recipe's intermediate task
-    was left out, None if it was not.
+    `needs_training`: False if the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate task,
+    whose encoder replaces the encoder of `checkpoint`. `intermediate_note` is the reason why the recipe's intermediate
+    task was left out, None if it was not.
     """
 
     request: TaskRequest
@@ -68,14 +68,14 @@ class PreparedTask:
     checkpoint: hub.Checkpoint
     vocabulary: Vocabulary
     device: torch.device
-    for_scoring: bool = False
+    needs_training: bool = True
     intermediate: hub.Checkpoint | None = None
     intermediate_note: str | None = None
 
     def input_settings(self, seed: int | None = None) -> InputSettings:
         """Return the settings that determine a seed's inputs; the default seed is the recipe's."""
         data = self.recipe.data
-        if self.for_scoring:
+        if not self.needs_training:
             return InputSettings(train_split=None, dev_splits=self.task.dev_splits, max_seq_length=data.max_seq_length)
         settings = InputSettings(
             train_split=require_training_data(self.task),
@@ -131,15 +131,15 @@ def _model_head(checkpoint: hub.Checkpoint) -> ModelHead:
 
 
 def prepare_with_recipe(
-    recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, for_scoring: bool = False
+    recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, needs_training: bool = True
 ) -> PreparedTask:
     """Apply a recipe to a task and a checkpoint, and shorten the inputs to the model's positions.
 
-    for_scoring: prepare to score the finished checkpoint on `request.split`, without training data.
+    needs_training: False prepares to score the finished checkpoint on `request.split`, without training data.
     """
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
-    if for_scoring:
+    if not needs_training:
         task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
     return PreparedTask(
@@ -149,7 +149,7 @@ def prepare_with_recipe(
         checkpoint,
         source.vocabulary,
         choose_device(request.device),
-        for_scoring,
+        needs_training,
     )
 
 
