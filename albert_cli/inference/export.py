@@ -228,7 +228,7 @@ def _fraction(values: Sequence[bool]) -> float | None:
 
 def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
     """Return the predictions to compare, entities without their scores; empty if the predictions are numbers."""
-    lines = task.format_predictions(examples, outputs, scored=False)
+    lines = task.format_predictions(examples, outputs, with_details=False)
     predictions = [json.loads(line)["prediction"] for line in lines]
     if any(isinstance(prediction, float) for prediction in predictions):
         return []

@@ -91,7 +91,7 @@ class Predictor:
         with autocast(self.opened.precision, self.opened.device):
             outputs = self.task.predict(self.model, encoded.features, self.opened.device)
         examples = [row.example for row in encoded.rows]
-        return [json.loads(line) for line in self.task.format_predictions(examples, outputs, scored=False)]
+        return [json.loads(line) for line in self.task.format_predictions(examples, outputs, with_details=False)]
 
 
 def load_predictor(

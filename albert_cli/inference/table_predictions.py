@@ -72,7 +72,7 @@ def predict_test_file_with_ensemble(
         return None
     rows = [row for chunk in read_rows(task, finetuned, str(test_file)) for row in chunk]
     examples = [row.example for row in rows]
-    lines = task.format_predictions(examples, predict(examples), scored=False)
+    lines = task.format_predictions(examples, predict(examples), with_details=False)
     path = _predictions_path(test_file, out)
     with open_prediction_writer(path) as write:
         pairs = zip(rows, map(json.loads, lines), strict=True)

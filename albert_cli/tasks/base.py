@@ -251,12 +251,16 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Average the outputs of an ensemble's models on the same examples (§4.9)."""
 
     @abstractmethod
-    def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, scored: bool) -> list[str]:
-        """Return a JSON line per example; `scored` adds texts, gold answers and scores, for a report on mistakes."""
+    def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, with_details: bool) -> list[str]:
+        """Return a JSON line per example.
+
+        `with_details` adds texts, gold answers and scores for a report on mistakes.
+        """
 
     def write_predictions(self, directory: Path, examples: Sequence[ExampleT], outputs: OutputsT) -> None:
         """Write `PREDICTIONS`, and the files that the task's official tools read."""
-        store.write_text(directory / PREDICTIONS, "".join(self.format_predictions(examples, outputs, scored=True)))
+        lines = self.format_predictions(examples, outputs, with_details=True)
+        store.write_text(directory / PREDICTIONS, "".join(lines))
 
     # ---------------------------------------------------------------- checkpoints
 

@@ -126,15 +126,15 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
             return None
         return "one value for all inputs" if self.is_regression else self.collapse_message
 
-    def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, scored: bool) -> list[str]:
+    def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, with_details: bool) -> list[str]:
         """Return JSON lines with id, gold label if it is not hidden, prediction, and each class's probability.
 
-        `scored` adds the texts.
+        `with_details` adds the texts.
         """
         lines = []
         for example, logits, probabilities in zip(examples, outputs, softmax(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
-            if scored:
+            if with_details:
                 line |= self.example_fields(example)
             if self.is_regression:
                 if example.label is not None:
@@ -268,7 +268,8 @@ class Classification(LogitsTask[TextExample]):
         return CheckpointError(message, hint)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        if checkpoint.has_unnamed_labels and self.labels not in ((), checkpoint.labels):
+        has_other_names = not self.is_regression and self.labels != checkpoint.labels
+        if checkpoint.has_unnamed_labels and has_other_names:
             names = ", ".join(self.labels)
             console.info(f"{checkpoint.directory}: labels have no names; reading them as {self.title}'s: {names}")
         return super().load(checkpoint)

@@ -145,15 +145,17 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         probabilities = np.mean([sigmoid(logits) for logits in outputs], axis=0).clip(1e-7, 1 - 1e-7)  # finite logits
         return np.asarray(np.log(probabilities / (1 - probabilities)))
 
-    def format_predictions(self, examples: Sequence[MultiLabelExample], outputs: Array, *, scored: bool) -> list[str]:
+    def format_predictions(
+        self, examples: Sequence[MultiLabelExample], outputs: Array, *, with_details: bool
+    ) -> list[str]:
         """Return JSON lines with id, gold classes unless hidden, predicted classes, and each class's probability.
 
-        `scored` adds the texts.
+        `with_details` adds the texts.
         """
         lines = []
         for example, probabilities in zip(examples, sigmoid(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
-            if scored:
+            if with_details:
                 line |= self.example_fields(example)
             if example.labels is not None:
                 line["label"] = [self.labels[index] for index in example.labels]

@@ -185,15 +185,17 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             averaged.append(np.log(probabilities + 1e-30))  # finite for a probability of 0
         return averaged
 
-    def format_predictions(self, examples: Sequence[TokenExample], outputs: list[Array], *, scored: bool) -> list[str]:
+    def format_predictions(
+        self, examples: Sequence[TokenExample], outputs: list[Array], *, with_details: bool
+    ) -> list[str]:
         """Return JSON lines with id, text, and predicted entities: character offsets, type, text, score.
 
-        `scored` adds the gold entities unless they are hidden.
+        `with_details` adds the gold entities unless they are hidden.
         """
         lines = []
         for example, logits in zip(examples, outputs, strict=True):
             line: dict[str, object] = {"id": example.id, "text": example.text}
-            if scored and example.tags is not None:
+            if with_details and example.tags is not None:
                 gold = tags_to_entities(example.tags, example.words)
                 line["label"] = [_entity_fields(entity, example.text) for entity in gold]
             line["prediction"] = self._predicted_entities(example, logits)

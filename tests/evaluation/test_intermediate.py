@@ -239,7 +239,7 @@ def test_eval_ax_needs_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
 @pytest.mark.parametrize("override", ["model.head=new", "model.weights=random"])
 def test_scoring_request_drops_training_overrides(suite: Suite, override: str) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 2, (*QUICK, override), "cpu")
-    assert prepare_evaluation("ax", scoring_request(request, str(suite.out / "mnli" / "run-0"))).for_scoring
+    assert not prepare_evaluation("ax", scoring_request(request, str(suite.out / "mnli" / "run-0"))).needs_training
 
 
 def test_eval_ax_with_labels_is_scored(suite: Suite, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_submission_is_predicted_by_the_best_runs(suite: Suite) -> None:
     prepared = prepare_evaluation("ax", TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"))
     examples = prepared.task.read("test", str(suite.data))
     outputs = predict_examples(prepared, examples)
-    lines = prepared.task.format_predictions(examples, outputs, scored=False)
+    lines = prepared.task.format_predictions(examples, outputs, with_details=False)
     with zipfile.ZipFile(suite.zip) as archive:
         rows = archive.read("AX.tsv").decode().splitlines()[1:]
     assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]

@@ -46,7 +46,7 @@ def test_predict_mixed_choices_equals_each_question_alone(tiny_vocabulary: Path)
     assert labels is not None and labels.shape == (6, 2)
     assert float(TASK.loss_sum(model, packed, labels, CPU).detach()) == pytest.approx(sum(losses), rel=1e-4)
     assert TASK.compute_metrics(outputs, mixed, examples)["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
-    lines = [json.loads(line) for line in TASK.format_predictions(examples, outputs, scored=False)]
+    lines = [json.loads(line) for line in TASK.format_predictions(examples, outputs, with_details=False)]
     assert [len(line["probabilities"]) for line in lines] == [4, 3, 5, 2, 4, 5]
     for line in lines:
         assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-4)

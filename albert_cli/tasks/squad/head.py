@@ -120,9 +120,10 @@ def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
 
 
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
-    """Return half the sum of the losses of start and end, and for the beam head of no answer, summed over windows.
+    """Return half the sum of the start loss, the end loss and, with the beam head, the no-answer loss.
 
-    `answers` int64 [N, 2] are the first and the last token, counted from [CLS]; 0, 0 means no answer.
+    The losses are summed over windows. `answers` int64 [N, 2] are the first and the last token, counted from [CLS];
+    0, 0 means no answer.
     """
     (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
@@ -209,7 +210,7 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
     """
     may_start = np.zeros(len(tokens.ids), dtype=bool)
     context_start = tokens.host.offsets[:-1] + features.context_start(index)
-    may_start[concatenate_ranges(context_start, features.length[index])] = features.is_best_window(index)
+    may_start[concatenate_ranges(context_start, features.length[index])] = features.has_most_context(index)
     (may_start_T,) = to_device([may_start], device)
     return tokens.layout.pad(may_start_T)
 

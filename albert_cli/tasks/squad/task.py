@@ -160,18 +160,20 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     # ---------------------------------------------------------------- predictions
 
-    def format_predictions(self, examples: Sequence[Question], outputs: AnswerSpans, *, scored: bool) -> list[str]:
+    def format_predictions(
+        self, examples: Sequence[Question], outputs: AnswerSpans, *, with_details: bool
+    ) -> list[str]:
         """Return a JSON line per question: the best answer, its span and its probability, in 2.0 also the null odds.
 
-        Text and span are empty if the question is left unanswered. `scored` adds the gold answers, and the exact match
-        and F1 against them.
+        Text and span are empty if the question is left unanswered. `with_details` adds the gold answers, and the exact
+        match and F1 against them.
         """
         lines = []
         best_answers = iter_best_answers(examples, outputs)
         for question, (best, *_), null_odds in zip(examples, best_answers, outputs.null.tolist(), strict=True):
             line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
             golds = [answer.text for answer in question.answers]
-            if scored:
+            if with_details:
                 line["answers"] = golds
             if self.is_unanswered(null_odds):
                 prediction = ""
@@ -182,7 +184,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
                 line["null_odds"] = round(null_odds, 5)
-            if scored:
+            if with_details:
                 score = score_answer(prediction, golds, self.version)
                 line["em"] = round(score.em, 5)
                 line["f1"] = round(score.f1, 5)

@@ -109,12 +109,12 @@ class SpanFeatures(Features):
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
 
-    def is_best_window(self, index: Int64) -> NDArray[np.bool_]:
-        """Return True for each context token of windows [B] that no other window gives more context on both sides.
+    def has_most_context(self, index: Int64) -> NDArray[np.bool_]:
+        """Return a bool per context token of the windows [B]: True if no other window gives it more context.
 
         A window's score for a token is the number of tokens on the token's shorter side, plus a hundredth of the
         window's length; of equal windows the first is the best. BERT's code calls this rule "max context". The result
-        has `length` values for each window.
+        is the concatenation of `length` values for each window.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
         window = np.repeat(index, self.length[index])

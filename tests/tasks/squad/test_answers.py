@@ -124,12 +124,12 @@ def test_write_predictions_published_evaluation_agrees(data: st.DataObject) -> N
 
 
 def test_format_predictions_with_and_without_scores() -> None:
-    answered, unanswered = map(json.loads, SQUAD["squad2"].format_predictions(QUESTIONS, ONE, scored=True))
+    answered, unanswered = map(json.loads, SQUAD["squad2"].format_predictions(QUESTIONS, ONE, with_details=True))
     assert answered == {
         "id": "a", "title": "t", "question": "Who met Bo?", "answers": ["Ada"], "prediction": "Ada",
         "start": 0, "end": 3, "probability": 0.5, "null_odds": -1.0, "em": 1.0, "f1": 1.0,
     }  # fmt: skip
     assert (unanswered["prediction"], unanswered["start"], unanswered["end"], unanswered["f1"]) == ("", None, None, 1.0)
-    first, second = map(json.loads, SQUAD["squad1"].format_predictions(QUESTIONS, ONE, scored=False))
+    first, second = map(json.loads, SQUAD["squad1"].format_predictions(QUESTIONS, ONE, with_details=False))
     assert set(first) == {"id", "title", "question", "prediction", "start", "end", "probability"}
     assert second["prediction"] == "Bo"  # 1.1 always answers

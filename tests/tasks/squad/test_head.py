@@ -355,7 +355,9 @@ def test_predict_context_without_token_is_empty(cls: type[Any], vocabulary: Voca
     assert features.length.tolist()[0] == 0
     result = SQUAD["squad1"].predict(model, features, CPU)
     assert np.isfinite(result.null).all()
-    lines = [json.loads(line) for line in SQUAD["squad2"].format_predictions(questions_asked, result, scored=False)]
+    lines = [
+        json.loads(line) for line in SQUAD["squad2"].format_predictions(questions_asked, result, with_details=False)
+    ]
     assert (lines[0]["prediction"], lines[0]["probability"]) == ("", 0.0)
     if cls is QuestionAnswering:
         assert lines[0]["null_odds"] > 1e6
@@ -376,7 +378,7 @@ def characters(features: SpanFeatures, window: int, first: int, last: int) -> tu
 
 
 def best_here(features: SpanFeatures, window: int, context: list[int]) -> list[int]:
-    retained = features.is_best_window(np.array([window]))
+    retained = features.has_most_context(np.array([window]))
     return [token for token, is_best in zip(context, retained, strict=True) if is_best]
 
 

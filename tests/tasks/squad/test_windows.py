@@ -112,7 +112,7 @@ def test_span_settings_threshold_must_be_a_number() -> None:
 
 @pytest.mark.parametrize("stride", [1, 3, 5, 50])
 @pytest.mark.parametrize("limit", [10, 14, 20])
-def test_is_best_window_has_most_context(
+def test_has_most_context_matches_a_plain_loop(
     questions: list[Question], vocabulary: Vocabulary, limit: int, stride: int
 ) -> None:
     features = encode_spans(questions, vocabulary, limit, replace(SETTINGS, doc_stride=stride))
@@ -124,7 +124,7 @@ def test_is_best_window_has_most_context(
             context = min(token, shown - 1 - token) + 0.01 * shown
             scored.setdefault((owner, start + token), []).append((context, -window))
     index = np.arange(len(features))[::-1].copy()
-    retained = np.split(features.is_best_window(index), np.cumsum(features.length[index])[:-1])
+    retained = np.split(features.has_most_context(index), np.cumsum(features.length[index])[:-1])
     for window, best in zip(index.tolist(), retained, strict=True):
         owner, start = int(features.question[window]), int(features.start[window])
         assert best.tolist() == [max(scored[owner, start + i])[1] == -window for i in range(len(best))]
