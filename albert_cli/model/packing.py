@@ -133,16 +133,16 @@ class ChunkedKeys:
 class SparseAttentionLayout:
     """The query rows of sparse attention: local rows attend to a neighborhood, global rows to their whole sequence.
 
-    `local_index` are the indices of the local rows among the R rows, and `local_queries` is their rectangle [C, Q], for
-    at most Q rows of a chunk. `mask` [C, 1, Q, K] is True where a local row attends to a key. `global_index` are the
-    indices of the global rows, and `global_queries` is their rectangle [N, G].
+    `local_rows` are the indices of the local rows among the R rows, and `local_queries` is their rectangle [C, Q], for
+    at most Q rows of a chunk. `mask` [C, 1, Q, K] is True where a local row attends to a key. `global_rows` are the
+    indices of the global rows among the R rows, and `global_queries` is their rectangle [N, G].
     """
 
     keys: ChunkedKeys
     mask: Tensor
-    local_index: Tensor
+    local_rows: Tensor
     local_queries: Rectangle
-    global_index: Tensor
+    global_rows: Tensor
     global_queries: Rectangle
 
 

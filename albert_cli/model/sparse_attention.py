@@ -5,8 +5,8 @@
 Zaheer et al., 2020, arXiv 2007.14062, without its random blocks). Global tokens attend to their whole sequence, and
 their whole sequence attends to them, with the same weights as for other tokens (Longformer has separate ones).
 
-`add_sparse_layout` computes on the host which tokens attend to which. The block then attends with `attend_sparsely`,
-which cuts the sequences into chunks and works on every device, or on CUDA with `attend_flex`.
+`add_sparse_layout` computes on the host which tokens attend to which. Each attention layer of the encoder then calls
+`attend_sparsely`, which cuts the sequences into chunks and works on every device, or on CUDA `attend_flex`.
 
 Shapes: T packed tokens, R rows (query tokens), N sequences, S tokens of the longest sequence, A attention heads of
 width d; C chunks of c tokens, each within one sequence; Q queries and K keys of a chunk; G global tokens of a sequence.
@@ -53,9 +53,10 @@ Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
 
 
 def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
-    """Return the batch with sparse attention layouts, for all tokens and for the head rows as queries.
+    """Return the batch with two sparse attention layouts; unchanged if every token attends to its whole sequence.
 
-    Returns the batch unchanged if every token attends to its whole sequence. `dropout` is that of the attention.
+    One layout has all tokens as queries, and one only the rows that the output heads read. `dropout` is that of the
+    attention.
     """
     host = tokens.host
     if config.covers_sequence(int(np.diff(host.offsets).max())):
@@ -196,10 +197,10 @@ def _build_chunked_keys(
     global_slots = global_layout.flat_index(global_width)
     return ChunkedKeys(
         tokens=int(host.offsets[-1]),
-        chunks=Rectangle(chunks.total, chunks.size, tensors["slots"], None),
+        chunks=Rectangle(chunks.total, chunks.size, tensors["slots"], mask=None),
         reach=chunks.reach,
         global_index=tensors["global_index"],
-        global_slots=Rectangle(global_layout.sequences, global_width, global_slots, None),
+        global_slots=Rectangle(global_layout.sequences, global_width, global_slots, mask=None),
         sequence=tensors["sequence"],
     )
 
@@ -214,11 +215,11 @@ def _build_query_layout(
     device: torch.device,
 ) -> SparseAttentionLayout:
     """Build the layout of the query tokens `rows` [R], which are ascending indices into the batch."""
-    local_index = np.flatnonzero(~is_global[rows])
-    global_index = np.flatnonzero(is_global[rows])
+    local_rows = np.flatnonzero(~is_global[rows])
+    global_rows = np.flatnonzero(is_global[rows])
     # Each local query's chunk, its position in the chunk, and its rank among the chunk's queries.
-    chunk, position = np.divmod(chunks.slots[rows[local_index]], chunks.size)
-    rank = np.arange(len(local_index)) - np.searchsorted(chunk, chunk)
+    chunk, position = np.divmod(chunks.slots[rows[local_rows]], chunks.size)
+    rank = np.arange(len(local_rows)) - np.searchsorted(chunk, chunk)
     width = round_up(int(rank.max(initial=0)) + 1)
     slots = chunk * width + rank
     position_CQ = np.full((chunks.total, width), -1)  # -1: an empty slot
@@ -226,15 +227,15 @@ def _build_query_layout(
     mask_CQK = visible_CcK[np.arange(chunks.total)[:, None], position_CQ]
     # Nothing reads the contexts of empty slots, but the softmax over no keys would be NaN.
     mask_CQK[position_CQ < 0] = True
-    arrays = {"slots": slots, "mask": mask_CQK[:, None], "local_index": local_index, "global_index": global_index}
+    arrays = {"slots": slots, "mask": mask_CQK[:, None], "local_rows": local_rows, "global_rows": global_rows}
     tensors = copy_together(arrays, device)
     return SparseAttentionLayout(
         keys=keys,
         mask=tensors["mask"],
-        local_index=tensors["local_index"],
-        local_queries=Rectangle(chunks.total, width, tensors["slots"], None),
-        global_index=tensors["global_index"],
-        global_queries=make_layout(rows[global_index], host.offsets, device),
+        local_rows=tensors["local_rows"],
+        local_queries=Rectangle(chunks.total, width, tensors["slots"], mask=None),
+        global_rows=tensors["global_rows"],
+        global_queries=make_layout(rows[global_rows], host.offsets, device),
     )
 
 
@@ -273,20 +274,20 @@ def _attend_chunks(
 ) -> Tensor:
     """Attend from local rows chunk by chunk, and from global rows to their whole sequence; X is A * d."""
     context_RX = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
-    if len(sparse.local_index):
-        q_CAQd = sparse.local_queries.pad(q_RAd.index_select(0, sparse.local_index)).transpose(1, 2)
+    if len(sparse.local_rows):
+        q_CAQd = sparse.local_queries.pad(q_RAd.index_select(0, sparse.local_rows)).transpose(1, 2)
         k_CAKd = sparse.keys.gather_chunks(k_TAd)
         v_CAKd = sparse.keys.gather_chunks(v_TAd)
         local_CAQd = padded_attention(q_CAQd, k_CAKd, v_CAKd, sparse.mask)
         local_RX = sparse.local_queries.unpad(local_CAQd.transpose(1, 2).flatten(2))
-        context_RX = context_RX.index_copy(0, sparse.local_index, local_RX)
-    if len(sparse.global_index):
-        q_NAGd = sparse.global_queries.pad(q_RAd.index_select(0, sparse.global_index)).transpose(1, 2)
+        context_RX = context_RX.index_copy(0, sparse.local_rows, local_RX)
+    if len(sparse.global_rows):
+        q_NAGd = sparse.global_queries.pad(q_RAd.index_select(0, sparse.global_rows)).transpose(1, 2)
         k_NASd = key_layout.pad(k_TAd).transpose(1, 2)
         v_NASd = key_layout.pad(v_TAd).transpose(1, 2)
         global_NAGd = padded_attention(q_NAGd, k_NASd, v_NASd, key_layout.mask)
         global_RX = sparse.global_queries.unpad(global_NAGd.transpose(1, 2).flatten(2))
-        context_RX = context_RX.index_copy(0, sparse.global_index, global_RX)
+        context_RX = context_RX.index_copy(0, sparse.global_rows, global_RX)
     return context_RX
 
 
@@ -345,7 +346,7 @@ def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) ->
     from torch.nn.attention.flex_attention import flex_attention
 
     kernel: Any = flex_attention
-    # In a compiled block, the compiler compiles `flex_attention` as a part of the block.
+    # If an encoder block is compiled, the compiler compiles `flex_attention` as a part of it.
     if q_RAd.device.type != "cpu" and not torch.compiler.is_compiling():
         kernel = _compiled(flex_attention)
     q_1ARd, k_1ATd, v_1ATd = (x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd))

@@ -25,7 +25,8 @@ from albert_cli.os_errors import errno_of
 WEIGHTS_FILE: Final = "model.safetensors"
 _PICKLED_FILE: Final = "pytorch_model.bin"
 _INDEX_SUFFIX: Final = ".index.json"
-_WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")  # of training programs' files, next to other states
+# Keys under which training programs save the weights, next to the optimizer's state.
+_WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
 _WRAPPER_PREFIX: Final = "module."  # which DataParallel adds to every name
 MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
