@@ -86,6 +86,7 @@ class FinetuneBench:
         self.task = _find_task(recipe, options.data)
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
+        # The recipe's "auto" values depend on the number of labeled examples.
         self.recipe = recipe.with_label_protocol(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
         self.shape = replace(
@@ -118,7 +119,7 @@ class FinetuneBench:
         precision = self.train.precision
         variants, losses = self._make_variants()
         workloads = [
-            Workload(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), 0))
+            Workload(int(batch.offsets[-1]), costs.batch_flops(self.shape, np.diff(batch.offsets), masked=0))
             for batch, _ in self.batches[harness.WARM_UP :]
         ]
         title = self.task.title
@@ -135,7 +136,10 @@ class FinetuneBench:
         )
 
     def _make_variants(self) -> tuple[dict[str, TimedCall], dict[str, float]]:
-        """Return each variant's step, and each variant's loss on the first batch without dropout, by name."""
+        """Return each variant's step, and each variant's loss on the first batch without dropout, by name.
+
+        Every step consists of forward and backward pass, gradient clipping and the optimizer's update.
+        """
         torch.manual_seed(0)
         model = self.task.new_model(self.shape)
         prepare_model(model, self.train, self.device)
@@ -152,7 +156,7 @@ class FinetuneBench:
             for padding, width in (("the longest", 0), (str(self.max_length), self.max_length)):
                 name = f"transformers, padded to {padding}"
                 peer_loss_of = partial(self._peer_loss, hf_model, width)
-                variants[name] = harness.make_plain_step(hf_model, peer_loss_of, self.batches, precision)
+                variants[name] = harness.make_plain_training_step(hf_model, peer_loss_of, self.batches, precision)
                 losses[name] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
         return variants, losses
 
@@ -197,12 +201,12 @@ def format_result(result: FinetuneBenchResult) -> str:
     limit = "split into windows" if result.task == NER else "cut"
     notes = [
         f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {limit} at {result.max_length}. "
-        "The tokens are counted in the examples, for everyone; padding is not counted.",
+        "For every variant, the tokens are those of the examples, without padding.",
     ]
     if result.task != NER:
         notes.append(
             "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some "
-            "7 % fewer FLOPs with 12 layers. The MFU counts the full model's FLOPs, for everyone alike."
+            "7 % fewer FLOPs with 12 layers. For every variant, the MFU counts the full model's FLOPs."
         )
     title = f"{result.task}: a step of {result.batch_size} examples"
     comparison = result.comparison

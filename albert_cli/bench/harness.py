@@ -233,10 +233,13 @@ def make_training_step(
     return call
 
 
-def make_plain_step(
+def make_plain_training_step(
     model: nn.Module, loss_of: Callable[[Batch], Tensor], batches: Iterable[Batch], precision: str
 ) -> TimedCall:
-    """Return a call that takes a step as a plain training script does: clipping and fused AdamW, learning rate 0."""
+    """Return a call that takes a step as a plain training script does, on the next of `batches`, which repeat.
+
+    Like `make_training_step`, it includes gradient clipping and the optimizer's update: fused AdamW, learning rate 0.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, fused=True)
     device = next(model.parameters()).device
     batch_cycle = cycle(batches)

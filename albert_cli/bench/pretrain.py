@@ -220,10 +220,10 @@ class PretrainBench:
             losses["transformers"] = harness.loss_without_dropout(hf_model, peer_loss_of, first, precision)
             if self.options.compiled and self.train.compile == "off":
                 variants["albert, compiled"] = harness.with_compiled_block(self.model, self.make_step())
-            variants["transformers"] = harness.make_plain_step(hf_model, peer_loss_of, self.packed, precision)
+            variants["transformers"] = harness.make_plain_training_step(hf_model, peer_loss_of, self.packed, precision)
             if self.options.compiled:
                 loss_of = partial(self._peer_loss, torch.compile(hf_model))
-                step = harness.make_plain_step(hf_model, loss_of, self.packed, precision)
+                step = harness.make_plain_training_step(hf_model, loss_of, self.packed, precision)
                 variants["transformers, compiled"] = step
         # Compiled variants have the weights and so the loss of the others.
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
@@ -346,7 +346,7 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
         f"The recipe's step of {step.sequences:,} sequences, {step.micro_batches_per_process:,} x this micro-batch and "
         f"one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, {step.mfu:.0%} MFU.",
         f"{run_length}.",
-        "The MFU counts the full model's FLOPs, for everyone alike. Albert computes the last layer only for the rows "
+        "For every variant, the MFU counts the full model's FLOPs. Albert computes the last layer only for the rows "
         "that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
         f"{result.micro_batch.filled_fraction:.0%} of what padding to the full length would compute.",
     ]
