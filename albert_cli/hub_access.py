@@ -1,7 +1,7 @@
 """Download files from the Hugging Face Hub, or use earlier downloads if the Hub is unreachable.
 
 If the Hub is unreachable, `datasets` repeats its requests for half a minute before it uses its cache. In offline mode
-it uses the cache at once, so this module sets the offline mode after one failed connection.
+it uses the cache immediately, so this module sets the offline mode after one failed connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command line: each module defines commands, which parse arguments, call the package and print its result.
 
-Commands import the package's modules, and with them torch, when they run; so `albert --help` answers at once. It lists
-the commands in the order in which the modules below register them.
+Commands import the package's modules, and with them torch, when they run; so `albert --help` answers immediately. It
+lists the commands in the order in which the modules below register them.
 """
 
 # isort: skip_file

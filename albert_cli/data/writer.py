@@ -13,11 +13,11 @@ from albert_cli.data.records import GROUPS, MAX_SHARD_TOKENS, Group, ShardRecord
 from albert_cli.data.shards import id_type
 from albert_cli.randomness import Integers
 
-# Indices of `GROUPS`; a dropped document belongs to no group.
-TRAIN: Final = 0
-TRAIN_MORE: Final = 1
-HELDOUT: Final = 2
-DROPPED: Final = -1
+# Indices of `GROUPS`. `weight` is the weight of a document's source, and a pass is one over the training text.
+TRAIN: Final = 0  # a pass uses each document floor(weight) times
+TRAIN_MORE: Final = 1  # a pass uses each document floor(weight) + 1 times
+HELDOUT: Final = 2  # only for evaluation
+DROPPED: Final = -1  # in no group, because a pass uses the document 0 times
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ class TokenizedDocuments:
     def count(self) -> UnitCounts:
         """Count the documents, sentences and tokens."""
         first_sentence = np.cumsum(self.document_sizes) - self.document_sizes
-        unpaired_sentences = first_sentence[self.document_sizes == 1]
-        unpaired_tokens = int(self.sentence_lengths[unpaired_sentences].sum())
+        # A document of one sentence gives no pair for sentence order prediction.
+        lone_sentence_indices = first_sentence[self.document_sizes == 1]
+        unpaired_tokens = int(self.sentence_lengths[lone_sentence_indices].sum())
         return UnitCounts(len(self), self.sentence_lengths.size, self.ids.size, unpaired_tokens)
 
     def split(self) -> list[TokenizedDocuments]:
@@ -72,7 +73,8 @@ class ShardWriter:
     """Writer of the shards `PREFIX-00`, `PREFIX-01`, … and of the documents' hashes, `PREFIX.hashes`.
 
     A shard has at most `max_tokens` tokens unless it consists of one longer document. Hashes are little-endian uint64.
-    Ids are written at once, and the offsets of the current shard are held in memory. Call `close` at the end.
+    Ids are written immediately; the offsets of the current shard stay in memory until it is closed. Call `close` at the
+    end.
     """
 
     def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:

@@ -152,7 +152,7 @@ def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Itera
 
         def write_to_stdout(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> None:
             sys.stdout.writelines(map(console.escape_control_chars, _format_vectors(rows, vectors)))
-            sys.stdout.flush()  # so that the reader of a pipe gets the vectors at once
+            sys.stdout.flush()  # so that the reader of a pipe gets the vectors immediately
 
         yield write_to_stdout
     elif out.suffix == ".safetensors":

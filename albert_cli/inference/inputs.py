@@ -83,7 +83,10 @@ class InputReader(Generic[ExampleT]):
             yield chunk
 
     def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow[ExampleT]]:
-        """Return the numbered rows of an input, whose format its ending and its first line with text decide."""
+        """Return the numbered rows of an input.
+
+        Its file ending and its first non-blank line decide its format.
+        """
         suffix = PurePath(name).suffix.lower()
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))

@@ -76,7 +76,7 @@ def _write_json_lines(stream: IO[str], rows: Sequence[Row], escape: Callable[[st
         if escape is not None:
             line = escape(line)
         stream.write(line)
-    stream.flush()  # so that the reader of a pipe gets the predictions at once
+    stream.flush()  # so that the reader of a pipe gets the predictions immediately
 
 
 def flatten(row: Row) -> dict[str, object]:

@@ -30,7 +30,7 @@ class SentenceSample:
     text, and the sample consists of the sentences with the `size` smallest keys. So the samples of parts of a text
     merge into the sample of the whole, in any order.
 
-    key_limit: sentences with a larger key cannot be in the sample and are dropped at once, which bounds the memory;
+    key_limit: sentences with a larger key cannot be in the sample and are dropped immediately, which bounds the memory;
     positions: of the sampled sentences, int64; sentences_read and characters: totals of all sentences read, not only
     of the sampled ones; lines: counts of changed and left out lines. Only after `finish` does the sample have its size
     and the order of the text.

@@ -97,7 +97,7 @@ class SentencePieceVocabulary(Vocabulary):
         digest = hashlib.sha256(repr(self.cleaning).encode())
         digest.update(self.model.normalizer_spec.precompiled_charsmap)
         for p, text in zip(self.model.pieces, self.text_pieces, strict=True):
-            score = p.score if text else 0  # the two files record other scores for special pieces
+            score = p.score if text else 0  # spiece.model and tokenizer.json record different scores for special pieces
             digest.update(f"{p.piece}\0{score}\n".encode())
         return digest.hexdigest()[:16]
 

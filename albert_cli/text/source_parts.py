@@ -119,12 +119,12 @@ def ensure_unmodified(part: SourcePart) -> Iterator[None]:
         return
     current = source_signature(source)
     planned = part.signature or current
-    if current == planned:
-        yield
-        if source.path is not None and not source.path.exists():
-            raise _modified_error(source.name, "vanished")
-        current = source_signature(source)
     if current != planned:
+        raise _modified_error(source.name, "changed")
+    yield
+    if source.path is not None and not source.path.exists():
+        raise _modified_error(source.name, "vanished")
+    if source_signature(source) != planned:
         raise _modified_error(source.name, "changed")
 
 

@@ -1,6 +1,6 @@
 """The log of a run: the means of its steps, speed, evaluations and hints.
 
-`RunLog` writes them to `metrics.jsonl` and to the trackers; `LossHints` finds a loss that jumps or stays.
+`RunLog` writes them to `metrics.jsonl` and to the trackers; `LossHints` finds a loss that jumps or stalls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HINTS: Final = {
         'model.initializer_range = "auto" or masked_bias = "unigram"; '
     ),
 }
-_DOCS_REFERENCE: Final = 'see "When the loss stays or jumps" in docs/pretraining.md'
+_DOCS_REFERENCE: Final = 'see "When the loss stalls or jumps" in docs/pretraining.md'
 
 _SPIKE_RECORDS: Final = 50  # the last journal records, whose median is the usual loss
 _MIN_SPIKE_RECORDS: Final = 20  # with fewer records the median is not yet the usual loss
@@ -119,7 +119,7 @@ class SpikeRule:
 
 @dataclass
 class PlateauRule:
-    """A rule that gives a hint when the MLM loss stays near the unigram entropy, at growing intervals.
+    """A rule that gives a hint when the MLM loss stalls near the unigram entropy, at growing intervals.
 
     `unigram_entropy` is in nats, `warmup` in steps. The fields `_loss_sum` and `_summed_steps` are for the next mean;
     `_best_mean` is the last mean that was progress, at `_best_step`; `_patience` is the number of steps without

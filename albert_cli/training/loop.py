@@ -154,7 +154,7 @@ class Loop(Generic[BatchT]):
                 window.started += time.monotonic() - paused  # the speed excludes the caller's evaluations and saves
 
     def _on_signal(self, number: int, frame: object) -> None:
-        """Record SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts at once."""
+        """Record SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts immediately."""
         if self._stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._stop_requested = True

@@ -69,7 +69,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
     """Split the indices of `lengths` [B] into groups whose lengths sum to at most `budget`; no length may exceed it.
 
     The longest sequences come first. A group then has similar lengths, so there is little padding where attention needs
-    a rectangle, and a micro-batch that does not fit into memory fails at once.
+    a rectangle, and a micro-batch that does not fit into memory fails immediately.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])  # tokens up to and including each sequence

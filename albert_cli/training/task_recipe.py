@@ -89,17 +89,20 @@ class TaskModelSettings:
     step 0 of the checkpoint's run.
 
     `head`: "new" trains a new head. "checkpoint" continues with the checkpoint's head, which may be that of another
-    task (SQuAD 1.1 and 2.0 have the same head under `span.head = "linear"`). "auto" means "new", except that
-    `albert eval` scores a checkpoint that has the task's head, and raises an error if its classes have no names. With
-    `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
+    task (SQuAD 1.1 and 2.0 have the same head under `span.head = "linear"`). "auto" trains a new head, with one
+    exception: `albert eval` scores a checkpoint's head for this task without training, unless `weights` or `--retrain`
+    requests training. A head whose classes are only called LABEL_0, LABEL_1 and so on may be another task's. If it has
+    as many classes as the task, `albert eval` raises an error (set `head` or `labels`); otherwise it trains a new head.
+
+    With `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
 
     For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
     the same word in the other text, so that [CLS] receives the fraction of shared words. `overlap_context_heads` more
     heads tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD.
 
-    Texts longer than the checkpoint's need more positions, `max_position_embeddings`, which `positions` fills from the
-    checkpoint's, and perhaps another `attention` with its window, block and global tokens. The default of these keys is
-    the checkpoint's value.
+    For texts longer than the checkpoint has positions, set `max_position_embeddings`; `positions` says how the new ones
+    are derived from the old. Long texts may also need another `attention`, with its window, block and global tokens.
+    Without `max_position_embeddings` or one of the attention keys, the checkpoint's value applies.
 
     `labels` names the outputs of a checkpoint's classifier in their order, if it calls them LABEL_0, LABEL_1 and so on.
     """
