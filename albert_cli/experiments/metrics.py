@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from albert_cli.tasks.registry import TASKS
+
 # Column headers by metric. In addition every task has the metric `task_NAME`, and one `task_NAME_SCORE` for each of its
 # scores if it has several.
 METRICS: Final = {
@@ -18,12 +20,15 @@ METRICS: Final = {
     "seconds": "pretraining time",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
-    "own_mlm_accuracy": "MLM accuracy, own masks",
+    # `mlm_accuracy` masks the text in one way for all variants, `own_mlm_accuracy` as the variant's own recipe does.
+    "own_mlm_accuracy": "MLM accuracy, masks of its recipe",
     "mlm_loss": "MLM loss",
     "below_unigram_entropy": "below unigram entropy",
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
     "minimal_pairs_accuracy": "minimal pairs",
+    # Figure 1: the distance between a layer's input and output, as L2 distance and as angle. The variation is the mean
+    # absolute difference between the distances of consecutive layers.
     "l2_mean": "L2",
     "l2_variation": "L2 variation",
     "l2_last": "L2, last layer",
@@ -74,4 +79,12 @@ COLUMN_METRICS: Final = {
 
 def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
     """Return the names of the tasks among metrics: `squad1` for `task_squad1` and for `task_squad1_f1`."""
-    return frozenset(metric.split("_")[1] for metric in metrics if metric.startswith("task_"))
+    return frozenset(_task_of_score(metric.removeprefix("task_")) for metric in metrics if metric.startswith("task_"))
+
+
+def _task_of_score(name: str) -> str:
+    """Return the task in `NAME` or `NAME_SCORE`; both may contain underscores, as `race_middle` and `best_f1` do."""
+    for task in sorted(TASKS, key=len):
+        if name == task or name in {f"{task}_{score}" for score in TASKS[task].metrics}:
+            return task
+    return name.partition("_")[0]

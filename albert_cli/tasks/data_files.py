@@ -44,8 +44,8 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
     """Return the first of these files or folders that exists in the folder `data`.
 
-    Raises `InputError` if `data` is not a folder. Raises `MissingDataError` if it holds none of the names, with `hint`,
-    or without one with the advice to read the data set `hub` of the Hub.
+    Raises `InputError` if `data` is not a folder, and `MissingDataError` if it holds none of the names. The latter's
+    hint is `hint`; if that is None, it advises reading the data set `hub` from the Hub.
     """
     if not data.is_dir():
         problem = "is not a directory" if data.exists() else "no such directory"
@@ -143,7 +143,7 @@ def read_objects(path: Path) -> TextTable:
     if path.suffix.lower() == ".parquet":
         return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
     numbered_lines = enumerate(read_lines(path), start=1)
-    return table_from_objects(str(path), iter_json_objects(numbered_lines, f"{path}:{{}}".format))
+    return table_from_objects(str(path), iter_json_objects(numbered_lines, lambda number: f"{path}:{number}"))
 
 
 def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
@@ -166,11 +166,13 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
 
 
 def cell_text(value: object) -> str:
-    """Return a JSON or Parquet value as the text of a cell: null is empty, other values but texts are JSON.
+    """Return a JSON or Parquet value as the text of a cell.
 
-    NUL is removed, and a lone surrogate becomes U+FFFD.
+    A text stays as it is, null becomes an empty cell, and any other value becomes its JSON. NUL is removed, and a lone
+    surrogate becomes U+FFFD.
     """
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return check_characters(text, location=str, number=0, on_bad_bytes="replace")  # "replace" needs no location
+    # Location and number are only for error messages, and "replace" raises none.
+    return check_characters(text, location=str, number=0, on_bad_bytes="replace")

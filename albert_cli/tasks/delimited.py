@@ -103,7 +103,7 @@ def open_delimited(
             if delimiter != dialect.delimiter and not is_silent:
                 console.info(f"{origin}: the columns are separated by {delimiter!r}")
     if dialect.quoting:
-        rows = iter_csv_rows(lines, f"{origin}:{{}}".format, delimiter)
+        rows = iter_csv_rows(lines, lambda number: f"{origin}:{number}", delimiter)
     else:
         rows = ((number, line.split(delimiter)) for number, line in lines)
     columns: tuple[str, ...] = ()

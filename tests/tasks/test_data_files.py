@@ -97,3 +97,18 @@ def test_open_table_workbook_by_name_is_named(tmp_path: Path) -> None:
     path.write_bytes(workbook())
     with pytest.raises(InputError, match=r"mine\.xlsx: an Excel or LibreOffice workbook"):
         open_table(TableSettings(), str(path))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "message"),
+    [
+        ("csv", 'text,label\na,x\n"b,y\n', ":3: unexpected end of data"),
+        ("jsonl", '{"text": "a", "label": "x"}\n{"text": \n', ":2: not valid JSON"),
+    ],
+)
+def test_open_table_braces_in_path_keep_error(tmp_path: Path, suffix: str, content: str, message: str) -> None:
+    path = tmp_path / f"{{a}}{{0.b}}{{}}.{suffix}"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        open_table(TableSettings(), str(path))
+    assert raised.value.message.startswith(f"{path}{message}")
