@@ -23,7 +23,7 @@ def test_inspect_data_shows_sizes_and_examples(tiny_data: Path) -> None:
     assert "[" in text.split("example", 1)[1]
     assert "\x1b" not in text, "no color unless stdout is a terminal"
     train = facts["totals"]["train"]
-    assert facts["tokens_per"]["document"]["mean"] == pytest.approx(train["tokens"] / train["documents"], 0.01)
+    assert facts["lengths_by_unit"]["document"]["mean"] == pytest.approx(train["tokens"] / train["documents"], 0.01)
 
 
 def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:

@@ -34,7 +34,7 @@ _GROUPS: Final = {
 # Headings, and the shapes below each, by their names for `albert params`.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
-    "The first release, with dropout (xxlarge had none)": tuple(
+    "The first release (v1): base, large and xlarge, which had dropout": tuple(
         name for name in PRESETS if name.endswith("-v1") and PRESETS[name].hidden_dropout_prob
     ),
     "Tables 3 and 4: embedding size and sharing": tuple(
@@ -159,7 +159,9 @@ With a recipe, `-s model.embedding_size=64 -s model.sharing=none` gives the seco
 The paper leaves out the heads, and counts the pooler only where layers share weights.
 The count in **bold** is the one that the paper rounds.
 A star marks a figure of the paper that differs from the rounded count; the last section explains the difference.
-A dash means that the paper has no figure."""
+A dash means that the paper has no figure.
+The source is the first table of the paper that has the shape.
+`albert-xxlarge-v1` had no dropout, so its shape is `albert-xxlarge`."""
 
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:

@@ -108,6 +108,6 @@ def format_totals(totals: Mapping[Split, UnitCounts]) -> str:
 def format_entropies(unigram_entropy: float, heldout_entropy: float) -> str:
     """Format the values of `data.merge.unigram_entropies`, in nats per token, as one line."""
     return (
-        f"unigram entropy of the held-out tokens: {unigram_entropy:.3f} nats"
-        f" (with their own frequencies: {heldout_entropy:.3f})"
+        f"unigram entropy of the held-out tokens: {unigram_entropy:.3f} nats with the frequencies of train, "
+        f"{heldout_entropy:.3f} with their own"
     )

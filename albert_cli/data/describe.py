@@ -41,7 +41,10 @@ _LABEL_STYLES: Final = ("green", "magenta", "yellow")
 _BAR_COLUMNS: Final = 40  # width of a bar of 100 %
 _UNLIMITED_COLUMNS: Final = 1 << 20  # width of a line that is not shown in a terminal
 _MASK: Final = "[MASK]"
-_LEGEND: Final = "in brackets: predicted words, seen as [MASK]; [words|X]: seen as X instead, where _ stands for [MASK]"
+_LEGEND: Final = (
+    "[words]: the original words, which the model must predict and sees as [MASK]; "
+    "[words|X]: it sees X instead (_ is a [MASK])"
+)
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,9 @@ class ExampleRequest:
 class DataDescription:
     """Facts about a data directory.
 
-    totals, vocab_size, …, heldout_entropy_nats: from `data.json`; tokens_per: lengths of a "sentence" and a "document";
-    examples: None if none were requested; step, batch_size, seed: those of the examples.
+    totals, vocab_size, …, heldout_entropy_nats: from `data.json`; lengths_by_unit: the lengths in tokens of a
+    "sentence" and of a "document"; examples: None if none were requested; step, batch_size, seed: those of the
+    examples.
     """
 
     totals: dict[Split, UnitCounts]
@@ -96,7 +100,7 @@ class DataDescription:
     bytes_read: int
     unigram_entropy_nats: float | None
     heldout_entropy_nats: float | None
-    tokens_per: dict[str, LengthStatistics]
+    lengths_by_unit: dict[str, LengthStatistics]
     sample: SampleStatistics
     step: int | None = None
     batch_size: int | None = None
@@ -133,7 +137,7 @@ def describe_data(directory: Path, settings: PairSettings, seed: int, request: E
         bytes_read=facts.bytes_read,
         unigram_entropy_nats=facts.unigram_entropy_nats,
         heldout_entropy_nats=facts.heldout_entropy_nats,
-        tokens_per=measure_lengths(corpus, seed),
+        lengths_by_unit=measure_lengths(corpus, seed),
         sample=measure_sample(corpus, vocabulary, settings, seed),
         step=request.step,
         batch_size=request.batch_size,
@@ -159,7 +163,7 @@ def format_description(description: DataDescription, settings: PairSettings, see
 def _format_sizes(description: DataDescription) -> list[str]:
     """Format the sizes of the splits, the lengths of sentences and documents, and the entropies."""
     length_rows = []
-    for unit, lengths in description.tokens_per.items():
+    for unit, lengths in description.lengths_by_unit.items():
         values = (lengths.mean, lengths.p5, lengths.p50, lengths.p95)
         length_rows.append([f"tokens per {unit}", *(f"{value:,.1f}" for value in values)])
     n_tokens = sum(counts.tokens for counts in description.totals.values())

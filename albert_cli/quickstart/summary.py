@@ -123,7 +123,7 @@ def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
     counts_by_models: dict[str, list[str]] = defaultdict(list)
     for count, by_model in task.items():
         titles = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
-        counts_by_models[", ".join(titles) or "none of them"].append(f"{int(count):,}")
+        counts_by_models["; ".join(titles) or "none of them"].append(f"{int(count):,}")
     return [
         f"with {join_words(counts)} labels every pretrained seed is above: {models}"
         for models, counts in counts_by_models.items()

@@ -57,8 +57,8 @@ def test_format_summary_states_verdict_for_every_seed() -> None:
         "majority class 12.5 12.5",
     ]
     assert lines[10:12] == [
-        "with 125 labels every pretrained seed is above: random weights, classical baseline",
-        "with 2,000 labels every pretrained seed is above: same init, not pretrained, random weights, "
+        "with 125 labels every pretrained seed is above: random weights; classical baseline",
+        "with 2,000 labels every pretrained seed is above: same init, not pretrained; random weights; "
         "classical baseline",
     ]
     all_alike = format_summary(result_of(dict.fromkeys(("125", "500", "2000"), many)))
