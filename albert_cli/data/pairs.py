@@ -1,9 +1,10 @@
 """Sample segment pairs with sentence-order labels during training (§3.1).
 
-An example is a function of the seed and of its index. A pass over the corpus divides it into strides of the length of
-one sequence, and visits them in random order. In each stride one token is the anchor of an example: the example
-consists of the anchor's sentence and of its neighbors. A random phase shifts the anchors of each pass, so all tokens
-of a long document are covered equally often. A document shorter than a sequence is sampled in proportion to its length.
+An example is a function of the seed and of its index. A pass divides the whole corpus, across documents, into strides,
+and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each stride
+one token is the anchor of an example: the example consists of the anchor's sentence and of its neighbors. A random
+phase shifts the anchors of each pass, so all tokens of a long document are covered equally often. A document shorter
+than a sequence is sampled in proportion to its length.
 
 Memory does not grow with the corpus: the order is a keyed permutation, and sentences and documents are located by
 bisection in the shards' offsets, which stay on disk.

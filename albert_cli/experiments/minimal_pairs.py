@@ -57,11 +57,15 @@ class PairScore:
 
 @dataclass(frozen=True)
 class MinimalPairScores:
-    """The scores of all pairs and by phenomenon."""
+    """The scores of all pairs and by phenomenon.
+
+    `estimate` is the accuracy of all pairs again, with the values without each group of pairs. An experiment compares
+    two models by it, because both leave out the same groups.
+    """
 
     total: PairScore
     phenomena: Mapping[str, PairScore]
-    estimate: JackknifeEstimate  # of the total
+    estimate: JackknifeEstimate
 
     def to_json(self) -> dict[str, object]:
         """Return the scores for `--json`."""

@@ -81,7 +81,7 @@ class Choice(LogitsTask[ChoiceExample]):
             passage = ""
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
-            raise InputError(f'{line.where}: neither "text" nor "question" is a text', _SHAPE)
+            raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _SHAPE)
         return ChoiceExample(str(values.get("id", line.number)), passage, question, options, None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
@@ -124,7 +124,7 @@ class Choice(LogitsTask[ChoiceExample]):
         )
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
-        return MultipleChoice(config, len(self.labels))
+        return MultipleChoice(config, choices=len(self.labels))  # each batch replaces it by its number of options
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         """Return the cross-entropy over each question's options, summed over questions.
@@ -144,7 +144,8 @@ class Choice(LogitsTask[ChoiceExample]):
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
         """Return logits [Q, K]; padding has `_MASKED_LOGIT`."""
         choices = features.sequences_per_item
-        if isinstance(model, MultipleChoice):  # otherwise `model` replays the logits of another runtime
+        # The check of an export passes a `ReplayedModel`, which returns the logits of ONNX and has no `choices`.
+        if isinstance(model, MultipleChoice):
             model.choices = choices
         logits = predict_logits(model, features, choices, device)
         if features.option_counts is not None:
@@ -167,7 +168,10 @@ class Choice(LogitsTask[ChoiceExample]):
         return {**metrics, "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
-        """Return the loss of uniform probabilities, because one logit per option cannot tell the options' positions."""
+        """Return the loss of uniform probabilities.
+
+        The head scores each option without its position, so it cannot learn that some letters are correct more often.
+        """
         return float(np.mean(np.log([len(example.options) for example in train])))
 
     def example_fields(self, example: ChoiceExample) -> dict[str, object]:

@@ -44,7 +44,7 @@ class TableSource(ABC, Generic[ExampleT]):
     def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[ExampleT]:
         """Read a split; dev without a file is held out of train. The files are known, so `data` is ignored.
 
-        A single file is scored as a whole: all rows are dev, and reading train raises `MissingDataError`.
+        Under `task.scores_whole_file` all rows of a single file are dev, and reading train raises `MissingDataError`.
         """
         files = self.tables.files
         if "dev" in files or split == "test":
@@ -138,7 +138,10 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
     label_reading: ChoiceLabels
 
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
-        """Read the rows of a file. A test file may lack labels; they are not read if train and dev have none."""
+        """Read the rows of a file.
+
+        A test file may lack labels. Its labels are read only if train or dev decided how a label names its option.
+        """
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 
 _IS_LEAF = 1 << 31
-_LABEL_MASK = _IS_LEAF | 0xFF  # with bit 31, so that a leaf equals no label
+_LABEL_MASK = _IS_LEAF | 0xFF  # includes bit 31: a masked leaf is then never equal to a byte
 _HAS_LEAF = 1 << 8
 _DISTANCE_TIMES_256 = 1 << 9
 _DISTANCE_SHIFT = 10
@@ -38,8 +38,8 @@ def keep_character(charsmap: bytes, character: str) -> bytes:
     node = _find_node(units, character.encode())
     if node is None or not units[node] & _HAS_LEAF:
         return charsmap  # no rule changes the character
-    # The old leaf stays: nodes with equal replacements share one. A new block at the end contains only the new leaf,
-    # which maps the character to itself, and the node's distance leads to this leaf.
+    # The old leaf must not be changed, because other nodes with the same replacement may share it. A new block at the
+    # end contains only the new leaf, which maps the character to itself, and the node's distance leads to this leaf.
     leaf = len(units)
     units += [_IS_LEAF | len(replacements), *[0] * (_BLOCK_UNITS - 1)]
     units[node] = (units[node] & _LABEL_MASK) | _HAS_LEAF | (node ^ leaf) << _DISTANCE_SHIFT

@@ -75,6 +75,7 @@ def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str]
     """Yield each file's paragraphs in the order of `paths`; workers: processes that read, 0 for this one alone."""
     finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
+    # The hint of the error if a worker process is killed twice, for example for lack of memory.
     remedy = "use docs:stdlib, which is smaller"
     next_start = 0
     with closing(executor.map_unordered(_read_chunk, chunks, workers, remedy)) as results:

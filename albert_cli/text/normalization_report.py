@@ -73,7 +73,9 @@ def warn_about_normalization(
     if accents and accents.changed >= _MIN_AFFECTED_WORDS:
         warnings.append(_describe_accents(accents))
     if cleaning.lowercase and _has_dotless_i(sentences):
-        warnings.append("lower-casing turns I into i, but this text has ı; use --no-lowercase to keep it")
+        warnings.append(
+            "this text has ı, whose capital is I, but lower-casing turns I into i; use --no-lowercase to keep capitals"
+        )
     if not keep_zwnj:
         split_fraction = _measure_zwnj(sentences)
         if split_fraction >= _MIN_AFFECTED_WORDS:
@@ -105,5 +107,5 @@ def _measure_zwnj(sentences: Sequence[str]) -> float:
 
 
 def _take_evenly(sentences: Sequence[str], count: int) -> Sequence[str]:
-    """Return `count` to twice as many sentences at equal distances, or all if there are fewer."""
+    """Return every n-th sentence, with the largest n that leaves at least `count`; all if there are fewer."""
     return sentences[:: max(1, len(sentences) // count)]

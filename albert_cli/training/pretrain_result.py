@@ -76,8 +76,8 @@ class DryRun:
 
 def read_result(out: Path, total_steps: int) -> PretrainResult:
     """Read the result of a finished run from its directory."""
-    last = store.saved_steps(out)[-1]
-    state = checkpoint.read_state(last)
+    last_checkpoint = store.saved_steps(out)[-1]
+    state = checkpoint.read_state(last_checkpoint)
     records = journal.read_journal(out / journal.JOURNAL)
     speeds = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
     metrics = read_last_evaluation(out, total_steps)
@@ -85,12 +85,12 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
     if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():
         metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
     return PretrainResult(
-        checkpoint=last,
+        checkpoint=last_checkpoint,
         steps=state.step,
         seconds=round(state.seconds, 1),
         tokens_per_second=speeds[-1] if speeds else None,
         metrics=metrics,
-        model_sha256=store.sha256_file(last / hub.WEIGHTS_FILE),
+        model_sha256=store.sha256_file(last_checkpoint / hub.WEIGHTS_FILE),
     )
 
 

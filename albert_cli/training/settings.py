@@ -21,7 +21,8 @@ class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in the reference code.
 
     `lr = "auto"` is LAMB's learning rate for the batch size or, in fine-tuning with AdamW, the rate for the number of
-    labels (`training/label_protocol.py`); the resolved recipe has the number. `clip_norm` limits the global norm of the
+    labels (`training/label_protocol.py`); the resolved recipe has the number. There is no rule for pretraining with
+    AdamW. `clip_norm` limits the global norm of the
     gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives LayerNorms
     and biases a trust ratio (`training/optimizers.py`). The upper bounds keep every value within fp32, below 3.4e38.
     """
@@ -44,13 +45,16 @@ class OptimizerSettings:
     def with_lr(self, batch_size: int) -> OptimizerSettings:
         """Replace `lr = "auto"` by the paper's rate times the square root of `batch_size` / 4,096.
 
-        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
-        `ConfigError` for "auto" with AdamW.
+        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. With
+        AdamW it does not apply: fine-tuning replaces "auto" by another rule (`FinetuneRecipe.with_label_protocol`)
+        instead of calling this, and pretraining has no rule for it, so "auto" raises `ConfigError`.
         """
         if self.lr != "auto":
             return self
         if self.name == "adamw":
-            raise ConfigError("optimizer.lr is auto, a rule for LAMB only", "set optimizer.lr to a number for adamw")
+            raise ConfigError(
+                'optimizer.lr is "auto", which pretraining supports only with LAMB', "set optimizer.lr to a number"
+            )
         return replace(self, lr=_PAPER_LR * math.sqrt(batch_size / _PAPER_BATCH))
 
 
@@ -72,8 +76,8 @@ class ScheduleSettings:
         """Raise `ConfigError` if the rate would be zero before the last step, or still be rising at it."""
         if self.decay < self.total_steps:
             raise ConfigError(
-                f"schedule.decay_steps is {self.decay:,}: the learning rate would be zero up to step "
-                f"{self.total_steps:,}",
+                f"schedule.decay_steps is {self.decay:,}: the learning rate would be zero from there to the last "
+                f"step, {self.total_steps:,}",
                 f"set schedule.decay_steps to {self.total_steps} or more, or leave it out",
             )
         if self.warmup > self.total_steps:

@@ -41,6 +41,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
+    # "auto" epochs and learning rate are resolved first: few labels need many epochs.
     recipe = prepared.recipe.with_label_protocol(inputs.num_training_examples)
     # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
@@ -53,7 +54,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     The encoder is the intermediate task's, or the one that `model.weights` selects; the head is new or the checkpoint's
     (`model.head`). `seed` samples new weights. `train` configures the encoder and must not contain "auto".
     """
-    # Free the previous model: the first optimizer of a process holds its callers' frames in a reference cycle.
+    # Free the previous run's model now: creating a process's first optimizer leaves a reference cycle that contains the
+    # callers' frames, and so their model.
     gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
@@ -69,8 +71,10 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
     if prepared.intermediate is None:  # otherwise the intermediate run has already initialized these heads
         vocabulary = prepared.vocabulary
+        # Overlap heads attend to the same word in the other text of a pair, and most pairs fit in these positions.
         positions = SAMPLED_POSITIONS
-        if settings.overlap_context_heads:  # they concern every token of the input, not only the usual positions
+        # Context heads attend to the tokens around a token, such as an answer anywhere in a long passage.
+        if settings.overlap_context_heads:
             positions = prepared.recipe.data.max_seq_length
         init_overlap_heads(
             model.encoder,

@@ -115,7 +115,7 @@ def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
 
 
 def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
-    """For each attention and each feed-forward block of the child, return the index of the parent's block to copy.
+    """Return the index of the parent's block to copy for each attention block and each feed-forward block of the child.
 
     With equal numbers of blocks, each block is a copy of the block with the same index. With `stack` the parent's
     blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise the blocks of the parent's

@@ -146,8 +146,8 @@ def test_predict_choices_of_any_number(tuned: Path, tmp_path: Path) -> None:
         ('{"question": "q"}', '"choices" is not a list'),
         ('{"question": "q", "choices": ["a"]}', '"choices" is not a list'),
         ('{"question": "q", "choices": ["a", 1]}', '"choices" is not a list'),
-        ('{"choices": ["a", "b"]}', 'neither "text" nor "question"'),
-        ('{"question": 1, "choices": ["a", "b"]}', 'neither "text" nor "question"'),
+        ('{"choices": ["a", "b"]}', '"text" and "question" must be texts'),
+        ('{"question": 1, "choices": ["a", "b"]}', '"text" and "question" must be texts'),
         (json.dumps({"question": "q", "choices": ["a"] * 27}), "27 choices"),
     ],
 )
