@@ -219,8 +219,8 @@ def _summary_tables(models: Sequence[ModelCosts], *, as_markdown: bool) -> list[
 def _summary_cells(model: ModelCosts) -> dict[str, str]:
     """Return a model's cells as a row, by the column's heading."""
     return {
-        "counted as in the paper": f"{model.counts.paper_count:,}",
-        "paper's figure": format_paper_figure(model.counts.paper),
+        "parameters": f"{model.counts.paper_count:,}",
+        "paper": format_paper_figure(model.counts.paper),
         "length": str(model.sequence_length),
         "GFLOP/token": costs.format_three_digits(model.flops_per_token.training / 1e9),
         "state": format_bytes(model.state.total),
