@@ -45,7 +45,7 @@ SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest single tests come first, so that none of them is left for the end."""
-    longest = ("test_pages.py", "test_cluster.py", "test_campaigns.py", "test_ranks.py")
+    longest = ("test_pages.py", "test_cluster.py", "test_agents.py", "test_campaigns.py", "test_ranks.py")
     items.sort(key=lambda item: item.path.name not in longest)
 
 
