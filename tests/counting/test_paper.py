@@ -42,7 +42,7 @@ def test_paper_shapes_cover_all_tables() -> None:
 
 
 def test_paper_shapes_with_dropout_have_dropout() -> None:
-    (names,) = (names for heading, names in PAPER_SHAPES.items() if "with dropout" in heading)
+    (names,) = (names for heading, names in PAPER_SHAPES.items() if "had dropout" in heading)
     assert names == ("albert-base-v1", "albert-large-v1", "albert-xlarge-v1")
     assert all(PRESETS[name].hidden_dropout_prob == 0.1 for name in names)
 
