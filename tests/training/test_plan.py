@@ -110,9 +110,9 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
         "--out",
         run,
         "--max-time",
-        "4s",
+        "10s",
         "-s",
-        "train.save_every=2",
+        "train.save_every=1",
         "-s",
         "schedule.total_steps=99999",
     )
