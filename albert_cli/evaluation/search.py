@@ -93,22 +93,25 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     if name == GLUE_SUITE:
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
     combinations = parse_grid(lists)
+    # The directory may hold only results of this search, not those of other combinations or commands.
     require_own_output(out, RESULTS, *map(_folder_name, combinations), "intermediate-*")
     opened: OpenCheckpoints = {}
-    runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
-    inputs = _load_distinct_inputs([point_runs.prepared for point_runs in runs])
+    task_runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
+    inputs = _load_distinct_inputs([point_runs.prepared for point_runs in task_runs])
     points = [
         _GridPoint(combination, point_runs, point_inputs)
-        for combination, point_runs, point_inputs in zip(combinations, runs, inputs, strict=True)
+        for combination, point_runs, point_inputs in zip(combinations, task_runs, inputs, strict=True)
     ]
     budget = _compute_budget(points, request.runs)
     console.info(
         f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "
         f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
+    # While the search runs, the plan file lists the runs' directories (units), of which `albert status` shows progress.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
+        # With several processes all runs are finished here; `evaluate_task` trains only those that are missing.
         train_in_parallel([point.runs for point in points], request)
         result = _evaluate_points(points, budget)
         result.write(out / RESULTS)
@@ -159,7 +162,10 @@ def _load_distinct_inputs(prepared_tasks: Sequence[PreparedTask]) -> list[Inputs
 def _add_intermediates(
     points: Sequence[_GridPoint], request: TaskRequest, out: Path, opened: OpenCheckpoints
 ) -> list[_GridPoint]:
-    """Fine-tune each intermediate task once; return the points with the resulting model as their initial encoder."""
+    """Fine-tune each intermediate task once; return the points with the resulting model as their initial encoder.
+
+    A point whose recipe has no intermediate task does not change.
+    """
     models: dict[str, Checkpoint] = {}  # by intermediate task
     started = []
     for point in points:

@@ -75,10 +75,10 @@ class ExperimentPage:
     confidence: str
     facts: Sequence[Fact]
     claims: Sequence[ClaimSection]
-    is_counted: bool
+    is_counted: bool  # True if nothing is trained and only parameters are counted
     ours: Table
     skipped: Sequence[str]
-    matched_times: Sequence[str]
+    matched_times: Sequence[str]  # a sentence for each variant that trains as long as another one
     paper: Sequence[PaperSection]
     legend: Sequence[LegendEntry]
     figures: Sequence[Figure]
@@ -202,13 +202,14 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
 def _format_value(finding: Finding, value: float | None) -> str:
     if value is None:
         return "not measured"
+    # The ratio of two counts (`over`) is no count.
     is_count = finding.condition.is_exact and finding.condition.over is None
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
 
 
 def _format_bounds(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
-        return "one seed has none" if finding.by_seed else ""
+        return "no bounds from a single seed" if finding.by_seed else ""
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 
 
@@ -267,9 +268,10 @@ def _make_paper_section(outcome: Outcome, table: PaperTable) -> PaperSection:
         rows.append(row)
     sentences = [f"The paper, {table.title}, {table.version}.", table.note]
     if comparison:
-        sentences.append("Below a figure: ours and the difference.")
+        sentences.append("Below each of the paper's values: ours and the difference.")
     if comparison and table.compare_with:
-        sentences.append(f"Rows of other models are compared with {plan.title(table.compare_with)}.")
+        ours = plan.title(table.compare_with)
+        sentences.append(f"The paper's rows for models that we did not train are compared with our {ours}.")
     caption = " ".join(sentence for sentence in sentences if sentence)
     return PaperSection(caption, Table(["the paper", *table.columns], rows))
 

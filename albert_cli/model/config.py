@@ -255,8 +255,8 @@ class ModelConfig:
                 if self.group_sizes:
                     groups = [group for group, size in enumerate(self.group_sizes) for _ in range(size)]
                 else:
-                    # In floating point, as in Hugging Face's ALBERT: rounding puts layer 9 of 18 into the 7th of 14
-                    # groups, where exact division would put it into the 8th.
+                    # In floating point, as in Hugging Face's ALBERT: rounding puts layer 9 of 0…17 into group 6 of
+                    # 0…13, where exact division would give group 7.
                     groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
                 indices = [group * inner + number for group in groups for number in range(inner)]
                 return tuple((index, index) for index in indices)

@@ -83,6 +83,7 @@ def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
         **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
     }
     store.write_json(out / "text.json", facts)
+    # The task has no split `test`: the sentences of `dev` test the models.
     console.info(
         f"{characters / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {fingerprint[:16]}; "
         f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
@@ -110,6 +111,7 @@ def _is_held_out(document: Document, data: BundledData) -> bool:
 def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: BundledData) -> dict[str, list[TaskRow]]:
     """Return the rows of the splits `train` and `dev`, from different modules, with classes as balanced as possible.
 
+    Models are tested on `dev`, so its size is `data.test_sentences`: the task has no third split.
     A sentence has 5 to 40 words. A sentence that occurs again is left out.
     """
     sizes = {"train": data.train_sentences, "dev": data.test_sentences}

@@ -119,7 +119,7 @@ def _mean_error(lines: ExampleLines) -> float:
 
 
 def _mean_confidence(lines: ExampleLines) -> float:
-    """Return the mean probability of the predicted spans; 0 for a run that predicts no answer, or no span at all."""
+    """Return the mean probability of the predicted spans; 0 for "no answer", and for tasks without spans."""
     return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 

@@ -1,6 +1,8 @@
 """The report's sections on tasks: scores next to baselines and published models, every seed, learning curves.
 
-Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page.
+Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page. Controls
+are the same model without pretraining. Baselines are the majority class (for `ner` the most frequent tags) and the best
+linear model.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def list_models(evaluations: Sequence[Evaluation]) -> list[str]:
 def group_by_task(evaluations: Sequence[Evaluation]) -> list[TaskGroup]:
     """Group evaluations by task, controls last.
 
-    Of models trained on samples of a task's training examples, a group has only those with the largest sample.
+    A group has the models trained on all examples or, without any, those with the largest sample.
     """
     groups: list[TaskGroup] = []
     for identity in dict.fromkeys(e.task_identity for e in evaluations):
@@ -140,6 +142,7 @@ def make_label_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list
     curves = []
     for identity in dict.fromkeys(e.task_identity for e in labeled):
         group = [e for e in labeled if e.task_identity == identity]
+        # `sample_size` is 0 for a model trained on all examples.
         if any(e.sample_size for e in group) and len({e.num_labeled for e in group}) > 1:
             curves.append(_make_label_curve(group, colors))
     return curves
@@ -263,15 +266,16 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
         if not set(metrics) <= set(medians):  # a result that another program wrote
             metrics = [best.record.metric]
             medians = {best.record.metric: best.median}
-        ours = _scores_cell([format_percent(medians[metric]) for metric in metrics], is_best=True)
+        ours = _published_cell([format_percent(medians[metric]) for metric in metrics], is_best=True)
         cells = [
-            _scores_cell([f"{score:.1f}" for score in published[model].get(best.task, {}).values()]) for model in models
+            _published_cell([f"{score:.1f}" for score in published[model].get(best.task, {}).values()])
+            for model in models
         ]
         rows.append([Cell(best.title, [_metric_title(metrics[0])]), ours, *cells])
     return Table(["task", "here, best median", *models], rows)
 
 
-def _scores_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Cell:
+def _published_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Cell:
     """Return the first score with the scores of other metrics as notes; a dash if there are no scores."""
     if not scores:
         return "–"

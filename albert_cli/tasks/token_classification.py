@@ -54,7 +54,8 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     """A tag for each word; `labels` are the tags.
 
     The outputs are logits float32 [words, C] for each text, of its words up to the last one that has a token. Words
-    without a token have the tag O.
+    without a token have the tag O: words of which cleaning leaves no character, and words within the token that an
+    earlier word begins.
     """
 
     def parse_example(self, line: InputLine) -> TokenExample:
@@ -70,7 +71,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
         tokenized_texts = list(vocabulary.encode_with_offsets([example.text for example in examples]))
         ids = [np.empty(0, np.int32)]  # without examples the lists would be empty, which `np.concatenate` rejects
-        begun_words = [np.empty(0, np.int64)]
+        begun_words = [np.empty(0, np.int64)]  # for each token: the index of the word that it begins, or -1
         labels = [np.empty(0, np.int64)]
         for example, tokens in zip(examples, tokenized_texts, strict=True):
             begun_word = _find_begun_words(example.words, tokens.starts, tokens.ends)
@@ -122,8 +123,9 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
                 logits_TC = model(tokens).float().cpu().numpy()
                 check_finite(logits_TC)
                 for window, cls_position in zip(index.tolist(), tokens.host.offsets[:-1].tolist(), strict=True):
+                    # Each token is scored in one window, and is only context in the others.
                     labeled = windows.labeled_tokens(window)
-                    tokens_before = labeled.start - int(windows.tokens.start[window])  # in the window, without a label
+                    tokens_before = labeled.start - int(windows.tokens.start[window])  # context
                     first = cls_position + 1 + tokens_before
                     begun_word = features.begun_word[labeled]
                     logits = logits_TC[first : first + len(begun_word)]
@@ -256,6 +258,7 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")
     files = find_token_files(data)
     first_file = next(iter(files.values()))  # train, or the first file if there is no train
+    # A single file is found as train, but may be only for scoring.
     source = TokenFiles(files, settings.holdout, is_single_file=files == {"train": data})
     is_for_scoring = source.is_single_file or "train" not in files
     if is_for_scoring and model_labels:
@@ -276,6 +279,7 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         inputs=1,
         source=source,
         train_split="train" if "train" in files else None,
+        # Without a dev file, a part of train is held out (`settings.holdout`).
         dev_splits=("dev",) if {"train", "dev"} & files.keys() else (),
         test_splits=("test",) if "test" in files else (),
     )

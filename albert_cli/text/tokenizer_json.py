@@ -33,12 +33,13 @@ _FULL_WIDTH_TILDE = "～"
 # U+FDD0 to U+FDEF are no characters, so no text contains these two.
 _TILDE_PLACEHOLDER = "\ufdd1"
 _HIDDEN_PREFIX = "\ufdd2"
-# A byte piece such as "<0x00>" scores worse than its six characters together, so no text matches it.
+# A byte piece such as "<0x00>" must score worse than its six characters together, so that no text matches it. Scores
+# are negative: 20 times the lowest is below the sum of any six pieces. The exception is in the module's docstring.
 _BYTE_SCORE_FACTOR = 20
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
-    """Return a `tokenizers` tokenizer without special tokens that gives the ids of a parsed SentencePiece model."""
+    """Return our tokenizer for encoding with offsets: the ids of a parsed SentencePiece model, no special tokens."""
     scored_pieces = _score_pieces(proto)
     for index, p in enumerate(proto.pieces):
         if p.type not in (p.NORMAL, p.USER_DEFINED, p.BYTE):
@@ -58,7 +59,8 @@ def _score_pieces(proto: Any) -> list[tuple[str, float]]:
     normal_scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
     highest_score = max(normal_scores, default=0.0)
     byte_score = _BYTE_SCORE_FACTOR * min(normal_scores, default=-1.0)
-    # Symbols of one character are always one token, so their score does not matter without longer symbols.
+    # SentencePiece trains no piece that contains a user-defined symbol. So a symbol of one character is a token of its
+    # own in every segmentation, whatever its score, unless a longer symbol contains it.
     has_long_symbols = any(p.type == p.USER_DEFINED and len(p.piece) > 1 for p in proto.pieces)
     scored_pieces = []
     for p in proto.pieces:
@@ -133,9 +135,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # contains all characters of category Cc, to which Unicode adds no more
     dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]
-    # `Metaspace` inserts the word mark only if the normalized text begins with a character that comes from the first
-    # one of the input. So dropped characters at the beginning become a space. No line feeds are left, so ^ matches
-    # nowhere else.
+    # If a normalizer step removes the text's first character, `Metaspace` inserts no word mark. So leading characters
+    # that would be removed become a space. No line feeds are left, so ^ matches nowhere else.
     dropped_characters = marks + _format_ranges(dropped_controls)
     if dropped_characters:
         steps.append(normalizers.Replace(Regex(rf"^[{dropped_characters}]+"), " "))
@@ -148,8 +149,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     if last_form:
         steps.append(getattr(normalizers, last_form)())
     if charsmap:
-        # `Precompiled` looks up short graphemes, where SentencePiece takes the longest match. It would leave Hangul
-        # decomposed and lose marks. After NFKC nothing is left to compose.
+        # `Precompiled` applies the rules to short graphemes only, and SentencePiece to the longest match. So alone it
+        # would leave Hangul decomposed and lose marks. NFKC comes first and leaves nothing to compose.
         compose: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
         if not cleaning.normal_form.startswith("NFK"):
             # NFKC would change the full-width tilde, which SentencePiece keeps.

@@ -137,7 +137,8 @@ def _choose_matmul(config: ModelConfig, tokens: int) -> MatmulBackend:
 
 def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
     """Return the number of torch's threads that a layer's forward pass keeps busy (`_FLOPS_PER_THREAD`)."""
-    # A model of one layer with a tiny vocabulary has the FLOPs of the layer and few others.
+    # A model of one layer with a tiny vocabulary has the FLOPs of the layer and few others. Sharing does not change
+    # them, but groups of layers need more than one layer.
     layer = dataclasses.replace(without_sharing(config), vocab_size=64, num_hidden_layers=1)
     flops = sequences * length * training_flops(layer, length) / 3  # the forward pass is a third of a training step
     return min(torch.get_num_threads(), max(1, round(flops / _FLOPS_PER_THREAD)))
@@ -237,7 +238,7 @@ def summarize_compile_error(error: BaseException) -> str:
 
 
 def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
-    """Configure a model's encoder by `[train]`, in which nothing may be "auto", and move the model to the device."""
+    """Configure a model's encoder by `[train]`, after `resolve_auto`, and move the model to the device."""
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
@@ -283,7 +284,8 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled_memory = settings.fill_uninitialized_memory
     workspace = os.environ.get(_CUBLAS_WORKSPACE)
-    os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")  # one buffer per stream; cuBLAS reads it at the first matmul
+    # torch requires such a value for reproducible matmuls; cuBLAS reads it at the first matmul.
+    os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True)
     settings.fill_uninitialized_memory = False  # nothing reads such memory, and filling takes time
     try:
