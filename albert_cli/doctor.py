@@ -68,7 +68,7 @@ def describe_environment() -> tuple[dict[str, object], str]:
         "memory_bytes": {name: _format_gib(count) for name, count in memory.items()},
         "disk_free_bytes": _format_gib(free_disk),
         "versions": requirements.versions or f"unknown: {PACKAGE} runs from its folder without being installed",
-        "missing_requirements": None,
+        "missing_requirements": None,  # None hides a row; the lines below tell what is missing
         "missing_extras": None,
     }
     lines = console.format_named_values(shown)

@@ -75,7 +75,10 @@ class _BatchWords:
 def select_spans(
     sequences: PackedSequences, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> MaskedSpans:
-    """Choose spans to predict in each of N sequences until its budget is spent; index: of the examples, int64 [N]."""
+    """Choose spans to predict in each of N sequences until its budget is spent.
+
+    index: the examples' numbers, which key their random numbers, int64 [N].
+    """
     offsets = sequences.offsets
     begins_word = np.ones(sequences.ids.size, bool)
     if settings.whole_word:

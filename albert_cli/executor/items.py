@@ -69,8 +69,8 @@ def run_items(
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
     An exception of `record` stops all items and is raised here; with `in_process`, so is an item's error. An item whose
-    worker is lost is repeated once. Raises `Interrupted` if a signal, an item or the end of `max_seconds` stopped the
-    work.
+    worker is lost is repeated once. Raises `Interrupted` if a signal or the end of `max_seconds` stopped the work. With
+    `in_process`, the training loop of an item may receive the signal, and the item's `Interrupted` is raised.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
@@ -135,7 +135,7 @@ def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict
 
 
 class _LocalWorkers(Generic[T]):
-    """The slots of this machine, numbered from 0 to `limits.count`; each runs one item at a time.
+    """The `limits.count` slots of this machine, numbered from 0; each runs one item at a time.
 
     A slot has a pool of one process, which owns the slot's GPUs and cores.
     """
@@ -163,7 +163,7 @@ class _LocalWorkers(Generic[T]):
                 continue
             self._free_slots.remove(slot)
             self._slot_of_future[future] = slot
-            self._watch.look()
+            self._watch.look()  # `submit` may have started a process; record it, so that its death can be explained
             return future
         return None
 
@@ -233,7 +233,10 @@ def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, env
 
 
 def call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Call a function, which SIGTERM ends with `Interrupted`; a training loop handles SIGTERM itself and saves."""
+    """Call a function; SIGTERM raises `Interrupted` in it.
+
+    A training loop has its own handler, and raises `Interrupted` only after saving.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted("stopped before training")

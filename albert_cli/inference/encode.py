@@ -38,8 +38,9 @@ Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
 WriteVectors = Callable[[Sequence[InputRow[TextExample]], Vectors], None]
-# Reads a text or a pair of texts as a classifier does; it has neither labels nor metrics.
+# Reads a text or a pair of texts (`inputs=0` accepts both) as a classifier does; it has neither labels nor metrics.
 TEXT_READER = Classification(name="", title="", metrics=(), inputs=0)
+# The same object, under the type that functions for all tasks take.
 ANY_TEXT_READER: AnyTask = as_any_task(TEXT_READER)
 
 
@@ -114,6 +115,7 @@ def encode_file(
     count = 0
     truncated = 0
     longest = 0
+    # The task decides which columns an input may have; `parse_example` gives the rows their type.
     reader = InputReader(ANY_TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
         for rows, features in run_ahead(_encode_rows(reader.read_chunks(input_file), vocabulary, length)):

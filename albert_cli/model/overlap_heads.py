@@ -10,8 +10,9 @@ in which words differ.
 several positions. It then computes the weights of the heads from these statistics.
 
 Shapes: n sampled words; k samples of each word in each of 2 segments; m = 2 k n samples; E embedding size, H hidden
-size, d width of an attention head; r directions in which words differ, c of which a head compares; i directions in
-which words hardly differ; j directions of the position; f waves of the position.
+size, d width of an attention head; r directions in which words differ; a head compares c random combinations of them;
+i directions ordered by variance, in the first few of which words hardly differ; j directions of the position; f waves
+of the position.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class _OverlapStrength:
     gain: float
 
 
-_WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # [CLS] averages over all tokens
-_WITH_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=7.0, gain=6.0)  # context heads read a few tokens
+# Context heads also read outcomes, and those of only a few tokens around each token.
+_WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # only [CLS] reads outcomes, as an average
+_WITH_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=7.0, gain=6.0)
 
 
 def check_overlap_heads(heads: int, context_heads: int, config: ModelConfig) -> None:
@@ -149,7 +151,8 @@ class FirstLayerStats:
     `segment_H` is the unit vector from the second segment to the first, and `half_step` half their distance.
     `words_nH` are the words' vectors minus the mean and the effects of position and segment. `whitening_rH` are the
     directions in which words differ, each divided by the square root of its singular value, which makes the words'
-    deviations more even. `unused_iH` are unit directions in which words hardly differ.
+    deviations more even. `unused_iH` are unit directions ordered by variance, smallest first; only the first few are
+    used, in which words hardly differ.
     `wave_fH` recovers the position: its product with a vector minus the mean is about the cosines and sines of
     `_WAVE_FREQUENCIES` times the position, minus their mean.
     """
@@ -226,9 +229,9 @@ def _position_waves(positions_m: Tensor) -> Tensor:
 
 
 def _unused_directions(directions_HH: Tensor) -> Tensor:
-    """Return unit directions in the order of their variance, smallest first, as rows.
+    """Return all unit directions except that of the smallest variance, ordered by variance, as rows.
 
-    `directions_HH` has eigenvectors as columns, with ascending variance. The very first is left out.
+    `directions_HH` has eigenvectors as columns, with ascending variance. Only the first few rows are used.
     """
     hidden = len(directions_HH)
     # The unit vector of equal components, a direction that LayerNorm removes.
@@ -269,8 +272,8 @@ def _set_overlap_head(
 ) -> None:
     """Set one head: d - 2 rows of query and key compare words, one row compares segments, one detects [CLS].
 
-    The head writes two directions: the outcome of a token, and the mean outcome that the layer below wrote to the
-    tokens to which this head attends.
+    The head writes two directions. The first is the outcome of a token. The second is the average, under this head's
+    attention, of the outcomes that the layer below wrote; [CLS] collects its average this way.
     """
     root = math.sqrt(size)  # attention divides scores by sqrt(d)
     rows = slice(head * size, (head + 1) * size)

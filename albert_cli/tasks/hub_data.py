@@ -35,8 +35,9 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
     """Read a split of a data set. A column of class numbers becomes the names of the classes.
 
-    If the data set's names are not among `labels`, the task's classes, the numbers themselves are the names. Hidden
-    labels (-1) become empty cells. Raises `MissingDataError` if the data set or its split cannot be reached.
+    `labels` are the task's classes. If a class name of the column is not one of them, the class numbers are used as
+    names. Hidden labels (-1) become empty cells. Raises `MissingDataError` if the data set or its split cannot be
+    reached.
     """
     hub_access.prefer_offline()
     import datasets

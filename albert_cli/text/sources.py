@@ -234,8 +234,8 @@ def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSo
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 
-    is_readable: decides by a file's name. Of a folder, only the readable files are returned; every other file raises
-    `InputError` if it is not readable. endings_hint: the hint of this error.
+    is_readable: decides by a file's name. In a folder, unreadable files are skipped. A file that is named directly or
+    by a glob raises `InputError` if it is unreadable. endings_hint: the hint of this error.
     """
     path = Path(name)
     if path.is_dir():

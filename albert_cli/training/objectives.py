@@ -141,7 +141,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Sample the examples with these numbers, and count their items, tokens and FLOPs."""
         batch = sample_batch(corpus, self.corpora.vocabulary, pairs, seed, examples)
         if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:
-            # NSP labels a segment from another document 1; a head of three classes calls it class 2.
+            # A head of three classes has 0 = in order, 1 = swapped, 2 = other document. NSP alone labels the last one
+            # as 1.
             batch = replace(batch, order_labels=np.where(batch.order_labels == 1, 2, batch.order_labels))
         counts = {"mlm_loss": len(batch.masked_index)}
         if self.teacher:
@@ -234,8 +235,11 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=order_labels)
         self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
+        # `self.recipe` is the TOML text of `self.settings`.
         text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe)
         store.write_text(directory / "README.md", text)
+        # Fine-tuning reads the counts, to warn if a task's texts differ much from this text. They come from the data
+        # directory, which a corpus in memory lacks.
         if self.corpora.train.directory is not None:
             write_token_counts(directory, self.corpora.train.unigram_counts())
 

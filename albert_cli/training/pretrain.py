@@ -50,26 +50,30 @@ def pretrain(
         run.write_run_status(out) as status,
     ):
         group = inputs.group
-        # Cached, because the vectors take up to a minute, and both the time budget and the first weights need them.
-        compute_words = cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
-        resolved = _resolve(inputs, out, resume, budget, compute_words)
+        # The word vectors of `[init]` take up to a minute, and both the time budget and the first weights need them.
+        compute_word_vectors = cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
+        resolved = _resolve(inputs, out, resume, budget, compute_word_vectors)
         if group.rank == 0:
             plan.check_disk(resolved, out)
         schedule = resolved.schedule
-        parents = inputs.list_parents(resolved)
+        parents = inputs.list_parents(resolved)  # the fingerprints of all inputs: data, parent checkpoint, teacher
         with use_threads(resolved.train.threads):
             job = inputs.new_job(resolved)
             optimizer = make_optimizer(job.model, resolved.optimizer)
             if group.rank == 0:
                 store.write_text(out / "recipe.toml", job.recipe)
-            set_weights = partial(set_first_weights, job, optimizer, compute_words, group, out, inputs.data_fingerprint)
+            set_weights = partial(
+                set_first_weights, job, optimizer, compute_word_vectors, group, out, inputs.data_fingerprint
+            )
             state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.warmup)
             loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
             loop.run()
-            loop.save()  # the last step, which the loop saves only if `train.save_every` is a number of steps
+            # If `train.save_every` is a number of steps above 0, the loop has saved the last step. If it is a time, the
+            # last step was hardly ever due, and with 0 the loop saves no step.
+            loop.save()
         return read_result(out, schedule.total_steps)
 
 
@@ -87,8 +91,8 @@ def plan_pretraining(
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with open_inputs(recipe, data, overrides, device, verify=verify) as inputs:
         group = inputs.group
-        compute_words = partial(compute_init_words, inputs.recipe, inputs.corpora, group)
-        resolved = _resolve(inputs, out, "auto", budget, compute_words)
+        compute_word_vectors = partial(compute_init_words, inputs.recipe, inputs.corpora, group)
+        resolved = _resolve(inputs, out, "auto", budget, compute_word_vectors)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)
@@ -106,7 +110,7 @@ def _resolve(
     out: Path,
     resume: run.ResumeMode,
     budget: float | None,
-    compute_words: Callable[[], Tensor | None],
+    compute_word_vectors: Callable[[], Tensor | None],
 ) -> PretrainRecipe:
     """Resolve the recipe for this device, these data and the run in `out`; `budget` is in seconds.
 
@@ -121,9 +125,9 @@ def _resolve(
         parent = load_warm_start(inputs.recipe, inputs.corpora)
         if parent is not None:
             fingerprint = store.fingerprint(parent.checkpoint.directory)
-            environment = replace(environment, parent_fingerprint=fingerprint, continued=parent.continued)
+            environment = replace(environment, parent_fingerprint=fingerprint, parent_run=parent.continued)
     if budget is not None:
-        fit_steps = partial(_fit_steps, inputs, started, budget, compute_words)
+        fit_steps = partial(_fit_steps, inputs, started, budget, compute_word_vectors)
         environment = replace(environment, fit_steps=fit_steps)
     recipe = resolve_recipe(inputs.recipe, environment, saved)
     inputs.warn_memory(recipe)
@@ -131,9 +135,9 @@ def _resolve(
         if budget is not None:
             console.info(f"{out}: keeps the {recipe.schedule.total_steps:,} steps of its first start")
         run.check_same_recipe(out, saved, recipe)
-    if environment.continued is not None and recipe.warm_start is not None:
+    if environment.parent_run is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
-        console.info(f"continues {environment.continued.directory}, and changes: {changes}")
+        console.info(f"continues {environment.parent_run.directory}, and changes: {changes}")
     return recipe
 
 
@@ -141,12 +145,12 @@ def _fit_steps(
     inputs: PretrainInputs,
     started: float,
     budget: float,
-    compute_words: Callable[[], Tensor | None],
+    compute_word_vectors: Callable[[], Tensor | None],
     recipe: PretrainRecipe,
 ) -> PretrainRecipe:
     """Set the number of steps that fit into a budget of seconds which began at `started`, and print it."""
     inputs.warn_memory(recipe)
-    compute_words()  # its time counts, like that of everything before the first step
+    compute_word_vectors()  # its time counts, like that of everything before the first step
     times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)
     fitted = plan.fit_steps_to_budget(recipe, times)
     console.info(plan.format_budget(recipe, fitted, times, budget))

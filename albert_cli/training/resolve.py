@@ -1,7 +1,7 @@
 """Resolve a pretraining recipe: fill in every value that the first start of its run determines.
 
 `resolve_recipe` depends only on the recipe, the environment and, for a resumed run, the recipe that the run has saved.
-Everything that is measured, such as the speed of the device, belongs to the environment.
+It measures some values itself on the environment's device.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import RESUME_SAFE_KEYS
 
-# A continued run uses none of these sections and keys, so a difference in them is not a change.
-_UNUSED_KEYS = ("warm_start", "init", "masked_bias")
+# Differences in these sections and keys are no changes. [warm_start] differs by definition. [init] and masked_bias only
+# set first weights, and a run that continues its parent run takes these from it.
+_IGNORED_KEYS = ("warm_start", "init", "masked_bias")
 
 
 @dataclass(frozen=True)
 class RunEnvironment:
     """The device, ranks, data and parent of a run, for which its recipe is resolved.
 
-    `parent_fingerprint` and `continued` describe the checkpoint in `[warm_start]`; they are None once the run has saved
-    a step. `fit_steps` measures a recipe and sets the number of steps that fit into `--max-time`; it is None without
-    `--max-time`.
+    `parent_fingerprint` belongs to the checkpoint in `[warm_start]`, and `parent_run` is the run that this one
+    continues (`warm_start.continues`); both are None once the run has saved a step. `fit_steps` measures a recipe and
+    sets the number of steps that fit into `--max-time`; it is None without `--max-time`.
     """
 
     device: torch.device
     group: RankGroup
     data_fingerprint: str
     parent_fingerprint: str | None = None
-    continued: ContinuedRun | None = None
+    parent_run: ContinuedRun | None = None
     fit_steps: Callable[[PretrainRecipe], PretrainRecipe] | None = None
 
 
 def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None) -> PretrainRecipe:
     """Fill in every value of a recipe that the first start determines; `saved` is the recipe of the run to resume.
 
-    Raises `ConfigError` if a checkpoint in the recipe has changed since the first start, or if no step is left.
+    Raises `ConfigError` if the teacher's fingerprint is not the one in the recipe, or if no step is left. A parent or
+    teacher that has changed since the first start makes the result differ from `saved`, which `run.check_same_recipe`
+    finds.
     """
     recipe = with_warm_start(recipe, environment, saved)
     recipe = with_teacher_fingerprint(recipe)
@@ -66,13 +69,13 @@ def with_warm_start(
     if environment.parent_fingerprint is not None:
         step = None
         warmup = None
-        if environment.continued is not None:
-            step = environment.continued.step
-            warmup = environment.continued.recipe.schedule.warmup
+        if environment.parent_run is not None:
+            step = environment.parent_run.step
+            warmup = environment.parent_run.recipe.schedule.warmup  # in steps, even if its recipe has only a ratio
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
-        warmup = saved.schedule.warmup_steps
+        warmup = saved.schedule.warmup_steps  # what the first start filled in; None if only the ratio is set
         warm_start = replace(
             warm_start,
             fingerprint=warm_start.fingerprint or saved.warm_start.fingerprint,
@@ -82,7 +85,8 @@ def with_warm_start(
     else:
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
-    if step is not None and warmup is not None and warmup <= step:  # finished, so no second warmup follows
+    if step is not None and warmup is not None and warmup <= step:
+        # The parent finished its warmup; keeping its length puts this run after the warmup.
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
     return recipe
 
@@ -109,7 +113,7 @@ def with_auto_values(
         if saved is None:
             tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
         else:
-            tokens = saved.batch.max_micro_tokens
+            tokens = saved.batch.max_micro_tokens  # `micro_tokens` as a number; a saved recipe has no "auto"
         recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))
     train, batch = environment.group.broadcast((recipe.train, recipe.batch))
     return replace(recipe, train=train, batch=batch)
@@ -133,36 +137,36 @@ def with_time_budget(
 
 
 def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> PretrainRecipe:
-    """Record the changes of a continued run in its recipe; raises `ConfigError` if no step is left."""
-    continued = environment.continued
-    if continued is None or recipe.warm_start is None:
+    """Record what a run changes of its parent run in its recipe; raises `ConfigError` if no step is left."""
+    parent_run = environment.parent_run
+    if parent_run is None or recipe.warm_start is None:
         return recipe
     total = recipe.schedule.total_steps
-    if total <= continued.step:
+    if total <= parent_run.step:
         raise ConfigError(
-            f"{continued.directory}: is at step {continued.step:,}, and schedule.total_steps is {total:,}",
-            "schedule.total_steps counts the steps of the continued run too: use "
-            f"-s schedule.total_steps={2 * continued.step}",
+            f"{parent_run.directory}: is at step {parent_run.step:,}, and schedule.total_steps is {total:,}",
+            "schedule.total_steps counts the steps of the parent run too: use "
+            f"-s schedule.total_steps={2 * parent_run.step}",
         )
-    changes = list_changes(continued, recipe, environment.data_fingerprint)
+    changes = list_changes(parent_run, recipe, environment.data_fingerprint)
     return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
 
 
-def list_changes(continued: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
-    """Compare a run with the run that it continues: return a line for each recipe key, and for the data, that differ.
+def list_changes(parent_run: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
+    """Compare a run with its parent run: return a line for each recipe key, and for the data, that differ.
 
-    Sections that a continued run does not use, and keys that change no result, are left out.
+    `_IGNORED_KEYS` and keys that change no result are left out.
     """
-    before = continued.recipe
+    before = parent_run.recipe
     if before.schedule.warmup == recipe.schedule.warmup_steps:  # the same warmup, written as a ratio
         before = replace(before, schedule=replace(before.schedule, warmup_steps=before.schedule.warmup))
     lines = [
         *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
-        *config.list_differences({"data": continued.data}, {"data": data_fingerprint}),
+        *config.list_differences({"data": parent_run.data}, {"data": data_fingerprint}),
     ]
     changes = []
     for line in lines:
         key = line.split(":")[0]  # a line is `section.key: old -> new`
-        if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _UNUSED_KEYS:
+        if key not in RESUME_SAFE_KEYS and key.split(".")[0] not in _IGNORED_KEYS:
             changes.append(line)
     return tuple(changes)

@@ -20,7 +20,7 @@ ENVIRONMENT = RunEnvironment(torch.device("cpu"), RankGroup(), data_fingerprint=
 SCHEDULE = ScheduleSettings(total_steps=100, warmup_steps=10)
 TRAIN = TrainSettings(precision="fp32", compile="off", threads=1)
 RECIPE = PretrainRecipe(schedule=SCHEDULE, train=TRAIN)
-CONTINUED = ContinuedRun(Path("run/step-00000050"), 50, RECIPE, "01d")
+PARENT_RUN = ContinuedRun(Path("run/step-00000050"), 50, RECIPE, "01d")
 
 
 def test_resolve_recipe_fills_in_auto_values() -> None:
@@ -48,9 +48,9 @@ def test_resolve_recipe_time_budget_is_measured_once() -> None:
     assert resolve_recipe(RECIPE, environment, saved).schedule == saved.schedule
 
 
-def test_resolve_recipe_continued_run_skips_finished_warmup() -> None:
+def test_resolve_recipe_continuing_run_skips_finished_warmup() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=ScheduleSettings(total_steps=200))
-    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", continued=CONTINUED)
+    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
     resolved = resolve_recipe(recipe, environment, None)
     assert resolved.warm_start is not None and resolved.schedule.warmup == 10
     assert (resolved.warm_start.fingerprint, resolved.warm_start.step) == ("f00d", 50)
@@ -61,7 +61,7 @@ def test_resolve_recipe_continued_run_skips_finished_warmup() -> None:
 
 def test_resolve_recipe_nothing_left_to_do_raises() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=50))
-    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", continued=CONTINUED)
+    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
     with pytest.raises(ConfigError, match=r"is at step 50, and schedule\.total_steps is 50") as error:
         resolve_recipe(recipe, environment, None)
     assert error.value.hint is not None and "-s schedule.total_steps=100" in error.value.hint
@@ -69,4 +69,4 @@ def test_resolve_recipe_nothing_left_to_do_raises() -> None:
 
 def test_list_changes_leaves_out_unused_and_safe_keys() -> None:
     recipe = replace(RECIPE, masked_bias="unigram", train=replace(TRAIN, keep=9, threads=2, seed=3))
-    assert list_changes(CONTINUED, recipe, "01d") == ("train.seed: 0 -> 3",)
+    assert list_changes(PARENT_RUN, recipe, "01d") == ("train.seed: 0 -> 3",)

@@ -96,8 +96,8 @@ class _TokenRoles(NamedTuple):
     """The roles of a packed batch's tokens.
 
     `sequence` [T] is the index of each token's sequence, `cls` [N] the index of each [CLS]. `is_context` [T] is true
-    for the tokens of contexts. `is_candidate` [T] is true for the tokens at which an answer may start or end in
-    training: the contexts', and [CLS] for no answer.
+    for the tokens of contexts. `is_candidate` [T] is true for the tokens over which the beam head's start and end
+    probabilities are normalized, in training and decoding: the contexts', and [CLS] for no answer.
     """
 
     sequence: Tensor
@@ -180,7 +180,8 @@ class _Candidates(NamedTuple):
     """Pairs of tokens of N windows, most of which are spans.
 
     `first` and `last` [N, …] are each pair's tokens, counted from [CLS], `start` and `end` [N, …] their scores. A pair
-    that is no span has `_MASKED_LOGIT` as a score. `null` [N] are the null odds of the windows.
+    that is no span has `_MASKED_LOGIT` as a score. `null` [N] are the null odds of the windows: the score of
+    no answer; each decoder defines it.
     """
 
     first: Tensor
