@@ -15,7 +15,7 @@ def strip_control_chars(text: str) -> str:
 
 
 def escape_control_chars(line: str) -> str:
-    r"""Escape the characters of `strip_control_chars` in a line of JSON as `\uXXXX`, which keeps the JSON's value."""
+    """Write the characters of `strip_control_chars` in a line of JSON as its Unicode escapes; the value is the same."""
     return _CONTROL_CHARS.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 

@@ -30,7 +30,7 @@ from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
-from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.input_lines import InputLine, text_fields
 from albert_cli.tasks.metrics import scores
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -224,9 +224,7 @@ class Classification(LogitsTask[TextExample]):
         return float(-(frequencies * np.log(frequencies)).sum())
 
     def example_fields(self, example: TextExample) -> dict[str, object]:
-        if example.text_b is None:
-            return {"text": example.text_a}
-        return {"text": example.text_a, "text_pair": example.text_b}
+        return text_fields(example.text_a, example.text_b)
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)

@@ -16,7 +16,7 @@ from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.data_files import find_data_file, read_delimited
 from albert_cli.tasks.delimited import Dialect
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
-from albert_cli.tasks.text_table import TextTable
+from albert_cli.tasks.text_table import TextTable, read_texts
 
 GLUE_ON_HUB = "hf:nyu-mll/glue"
 _ID_COLUMNS = ("index", "id", "idx")
@@ -69,9 +69,9 @@ class GlueFiles:
         ids = table.ids(_id_column(table), must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
-            text_b = row[columns[1]] if len(texts) == 2 else None
+            text_a, text_b = read_texts(row, columns[: len(texts)])
             gold = None if is_test else task.parse_label(row[columns[-1]], table.where(index))
-            examples.append(TextExample(row[columns[0]], text_b, gold, ids[index]))
+            examples.append(TextExample(text_a, text_b, gold, ids[index]))
         return examples
 
     def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:

@@ -63,3 +63,10 @@ def first_of(values: dict[str, object], names: Sequence[str]) -> object:
         if name in values:
             return values[name]
     return None
+
+
+def text_fields(text_a: str, text_b: str | None) -> dict[str, object]:
+    """Return the JSON fields of a text or, unless `text_b` is None, of a pair of texts."""
+    if text_b is None:
+        return {"text": text_a}
+    return {"text": text_a, "text_pair": text_b}

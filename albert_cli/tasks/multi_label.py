@@ -33,7 +33,7 @@ from albert_cli.tasks.classification import (
     select_classifier_rows,
 )
 from albert_cli.tasks.features import PairFeatures
-from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.input_lines import InputLine, text_fields
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("micro_f1", "macro_f1", "mean_average_precision")
@@ -62,9 +62,7 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         return MultiLabelExample(parsed.text_a, parsed.text_b, None, parsed.id)
 
     def example_fields(self, example: MultiLabelExample) -> dict[str, object]:
-        if example.text_b is None:
-            return {"text": example.text_a}
-        return {"text": example.text_a, "text_pair": example.text_b}
+        return text_fields(example.text_a, example.text_b)
 
     def encode(
         self, examples: Sequence[MultiLabelExample], vocabulary: Vocabulary, max_seq_length: int

@@ -28,7 +28,7 @@ from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
 from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
-from albert_cli.tasks.text_table import TextTable
+from albert_cli.tasks.text_table import TextTable, read_texts
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class TextTableSource(TableSource[TextExample]):
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
-        texts = find_same_columns(table, self.names, settings)
+        text_columns = find_same_columns(table, self.names, settings)
         must_have_labels = split not in task.test_splits
         if must_have_labels:
             column: int | None = require_column(table, "label", settings)
@@ -93,8 +93,8 @@ class TextTableSource(TableSource[TextExample]):
                 if settings.missing == "error":
                     raise missing_label(labels[index])
                 continue
-            text_b = row[texts[1]] if len(texts) == 2 else None
-            examples.append(TextExample(row[texts[0]], text_b, gold, ids[index]))
+            text_a, text_b = read_texts(row, text_columns)
+            examples.append(TextExample(text_a, text_b, gold, ids[index]))
         skipped = len(table.cells) - len(examples)
         if skipped:
             console.info(f"{table.origin}: skipped {skipped} of {len(table.cells)} rows without a label")
@@ -112,15 +112,15 @@ class MultiLabelTableSource(TableSource[MultiLabelExample]):
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
-        texts = find_same_columns(table, self.names, settings)
+        text_columns = find_same_columns(table, self.names, settings)
         label_sets = None
         if split not in task.test_splits or _has_label_columns(table, settings):
             label_sets = read_label_sets(table, settings)
         examples = []
         for index, row in enumerate(table.cells):
-            text_b = row[texts[1]] if len(texts) == 2 else None
+            text_a, text_b = read_texts(row, text_columns)
             labels = None if label_sets is None else label_indices(label_sets[index], task.labels)
-            examples.append(MultiLabelExample(row[texts[0]], text_b, labels, ids[index]))
+            examples.append(MultiLabelExample(text_a, text_b, labels, ids[index]))
         return examples
 
 

@@ -68,3 +68,10 @@ def check_unique(ids: Iterable[tuple[str, str]], hint: str = UNIQUE_HINT) -> Non
         earlier = first_use.setdefault(name, where)
         if earlier != where:
             raise InputError(f"{where}: the id {name!r} is already used at {earlier}", hint)
+
+
+def read_texts(row: Sequence[str], columns: Sequence[int]) -> tuple[str, str | None]:
+    """Return the text in a row, or both of a pair, from the indices of one or two columns; None: no second text."""
+    if len(columns) == 1:
+        return row[columns[0]], None
+    return row[columns[0]], row[columns[1]]
