@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from albert_cli.errors import CheckpointError
 from tests.campaigns import calls, damage, faults, kills, world
 
 with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel does not hand system calls over")
@@ -15,9 +16,9 @@ with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel doe
 def test_damaged_files(tmp_path: Path) -> None:
     wanted = {"data", "pretrain, resumed", "inspect --examples", "encode"}
     by_name = {command.name: command for command in world.commands() if command.name in wanted}
-    tally = damage.run(damage.Campaign(tmp_path, 3, list(by_name.values())), range(60))
+    tally = damage.run(damage.Campaign(tmp_path, 3, list(by_name.values())), range(24))
     assert not tally.faulty, tally.faulty[0]
-    assert tally.codes[0] < 30 and len(tally.codes) > 2
+    assert tally.codes[CheckpointError.exit_code] > tally.codes[0], "most damage is found"
 
 
 @with_calls
@@ -28,7 +29,7 @@ def test_failing_calls(tmp_path: Path) -> None:
 
 
 def test_kills(tmp_path: Path) -> None:
-    tallies = kills.campaign(tmp_path, ["pretrain", "pretrain, 2 ranks"], 10, 1)
+    tallies = kills.campaign(tmp_path, ["pretrain", "pretrain, 2 ranks"], 4, 1)
     for name, tally in tallies.items():
         assert not tally.faults, name
-        assert tally.kills == 5, name
+        assert tally.kills == 2, name

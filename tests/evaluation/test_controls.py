@@ -56,24 +56,21 @@ def test_control_init_without_step_0_is_rejected(encoder: Path, glue: Path, tmp_
 
 
 def test_controls_equal_separate_evaluations(run: Path, glue: Path, tmp_path: Path) -> None:
-    results = []
-    for nproc in (1, 2):
-        out = tmp_path / str(nproc)
-        options: dict[str, Any] = {"nproc": nproc, "controlled": ["init", "random"]}
-        results.append(evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", **options))
-    assert without_times(results[0]) == without_times(results[1])
-    assert list(results[0]["controls"]) == ["init", "random"]
-    for name in ("init", "random"):
-        control: dict[str, Any] = results[0]["controls"][name]
+    out = tmp_path / "with-controls"
+    controlled = ["init", "random"]
+    result = evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", nproc=2, controlled=controlled)
+    assert list(result["controls"]) == controlled
+    for name in controlled:
+        control: dict[str, Any] = result["controls"][name]
         alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.weights={name}"), "cpu")
-        below = store.read_json(tmp_path / "1" / "controls" / name / "results.json")
+        below = store.read_json(out / "controls" / name / "results.json")
         assert without_times(below) == without_times(alone) and alone["protocol"]["weights"] == name
         assert control["scores_by_seed"] == alone["scores_by_seed"] and control["median"] == alone["median"]
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "1").rglob("model.safetensors")}
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("model.safetensors")}
     assert len(before) == 6
-    again = evaluate("cola", str(run), str(glue), tmp_path / "1", 2, ONCE, "cpu", controlled=["init", "random"])
-    assert again == results[0] and {p: p.stat().st_mtime_ns for p in before} == before
-    build_report([tmp_path / "1"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    again = evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", controlled=controlled)
+    assert again == result and {p: p.stat().st_mtime_ns for p in before} == before
+    build_report([out], tmp_path / "report.html", markdown=tmp_path / "report.md")
     header = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| task |"))
     assert header.index("same init") < header.index("random weights") < header.index("classical baseline")
 
