@@ -1,4 +1,7 @@
-"""Fixtures that all tests share: the real data if available, and a small corpus, vocabulary and data set."""
+"""Settings and fixtures that all tests share.
+
+The fixtures are the folder of real data, a small corpus with its vocabulary and token shards, and a pretraining run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.helpers.tiny_recipe import RECIPE
 if TYPE_CHECKING:
     from albert_cli.training.objectives import PretrainingJob
 
-# A deadline a case and the check for slow cases measure how busy the machine is; pytest-timeout ends what hangs.
+# Hypothesis's deadline per case and its check for slow cases fail on a busy machine. pytest-timeout ends hanging tests.
 settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("albert")
 
@@ -29,41 +32,41 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-def _holds_tests(folder: Path) -> bool:
-    """Return True if the folder allows programs and has some free gigabytes."""
+def _is_usable_for_tests(folder: Path) -> bool:
+    """Return True if programs may run from the folder and it has more than 4 GiB of free space."""
     if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
     return shutil.disk_usage(folder).free > 4 << 30
 
 
-# What the program writes it flushes to the disk, file by file; in memory that takes no time.
-if _holds_tests(Path("/dev/shm")):
+# `albert` flushes every file that it writes to the disk, which takes no time in a file system in memory.
+if _is_usable_for_tests(Path("/dev/shm")):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest single tests come first, so that none of them is left for the end."""
+    """Run the longest tests first, so that at the end no process of pytest-xdist waits for one of them."""
     longest = ("test_pages.py", "test_cluster.py", "test_agents.py", "test_campaigns.py", "test_ranks.py")
     items.sort(key=lambda item: item.path.name not in longest)
 
 
 def pytest_collection_finish() -> None:
-    """Exclude all imported objects from garbage collection, which every fine-tuned model starts."""
+    """Exclude all imported objects from garbage collection, which runs after every fine-tuned model."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora, GLUE and SQuAD; tests that need it are skipped where it is absent."""
+    """The folder of real corpora, GLUE and SQuAD; tests that need the folder are skipped if it does not exist."""
     folder = Path(os.environ.get("ALBERT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; set ALBERT_TEST_DATA to the folder that holds corpus/ and glue/")
+        pytest.skip(f"no real data at {folder}; set ALBERT_TEST_DATA to the folder that has corpus/ and glue/")
     return folder
 
 
-def _document(rng: random.Random, words: list[str]) -> str:
+def _sample_document(rng: random.Random, words: list[str]) -> str:
     sentences = [
         " ".join(rng.choices(words, k=rng.randint(3, 12))).capitalize() + rng.choice(".?!")
         for _ in range(rng.randint(1, 9))
@@ -73,15 +76,15 @@ def _document(rng: random.Random, words: list[str]) -> str:
 
 @pytest.fixture(scope="session")
 def documents() -> list[str]:
-    """600 documents of one to nine sentences."""
+    """600 documents of one to nine sentences of invented words."""
     rng = random.Random(5)
     words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(600)]
-    return [_document(rng, words) for _ in range(600)]
+    return [_sample_document(rng, words) for _ in range(600)]
 
 
 @pytest.fixture(scope="session")
 def documents_file(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """The documents as one text file."""
+    """The documents as one text file, separated by blank lines."""
     path = tmp_path_factory.mktemp("documents") / "all.txt"
     path.write_text("\n\n".join(documents), encoding="utf-8")
     return path
@@ -111,7 +114,7 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory, documents_file: Path, ti
 
 @pytest.fixture(scope="session")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pretraining recipe of 30 steps of a few milliseconds."""
+    """The file of a pretraining recipe with 30 steps of a few milliseconds each."""
     path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
     path.write_text(RECIPE, encoding="utf-8")
     return path
@@ -119,13 +122,13 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def command(recipe: Path, tiny_data: Path) -> Sequence[object]:
-    """`albert pretrain` of the recipe, but for --out."""
+    """The arguments of `albert` that pretrain the recipe, without --out."""
     return ("pretrain", recipe, "--data", tiny_data, "--device", "cpu")
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
-    """A run of the recipe that nothing interrupted; not to be changed."""
+    """The directory of an uninterrupted run of the recipe; tests must not change it."""
     from albert_cli.training.pretrain import pretrain
 
     out = tmp_path_factory.mktemp("run") / "out"
@@ -135,7 +138,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: 
 
 @pytest.fixture
 def make_job(recipe: Path, tiny_data: Path) -> Callable[..., PretrainingJob]:
-    """Return a function that creates a pretraining job with changes to the recipe, as `train__seed=1`."""
+    """A function that creates a pretraining job; its arguments change the recipe: `train__seed=1` sets train.seed."""
     import torch
 
     from albert_cli import config

@@ -1,4 +1,4 @@
-"""Checkpoints to start from, for tests that need no training."""
+"""Checkpoints with random weights, for tests that need no pretrained model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 
 def untrained(directory: Path, shape: ModelConfig, vocabulary: Path) -> Path:
-    """Write a pretraining checkpoint of random weights, the same every time; returns its directory."""
+    """Write a pretraining checkpoint with random weights, always the same ones, and return its directory."""
     torch.manual_seed(0)
     with store.commit_directory(directory, "checkpoint") as staging:
         hub.write_checkpoint(PretrainingModel(shape), staging, "ForPreTraining")

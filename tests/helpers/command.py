@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints on each stream and the code it ends with."""
+"""Run `albert` commands in this process, and return what they print on each stream and their exit code."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import contextlib
 import functools
 import io
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# As `albert --help` lists them.
+# The commands that `albert --help` lists, without `bench` and `recipes`, which have commands themselves.
 VERBS = (
     "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
     "convert", "export",
     "report", "inspect", "status", "quickstart", "doctor", "reproduce", "probe",
 )  # fmt: skip
-# A model that trains twenty steps in a second.
+# Options of `albert pretrain` for a model that trains twenty steps in a second.
 TINY = ["-s", "model.hidden_size=32", "-s", "model.embedding_size=16", "-s", "model.intermediate_size=64"]
 TINY += ["-s", "schedule.total_steps=20", "-s", "train.batch_size=4", "-s", "train.micro_batch_size=4"]
 TINY += ["-s", "train.eval_sequences=32", "-s", "train.precision=fp32", "--device", "cpu"]
+# Options of `albert finetune` and `albert eval` for a run of four steps.
 QUICK = ["-s", "schedule.total_steps=4", "-s", "schedule.warmup_steps=1", "-s", "train.eval_every=4"]
 QUICK += ["-s", "train.batch_size=4", "-s", "train.precision=fp32", "--device", "cpu"]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended."""
+    """A command that has ended: its exit code, and what it printed on stdout and stderr."""
 
     code: int
     out: str
@@ -35,7 +36,7 @@ class Ended:
 
 @functools.cache
 def _command_line() -> Callable[[list[str]], object]:
-    """The command line, built once: a thousand calls would each take some hundredths of a second for it."""
+    """Return the command line, which takes some hundredths of a second to build and is called a thousand times."""
     from typer.main import get_command
 
     from albert_cli.cli import app
@@ -44,37 +45,46 @@ def _command_line() -> Callable[[list[str]], object]:
 
 
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
-    """Run `albert ARGUMENTS` here; it must end with the code `expect` (None: any)."""
+    """Run `albert ARGUMENTS` in this process; assert that it ends with the exit code `expect` (None: any)."""
+    return run_command(_command_line(), arguments, expect)
+
+
+def run_command(command: Callable[[list[str]], object], arguments: Sequence[object], expect: int | None) -> Ended:
+    """Call a command line; assert that it ends with the exit code `expect` (None: any)."""
     from albert_cli import console
 
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     code: object = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            _command_line()([str(a) for a in arguments])
+            command([str(argument) for argument in arguments])
         except SystemExit as end:
             code = end.code or 0
         finally:
-            console.configure()  # the next test's calls have no command line that would
+            console.configure()  # undo --json, --quiet and --debug for the next test, which may call functions directly
     assert isinstance(code, int)
     assert expect is None or code == expect, f"ended with {code}\n{out.getvalue()}{err.getvalue()}"
     return Ended(code, out.getvalue(), err.getvalue())
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file (its bytes) and folder below, locks apart: they are empty and belong to no artifact."""
+    """Return every file (its bytes) and every folder (None) below a folder, by relative path, but no lock files."""
     paths = sorted(p for p in folder.rglob("*") if p.name != ".lock")
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in paths}
 
 
 def pretrained(data: Path, out: Path) -> Path:
-    """A tiny run over a data directory."""
+    """Pretrain a tiny model on a data directory; return the run's directory."""
     albert("pretrain", "mini/docs", "--data", data, "--out", out, "--quiet", *TINY)
     return out
 
 
 def write_table(folder: Path, rows: int = 24) -> Path:
-    """`train.tsv` and `dev.tsv` with the columns `text` and `label`: two classes of two words each."""
+    """Write `train.tsv` and `dev.tsv` with the columns `text` and `label`; return their folder.
+
+    Each of the two classes has four words, and a text has these words in random order.
+    """
     folder.mkdir(parents=True)
     rng = random.Random(3)
     for split in ("train", "dev"):

@@ -1,4 +1,4 @@
-"""Corpora in memory whose ids say where they came from, and a vocabulary to go with them."""
+"""Corpora in memory, one of them with ids that show their position, and a vocabulary for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_ORDINARY = 5
 
 
 def FakeVocabulary(**changes: object) -> Vocabulary:
-    """Return a stand-in with the facts about a vocabulary that sampling a batch needs."""
+    """Return an object with those attributes of a vocabulary that sampling a batch needs; `changes` set attributes."""
     return cast(Vocabulary, _Facts(**changes))  # type: ignore[arg-type]
 
 
@@ -40,19 +40,23 @@ class _Facts:
     boundaries: Mapping[WordRule, WordBoundaries] = field(default_factory=dict)
 
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
-        """Return the boundaries of this rule, by default words that begin at `is_word_start` alone."""
+        """Return the boundaries of this rule; without any, words begin at the tokens of `is_word_start`."""
         nothing = np.zeros_like(self.is_word_start)
         return self.boundaries.get(rule, WordBoundaries(self.is_word_start, nothing, nothing))
 
 
-def word_starts(size: int, share: float = 0.7) -> NDArray[np.bool_]:
-    starts: NDArray[np.bool_] = np.random.default_rng(3).random(size) < share
+def word_starts(size: int, fraction: float = 0.7) -> NDArray[np.bool_]:
+    """Return for each id whether it begins a word, bool [size]: all special tokens and a random fraction do."""
+    starts: NDArray[np.bool_] = np.random.default_rng(3).random(size) < fraction
     starts[:FIRST_ORDINARY] = True
     return starts
 
 
 def numbered_corpus(shards: Sequence[Sequence[Sequence[int]]]) -> TokenCorpus:
-    """Return a corpus with these sentence lengths, by shard and document; the id at position p is p + 5."""
+    """Return a corpus with these sentence lengths, by shard and document.
+
+    The id at position p, counted over all shards, is p + 5, so that an id shows where it comes from.
+    """
     corpus_shards = []
     position = FIRST_ORDINARY
     for documents in shards:
@@ -65,7 +69,7 @@ def numbered_corpus(shards: Sequence[Sequence[Sequence[int]]]) -> TokenCorpus:
 
 
 def text_like_corpus(documents: int = 300, shards: int = 1, size: int = 30_000, seed: int = 0) -> TokenCorpus:
-    """Return random ids in sentences of about 25 tokens and documents of about 20 sentences."""
+    """Return a corpus of random ids, in sentences of about 25 tokens and documents of about 20 sentences."""
     rng = np.random.default_rng(seed)
     corpus_shards = []
     for _ in range(shards):
@@ -77,7 +81,7 @@ def text_like_corpus(documents: int = 300, shards: int = 1, size: int = 30_000, 
 
 
 def document_of(corpus: TokenCorpus, position: int) -> int:
-    """Return the number of the document that holds a global position, counted over all shards."""
+    """Return the number of the document at a position; both are counted over all shards."""
     shard = int(np.searchsorted(corpus.token_starts, position, "right")) - 1
     local = position - int(corpus.token_starts[shard])
     sentence = int(np.searchsorted(corpus.shards[shard].sentence_offsets, local, "right")) - 1

@@ -1,4 +1,4 @@
-"""Read data directories, and put them back into an unfinished state."""
+"""Build and read data directories, and turn finished ones into unfinished ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TENTH = BuildSettings(holdout=0.1, split_bytes=30_000)
 
 
 def build(sources: list[str], vocabulary: Path, out: Path, settings: BuildSettings, workers: int = 0) -> BuildReport:
-    """Build a whole data directory."""
+    """Build a data directory; return its report."""
     report = build_data(sources, vocabulary, out, settings, workers)
     assert isinstance(report, BuildReport)
     return report
 
 
 def unfinish(out: Path) -> None:
-    """Put a finished build back to the moment before its last write: its plan, and no manifest."""
+    """Restore a finished build to its state before the last write: with its plan, without a manifest."""
     (out / store.MANIFEST).unlink()
     facts = read_data_facts(out)
     names = sorted(path.name for path in out.glob("shards/*"))
@@ -33,7 +33,7 @@ def unfinish(out: Path) -> None:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return every file but the lock and the cache of verified files, by name."""
+    """Return the bytes of every file by its relative path, without the lock and the record of verified files."""
     paths = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
@@ -43,7 +43,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def iter_documents(shard: Shard) -> Iterator[TokenizedDocument]:
-    """Yield the documents of a shard, each as its sentences' ids."""
+    """Yield each document of a shard as a tuple of sentences, which are tuples of ids."""
     for number in range(shard.n_documents):
         sentences = range(shard.document_offsets[number], shard.document_offsets[number + 1])
         yield tuple(
@@ -52,5 +52,5 @@ def iter_documents(shard: Shard) -> Iterator[TokenizedDocument]:
 
 
 def document_set(directory: Path, split: Split) -> set[TokenizedDocument]:
-    """Return the different documents of a split."""
+    """Return the documents of a split as a set: equal documents count once."""
     return {document for shard in TokenCorpus.open(directory, split).shards for document in iter_documents(shard)}

@@ -1,4 +1,4 @@
-"""The same model here and in `transformers`: every head of both, made, saved, loaded and computed on one batch."""
+"""Create, save and load the models of `albert` and of `transformers` with every head, and compare their outputs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ transformers.logging.disable_progress_bar()
 
 @dataclass(frozen=True)
 class Head:
-    """A head of ours and Hugging Face's of the same name; `outputs` are what both compute at the same rows.
+    """A head of ours, and Hugging Face's head with the same architecture name.
 
-    `ours` maps our model and a packed batch to tensors, `theirs` a model, its padded inputs and the packed batch.
+    auto: the class of `transformers` that loads the head; make: create our model of a shape. ours and theirs: compute
+    the outputs of our model on a packed batch, and of Hugging Face's model on the padded inputs of the same batch; both
+    return tensors with equal rows. labels: the classes, if the head has any.
     """
 
     architecture: str
@@ -76,7 +78,7 @@ def _tuple(model: nn.Module, tokens: PackedTokens) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-# Two choices a question, so that a batch needs an even number of sequences.
+# In multiple choice a question has two choices, so a batch must have an even number of sequences.
 HEADS: dict[str, Head] = {
     "pretraining": Head(
         "ForPreTraining", transformers.AutoModelForPreTraining, heads.PretrainingModel, _tuple, _pretraining
@@ -100,11 +102,13 @@ HEADS: dict[str, Head] = {
 
 
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    """Assert that two tensors differ by at most 1e-5 of the largest value."""
     assert ours.shape == theirs.shape
     assert float((ours - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
 
 
 def assert_same_outputs(head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch) -> None:
+    """Assert that our model and Hugging Face's model give the same outputs for a batch."""
     with torch.no_grad():
         outputs = head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index))
         wanted = head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch)
@@ -113,37 +117,42 @@ def assert_same_outputs(head: Head, ours: nn.Module, theirs: Any, batch: PackedB
 
 
 def hf_config(config: ModelConfig, labels: tuple[str, ...] = ()) -> Any:
-    """A Hugging Face configuration of our shape, made by its own class."""
+    """Return the Hugging Face configuration of a shape."""
     values = config_to_json(config, "Model", labels)
     kind = {"albert": transformers.AlbertConfig, "bert": transformers.BertConfig}[str(values["model_type"])]
     return kind(**{key: value for key, value in values.items() if key not in ("architectures", "dtype")})
 
 
 def new_of_theirs(head: Head, config: ModelConfig) -> Any:
-    torch.manual_seed(0)  # now and then others leave a ReLU so dead that its gradients are all rounding
+    """Create Hugging Face's model of a shape, with random weights."""
+    torch.manual_seed(
+        0
+    )  # with some other seeds a ReLU is nearly always 0, and its gradients are mostly rounding errors
     return head.auto.from_config(hf_config(config, head.labels), attn_implementation="sdpa")
 
 
 def saved(model: nn.Module, directory: Path, architecture: str, labels: tuple[str, ...] = ()) -> Path:
+    """Save our model as a checkpoint; return its directory."""
     with store.commit_directory(directory, "checkpoint") as staging:
         hub.write_checkpoint(model, staging, architecture, labels)
     return directory
 
 
 def load_with_transformers(auto: Any, directory: Path) -> Any:
+    """Load a checkpoint with `transformers`; assert that it has exactly the tensors of the model."""
     model, info = auto.from_pretrained(directory, output_loading_info=True, attn_implementation="sdpa")
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
     return model.eval()
 
 
 def read_into(model: nn.Module, directory: Path) -> None:
-    """Load the encoder and whatever heads are there."""
+    """Load the encoder of a checkpoint into our model, and those of the model's heads that the checkpoint has."""
     model.eval()
     hub.load_weights(model, hub.read_checkpoint(directory))
 
 
 def read_all_into(model: nn.Module, directory: Path) -> None:
-    """Load every parameter, from a file that holds no other."""
+    """Load a checkpoint into our model; assert that it has exactly the model's parameters."""
     model.eval()
     checkpoint = hub.read_checkpoint(directory)
     assert checkpoint.tensors.keys() == model.state_dict().keys()

@@ -1,4 +1,4 @@
-"""Helpers for tests of the training loop."""
+"""Compute the gradients of a pretraining job, and create a training loop for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ MakeJob = Callable[..., PretrainingJob]
 
 
 def gradients(job: PretrainingJob, step: int = 3) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return the losses of a step by name, and the gradients by parameter."""
     job.model.zero_grad()
     means, _ = accumulate(job, job.sample_step(step, RankGroup()), step, RankGroup())
     losses = {name: float(means[name]) for name in job.loss_names}
-    return losses, {n: p.grad.clone() for n, p in job.model.named_parameters() if p.grad is not None}
+    return losses, {name: p.grad.clone() for name, p in job.model.named_parameters() if p.grad is not None}
 
 
 def make_loop(job: PretrainingJob, out: Path, recipe: Path, *overrides: str) -> Loop[Any]:
+    """Create a training loop that writes to `out`; the job gets the settings of the recipe with these overrides."""
     resolved = config.load_recipe(PretrainRecipe, str(recipe), ["model.vocab_size=300", *overrides])
     job.settings = resolved
     out.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Features of examples of which only the labels matter."""
+"""Features of examples without text, for tests that need only labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from albert_cli.tasks.features import PairFeatures, TokenSlices
 
 
 def labeled(labels: Any) -> PairFeatures:
-    """Examples of no words with these labels."""
+    """Return the features of examples that have these labels and no tokens."""
     labels = np.asarray(labels)
     nothing = np.zeros(len(labels), dtype=np.int64)
     none = TokenSlices(nothing, nothing)

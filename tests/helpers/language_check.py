@@ -1,4 +1,4 @@
-"""Check the pipeline on one language: vocabulary, data and masks, and on request training and use of a model."""
+"""Check the pipeline on one language: vocabulary, data and masks; optionally also pretraining, fill-mask and a task."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _LANGUAGE_OPTIONS: Final = {
 class LanguageReport:
     """Results of one language.
 
-    tokens_per_word: per character if the language writes no spaces; cut_words: masked spans that begin or end within a
-    word, None without spaces; different_ids: sentences whose ids differ in `transformers`; not_restored: sentences that
-    decoding does not restore up to normalization.
+    tokens_per_word: tokens per character if the language writes no spaces between words; cut_words: the number of
+    masked spans that begin or end within a word, None without spaces; spans: the number of masked spans;
+    sentences_found: of the sentence splitter; different_ids: sentences whose ids differ in `transformers`;
+    not_restored: sentences whose decoded ids differ from the normalized sentence.
     """
 
     language: str
@@ -52,7 +53,10 @@ class LanguageReport:
 
 
 def write_text(language: str, folder: Path) -> tuple[Path, list[str]]:
-    """Write the sentences of a language in random order, a document of six on each line; return file and sentences."""
+    """Write the sentences of a language in random order; return the file and the sentences.
+
+    A line of the file is a document of six sentences; blank lines separate the documents.
+    """
     lines = sentences(language)
     random.Random(3).shuffle(lines)
     documents = [
@@ -73,13 +77,13 @@ def build_language(language: str, folder: Path) -> list[str]:
     if too_large.code:
         size = too_large.err.split("at most ")[1].split()[0].replace(",", "")
         albert("vocab", text, "--out", folder / "vocabulary", "--size", size, *options)
-    data = ("data", text, "--vocab", folder / "vocabulary", "--out", folder / "data", "--holdout", 0.1)
-    albert(*data, "--language", code)
+    data = folder / "data"
+    albert("data", text, "--vocab", folder / "vocabulary", "--out", data, "--holdout", 0.1, "--language", code)
     return lines
 
 
 def check_language(language: str, folder: Path) -> LanguageReport:
-    """Build vocabulary and data of a language, and measure what should be zero."""
+    """Build vocabulary and data of a language, and count the mistakes."""
     lines = build_language(language, folder)
     vocabulary = load_sentencepiece(folder / "vocabulary")
     encoded = [vocabulary.encode(line) for line in lines]
@@ -105,7 +109,8 @@ def check_language(language: str, folder: Path) -> LanguageReport:
 def count_cut_words(data: Path) -> tuple[int, int]:
     """Count masked spans that begin or end between two tokens of one word, and all spans.
 
-    The check is independent of the product's rule: within a segment, a token without the word mark continues a word.
+    The check does not use the rule of `albert_cli.text.words`: within a segment, a token without the word mark "▁"
+    continues a word.
     """
     corpus = TokenCorpus.open(data)
     vocabulary = Vocabulary.load(data)
@@ -147,6 +152,6 @@ def train_and_use(folder: Path, lines: Sequence[str]) -> tuple[str, float]:
         'extends = "finetune/table"\n[data]\nmax_seq_length = 24\n[schedule]\ntotal_steps = 4\nwarmup_steps = 1\n'
         '[train]\nbatch_size = 8\nmicro_batch_size = 8\neval_every = 4\nprecision = "fp32"\ncompile = "off"\n'
     )
-    tune = ("finetune", folder / "table.toml", "--checkpoint", folder / "run", "--data", table)
-    result = json.loads(albert(*tune, "--out", folder / "tuned", "--json", *CPU).out)
+    arguments = ("finetune", folder / "table.toml", "--checkpoint", folder / "run", "--data", table)
+    result = json.loads(albert(*arguments, "--out", folder / "tuned", "--json", *CPU).out)
     return filled["texts"][0]["masks"][0][0]["text"], result["score"]

@@ -1,10 +1,10 @@
-"""Sentences of our own in many scripts: every combination of a few phrases, 1,000 or 216 per language."""
+"""Sentences in many scripts, written for the tests: all combinations of a few phrases, 1,000 or 216 per language."""
 
 from __future__ import annotations
 
 from itertools import product
 
-# What stands between the parts of a sentence, and the choices for each part.
+# For each language the separator between the three parts of a sentence, and ten choices for each part.
 _PHRASES = {
     "german": (
         " ",
@@ -69,7 +69,7 @@ _PHRASES = {
 }
 
 
-# Six choices for each of three parts.
+# The same, with six choices for each part.
 _MORE_PHRASES = {
     "traditional-chinese": (
         "",
@@ -124,7 +124,7 @@ _MORE_PHRASES = {
 
 LANGUAGES = list(_PHRASES)
 
-# ISO 639 codes of all languages, whose rules split sentences.
+# The ISO 639 codes of the languages, for `--language`.
 LANGUAGE_CODES = {
     "german": "de",
     "finnish": "fi",
@@ -146,11 +146,11 @@ LANGUAGE_CODES = {
 
 
 def sentences(language: str) -> list[str]:
-    """Return every sentence that the phrases of a language make."""
+    """Return all sentences of a language."""
     space, *parts = (_PHRASES | _MORE_PHRASES)[language]
     return [space.join(chosen) for chosen in product(*(part.split("|") for part in parts))]
 
 
 def has_spaces(language: str) -> bool:
-    """Tell whether the language separates words by spaces."""
+    """Return whether the language separates words by spaces."""
     return (_PHRASES | _MORE_PHRASES)[language][0] == " "

@@ -1,4 +1,4 @@
-"""Names of temporary files that killed processes have left."""
+"""Names of temporary files: of a process that was killed, of a living process, and of another machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from albert_cli.store.temporaries import temporary_sibling
 
 
 def leftover(path: Path) -> Path:
-    """Return a temporary sibling's name by a process of this machine that has ended."""
+    """Return the temporary path that a process of this machine that has ended would have used for `path`."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return _replace_pid(path, ended.pid)
 
 
 def of_living_process(path: Path) -> Path:
-    """Return a temporary sibling's name by a process of this machine that is alive."""
+    """Return the temporary path that a living process of this machine would use for `path`."""
     return _replace_pid(path, os.getppid())
 
 
 def of_other_machine(path: Path) -> Path:
-    """Return a temporary sibling's name by a process of another machine."""
+    """Return the temporary path that a process of another machine would use for `path`."""
     name = temporary_sibling(path).name
     unique = name.removeprefix(f".{path.name}.")
     return path.with_name(f".{path.name}.{'0' * 8}{unique[8:]}")

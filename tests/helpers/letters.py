@@ -1,4 +1,4 @@
-"""A tokenizer of one token per letter, whose ids a test can read."""
+"""A tokenizer with one token per letter, so that a test can tell the letter from an id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Letters:
-    """A tokenizer of one token per letter; its ids begin with 10."""
+    """A tokenizer with one token per letter; "a" has the id 10. `seen` lists the texts that were encoded."""
 
     cls_id = 2
     sep_id = 3
@@ -22,5 +22,5 @@ class Letters:
 
 
 def letters() -> Any:
-    """Return the tokenizer where a vocabulary is expected."""
+    """Return the tokenizer, typed so that it can be passed as a vocabulary."""
     return Letters()

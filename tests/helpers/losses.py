@@ -1,4 +1,4 @@
-"""The losses of every head on a small model, and a recorder of the operations that they need."""
+"""The losses of every head on a small model, and a recorder of torch's operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Operations(TorchDispatchMode):
 
 
 def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, Callable[[], Tensor]]:
-    """Return a function per head that computes its loss; all use the same sequences."""
+    """Return by name of the head a function that computes its loss, all on the same batch."""
     batch = random_batch((12, 7, 9, 12))
     answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
     labels = torch.tensor([0, 1, 1, 0], device=device)

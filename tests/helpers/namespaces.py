@@ -7,5 +7,5 @@ import sys
 
 
 def has_namespaces() -> bool:
-    """Return True if `unshare` may make a user namespace with mounts of its own."""
+    """Return True if `unshare` may create a user namespace with separate mounts."""
     return sys.platform == "linux" and not subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, to be killed: forked from a server that has imported torch once."""
+"""Run `albert` commands in processes that a test can kill, forked from a server that has already imported torch."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-PATIENCE = 1800  # seconds; what hangs ends, and a machine may be as busy as it likes
+PATIENCE = 1800  # seconds until a process counts as hanging; long, because the machine may be busy
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.suite")]
     + ["torch.utils.tensorboard"]
 )
-# A process has one server: where the program's own pool is the first to start it, it serves the tests too.
+# A process has one fork server, so the pool of `albert`, which also sets this list, must not replace the modules.
 multiprocessing.forkserver.set_forkserver_preload = lambda modules: None  # type: ignore[assignment]
 
 
 @dataclass
 class Run:
-    """A started command; its stdout and stderr go to one file."""
+    """A started command, whose stdout and stderr both go to the file `log`."""
 
     process: ForkServerProcess
     log: Path
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """The exit code, negative for a signal."""
+        """Wait for the end of the command; return its exit code, or minus the number of the signal that ended it."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running:\n{self.printed_text()}"
         return self.process.exitcode
 
     def kill(self) -> int:
-        """SIGKILL, and the exit code."""
+        """Send SIGKILL; return the exit code."""
         self.process.kill()
         return self.wait()
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.process.terminate()
 
     def printed_text(self) -> str:
-        """All that was printed."""
+        """Return everything that the command has printed so far."""
         return self.log.read_text(encoding="utf-8")
 
     def reaches(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> bool:
-        """Wait until the condition holds; False when the command ended before."""
+        """Wait until the condition holds and return True, or False if the command ends first."""
         deadline = time.monotonic() + timeout
         while not condition():
             if not self.process.is_alive():
                 return False
-            assert time.monotonic() < deadline, f"nothing happened:\n{self.printed_text()}"
+            assert time.monotonic() < deadline, f"the condition did not become true:\n{self.printed_text()}"
             time.sleep(0.002)
         return True
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Wait until the condition holds; the command must still be running then."""
+        """Wait until the condition holds; assert that the command has not ended before."""
         assert self.reaches(condition, timeout), f"ended with {self.process.exitcode}:\n{self.printed_text()}"
 
 
@@ -70,7 +70,10 @@ def start(
     environment: dict[str, str] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Run:
-    """Start `albert ARGUMENTS`; `before` is called first in the new process."""
+    """Start `albert ARGUMENTS`.
+
+    environment: variables that are added in the new process; before: called in the new process before the command.
+    """
     process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}, before))
     log.touch()
     process.start()
@@ -78,13 +81,13 @@ def start(
 
 
 def albert(log: Path, *arguments: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run `albert ARGUMENTS` to its end: the exit code and all that it printed."""
+    """Run `albert ARGUMENTS` to its end; return the exit code and everything that it printed."""
     run = start(log, *arguments, environment=environment)
     return run.wait(), run.printed_text()
 
 
 def free_port() -> str:
-    """A port that nobody listens on."""
+    """Return the number of a port that no process uses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
@@ -105,7 +108,7 @@ def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], 
 
 
 def end(ranks: list[Run]) -> list[int]:
-    """The exit codes of ranks, each awaited."""
+    """Wait for all ranks; return their exit codes."""
     return [rank.wait() for rank in ranks]
 
 

@@ -1,4 +1,4 @@
-"""Programs on the path of the commands that a test starts."""
+"""Install shell scripts as programs for the commands that a test starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def install(folder: Path, name: str, script: str) -> None:
-    """Write a shell script as a program of `folder`."""
+    """Write a shell script as the executable `bin/NAME` in a folder."""
     program = folder / "bin" / name
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/bash\n{script}\n")
@@ -18,7 +18,7 @@ def install(folder: Path, name: str, script: str) -> None:
 
 
 def make_environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Return an environment with `albert` and `torchrun` on the path, and without a scheduler's variables."""
+    """Return environment variables with `albert` and `torchrun` on the path, and without those of a scheduler."""
     install(folder, "albert", f'exec "{sys.executable}" -m albert_cli "$@"')
     install(folder, "torchrun", f'exec "{sys.executable}" -m torch.distributed.run "$@"')
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "JOB_"))}

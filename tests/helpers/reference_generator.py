@@ -1,7 +1,7 @@
-"""The released generator's procedure, written from its published description, peculiarities included.
+"""The procedure of the paper's released data generator, with its peculiarities, written from its published description.
 
-Documents are lists of sentences, sentences are lists of token ids, and one random generator makes all choices one at a
-time. It is slow and holds everything in memory. Tests compare the product with it.
+Tests compare the data package with it. It is slow and has everything in memory: documents are lists of sentences,
+sentences are lists of token ids, and one random generator makes all choices one at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ Document = list[Sentence]
 
 @dataclass(frozen=True)
 class Instance:
-    """A pair before masking, with the numbers of sentences in its chunk and (before a swap) in its first segment."""
+    """A pair of segments before masking.
+
+    label: 1 if the segments are swapped or the second one is from another document, else 0; sentences: the number of
+    sentences in the chunk from which the pair was made; a_sentences: those in the first segment, before a swap.
+    """
 
     a: Sentence
     b: Sentence
@@ -29,7 +33,8 @@ class Instance:
 class ReferenceMasked:
     """A masked sequence.
 
-    labels: the original token of each masked position; spans: (words requested, words masked, crosses a [SEP]) each.
+    labels: the original id by masked position; spans: for each span the number of words that were requested and that
+    were masked, and whether the span crosses a [SEP].
     """
 
     ids: list[int]
@@ -38,14 +43,14 @@ class ReferenceMasked:
 
 
 def sample_target(longest: int, short: float, rng: random.Random) -> int:
-    """Sample the length to which a document's chunks are filled in one pass."""
+    """Sample the length to which a document's chunks are filled: `longest`, or less with the probability `short`."""
     return rng.randint(2, longest) if rng.random() < short else longest
 
 
 def make_instances(
     documents: Sequence[Document], max_seq_length: int, short: float, next_sentence: bool, rng: random.Random
 ) -> list[Instance]:
-    """Make the instances of one pass over the documents."""
+    """Return the pairs of one pass over the documents, with NSP if `next_sentence`, else with SOP."""
     longest = max_seq_length - 3
     made = []
     for number, document in enumerate(documents):
@@ -62,7 +67,7 @@ def make_instances(
                 if len(chunk) == 1 or (next_sentence and rng.random() < 0.5):
                     b = other_text(documents, number, max(1, target - len(a)), rng)
                     label = 1
-                    i -= len(chunk) - a_end  # sentences that were not used are put back
+                    i -= len(chunk) - a_end  # the sentences that the random text replaces are used again
                 elif not next_sentence and rng.random() < 0.5:
                     a, b = b, a
                     label = 1
@@ -74,7 +79,10 @@ def make_instances(
 
 
 def other_text(documents: Sequence[Document], home: int, target: int, rng: random.Random) -> Sentence:
-    """Return sentences of a random document, usually not `home` (ten tries), until there are `target` tokens."""
+    """Return at least `target` tokens of a random document from a random sentence on, or fewer at the document's end.
+
+    The document is another than number `home`, except if ten attempts all choose `home`.
+    """
     for _ in range(10):
         number = rng.randint(0, len(documents) - 1)
         if number != home:
@@ -89,7 +97,7 @@ def other_text(documents: Sequence[Document], home: int, target: int, rng: rando
 
 
 def truncate(a: Sentence, b: Sentence, longest: int, rng: random.Random) -> None:
-    """Drop tokens of the longer segment, at its front or back, until both fit."""
+    """Remove tokens of the longer segment, at its front or its back, until both have at most `longest` tokens."""
     while len(a) + len(b) > longest:
         side = a if len(a) > len(b) else b
         side.pop(0 if rng.random() < 0.5 else -1)
@@ -99,7 +107,11 @@ def mask(
     ids: Sequence[int], starts_word: Sequence[bool], special: Sequence[bool], *, size: int, mask_id: int,
     rng: random.Random, share: float = 0.15, most: int = 20, ngram: int = 3,
 ) -> ReferenceMasked:  # fmt: skip
-    """Choose spans of whole words and change them; a token with `starts_word` begins a word."""
+    """Choose spans of whole words and change their tokens.
+
+    starts_word: the token begins a word; special: the token is never masked; size: of the vocabulary; share: the
+    fraction of the tokens to mask; most: the maximum number of them; ngram: the maximum number of words in a span.
+    """
     words: list[list[int]] = []
     for position, is_special in enumerate(special):
         if is_special:
@@ -124,7 +136,7 @@ def mask(
 def _cover(
     words: list[list[int]], budget: int, ngram: int, spans: list[tuple[int, int, bool]], rng: random.Random
 ) -> set[int]:
-    """Choose spans at random until `budget` positions are covered."""
+    """Choose spans at random until `budget` positions are covered; append them to `spans` and return the positions."""
     covered: set[int] = set()
     order = list(range(len(words)))
     rng.shuffle(order)

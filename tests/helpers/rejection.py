@@ -1,4 +1,4 @@
-"""Commands that must reject their input: exit code, one error line, one hint, and no file left."""
+"""Run commands that must reject their input with an exit code, one error line and one hint, and must write no file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUSY = 6
 
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Enter an empty working directory, so that a test sees every file that a command leaves."""
+    """Enter an empty folder, in which `refused` can notice every file that a command leaves."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -24,7 +24,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(code: int, *arguments: object) -> Ended:
-    """Run a command that must end with the code, an `error:` line and a `hint:` line, and change no file."""
+    """Run a command; assert that it ends with the code, an `error:` and a `hint:` line, and that it changes no file."""
     before = snapshot(Path())
     printed = albert(*arguments, expect=code)
     assert snapshot(Path()) == before

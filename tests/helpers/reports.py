@@ -1,4 +1,4 @@
-"""Result directories for reports, written by hand, and a reader of the page."""
+"""Write runs and evaluations for a report without training, and parse the report's page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HOSTILE = "<script>alert('x')</script>\"&$x_1$"
 
 
 class Page(HTMLParser):
-    """Every element, attribute and piece of text, with a check that the elements nest."""
+    """The elements, attributes and text of an HTML page; asserts that every element is closed in the right order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.elements: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
-        self.svg = ""  # of all images
+        self.svg = ""  # the source of all images
         self._open: list[str] = []
         self.feed(text)
         self.close()
@@ -51,7 +51,7 @@ class Page(HTMLParser):
 
 
 def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None = 7.0) -> str:
-    """A run with a checkpoint; its fingerprint."""
+    """Write a pretraining run with one checkpoint; return the checkpoint's fingerprint."""
     directory.mkdir(parents=True)
     recipe = "[model]\nhidden_size = 64\nnum_attention_heads = 4\nintermediate_size = 256\n"
     (directory / "recipe.toml").write_text(recipe + f"[schedule]\ntotal_steps = {steps}\n[train]\nbatch_size = 8\n")
@@ -71,7 +71,7 @@ def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None
 
 
 def write_eval(directory: Path, scores: list[float], **changes: Any) -> None:
-    """Write an evaluation with these scores and its runs; `changes` are keys of the result or of its protocol."""
+    """Write an evaluation with these scores, and its runs; `changes` set keys of the result or of its protocol."""
     task = changes.get("task", "rte")
     title = changes.get("title", TASKS[task].title if task in TASKS else task)
     changes = {"majority": 0.527, **changes, "task": task, "title": title}

@@ -1,4 +1,4 @@
-"""Complete results with plain values, for tests that only care about some of them."""
+"""Results in which every field has a plain value, for tests that set only the fields that they need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROTOCOL: dict[str, Any] = {
 
 
 def _merge(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay changes on defaults; a key of the protocol goes into the protocol."""
+    """Return the defaults with the changes; a changed key of the protocol is changed in the protocol."""
     protocol = {key: value for key, value in changes.items() if key in Protocol.model_fields}
     outside = {key: value for key, value in changes.items() if key not in protocol}
     return {**defaults, "protocol": {**_PROTOCOL, **protocol}, **outside}
@@ -69,7 +69,7 @@ def scored_result(score: float = 0.5, **changes: Any) -> ScoredResult:
 
 
 def evaluation_result(scores: Sequence[float] = (0.5,), **changes: Any) -> EvaluationResult:
-    """Return the summary of runs with these scores by the main metric, seeds counted from 0."""
+    """Return the result of an evaluation whose runs, with seeds from 0, have these scores by the main metric."""
     metric = changes.get("metric", "accuracy")
     defaults = _CHECKPOINT | {
         "median": statistics.median(scores),
@@ -84,7 +84,7 @@ def evaluation_result(scores: Sequence[float] = (0.5,), **changes: Any) -> Evalu
 
 
 def ensemble_result(score: float = 0.5, **changes: Any) -> EnsembleResult:
-    """Return the result of two checkpoints that answer together."""
+    """Return the result of an ensemble of two checkpoints."""
     metric = changes.get("metric", "accuracy")
     defaults = _TASK | {
         "score": score,

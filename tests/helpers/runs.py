@@ -1,4 +1,4 @@
-"""Helpers for tests of training runs: their steps, curves and bytes."""
+"""Read the steps, curves and hashes of training runs, and make a run diverge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from albert_cli.training.checkpoint import OPTIMIZER_FILE
 from albert_cli.training.objectives import PretrainingJob
 from tests.helpers.shapes import TINY, shake
 
-LAST = "step-00000030"
+LAST = "step-00000030"  # the last checkpoint of the recipe in `tiny_recipe`
 
 
 def weights_hash(run: Path) -> str:
+    """Return the SHA-256 of the last checkpoint's weights."""
     return store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
 
 
@@ -28,38 +29,43 @@ def read_status(run: Path) -> dict[str, Any]:
 
 
 def list_steps(run: Path) -> list[int]:
+    """Return the numbers of the saved steps, in ascending order."""
     return [int(p.name.removeprefix("step-")) for p in sorted(run.glob("step-*"))]
 
 
 def read_curve(run: Path) -> list[dict[str, Any]]:
-    """Return the logged records without times."""
+    """Return the records of `metrics.jsonl` without times and speeds."""
     records = journal.read_journal(run / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second", "mfu")} for r in records]
+    timed = ("seconds", "tokens_per_second", "mfu")
+    return [{key: value for key, value in record.items() if key not in timed} for record in records]
 
 
 def copy_run(finished: Path, tmp_path: Path) -> Path:
+    """Copy a finished run, so that a test can change it; return the copy."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def poison_loss(step: int, rank: int = 0) -> None:
-    """Make a loss NaN at a step on a rank."""
+    """Make the MLM loss of a step NaN on a rank, by replacing two methods of `PretrainingJob` in this process."""
     import os
 
-    plain, draw = PretrainingJob.loss_sums, PretrainingJob.sample_step
-    drawn: list[Any] = []
+    original_sample_step = PretrainingJob.sample_step
+    original_loss_sums = PretrainingJob.loss_sums
+    poisoned_ids: list[int] = []  # `id` of the micro-batches of the step
 
-    def marked(self: PretrainingJob, number: int, group: Any) -> Any:
-        parts = draw(self, number, group)
-        drawn.extend(id(p.data) for p in parts if number == step)
-        return parts
+    def sample_step(self: PretrainingJob, number: int, group: Any) -> Any:
+        micro_batches = original_sample_step(self, number, group)
+        if number == step:
+            poisoned_ids.extend(id(micro_batch.data) for micro_batch in micro_batches)
+        return micro_batches
 
     def loss_sums(self: PretrainingJob, data: Any) -> Any:
-        sums = plain(self, data)
-        if id(data) in drawn and int(os.environ.get("RANK", "0")) == rank:
+        sums = original_loss_sums(self, data)
+        if id(data) in poisoned_ids and int(os.environ.get("RANK", "0")) == rank:
             sums["mlm_loss"] = sums["mlm_loss"] * float("nan")
         return sums
 
-    for name, replacement in (("sample_step", marked), ("loss_sums", loss_sums)):
+    for name, replacement in (("sample_step", sample_step), ("loss_sums", loss_sums)):
         setattr(PretrainingJob, name, replacement)
 
 
@@ -67,7 +73,7 @@ SHAPE = replace(TINY, vocab_size=300)
 
 
 def create_checkpoint(directory: Path, vocabulary: Path, config: ModelConfig = SHAPE) -> Path:
-    """A checkpoint of random weights with a vocabulary beside it."""
+    """Write a pretraining checkpoint with random weights and a vocabulary; return its directory."""
     model = PretrainingModel(config)
     shake(model)
     with store.commit_directory(directory, "checkpoint") as staging:
@@ -77,4 +83,5 @@ def create_checkpoint(directory: Path, vocabulary: Path, config: ModelConfig = S
 
 
 def checkpoint_hashes(run: Path, step: str = LAST) -> list[str]:
+    """Return the SHA-256 of a checkpoint's weights and of its optimizer state."""
     return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER_FILE)]

@@ -1,4 +1,4 @@
-"""Tiny shapes of every kind, and batches of random sequences to put through them."""
+"""Tiny shapes of every kind, and batches of random sequences for their models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TINY = ModelConfig(
     initializer_range=0.3,  # large, so that every part of the model matters to the logits
 )
 
-# Every shape that Hugging Face has a class for.
+# Shapes that Hugging Face can express.
 SHARED: dict[str, ModelConfig] = {
     "one group": TINY,
     "three groups of two layers": replace(TINY, num_hidden_layers=6, num_hidden_groups=3),
@@ -38,7 +38,7 @@ SHARED: dict[str, ModelConfig] = {
     "not shared at E = H with a projection": replace(TINY, embedding_size=16, always_project=True, sharing="none"),
     "BERT": replace(TINY, embedding_size=16, sharing="none"),
 }
-# Shapes of the paper's Table 4 that it has none for, and others.
+# Shapes that Hugging Face cannot express, among them those of the paper's Table 4.
 OWN: dict[str, ModelConfig] = {
     "attention shared": replace(TINY, sharing="attention"),
     "feed-forward shared": replace(TINY, sharing="ffn"),
@@ -53,7 +53,7 @@ ALL = SHARED | OWN
 
 
 def random_batch(lengths: Sequence[int], config: ModelConfig = TINY, seed: int = 0) -> PackedBatch:
-    """Sequences of these lengths with random ids and segments; about a third of the positions is masked."""
+    """Return a batch of sequences of these lengths, with random ids and segments; a third of the tokens is masked."""
     rng = np.random.default_rng(seed)
     offsets = np.cumsum([0, *lengths]).astype(np.int32)
     total = int(offsets[-1])
@@ -69,7 +69,7 @@ def random_batch(lengths: Sequence[int], config: ModelConfig = TINY, seed: int =
 
 
 def shake(model: nn.Module, seed: int = 0) -> None:
-    """Give biases and LayerNorms random values too, so that a swapped or forgotten one shows."""
+    """Add random values to biases and LayerNorms, which start at 0 and 1, so that a test notices if two are swapped."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -78,7 +78,10 @@ def shake(model: nn.Module, seed: int = 0) -> None:
 
 
 def assert_half_is_close(encoder: nn.Module, batch: PackedBatch) -> None:
-    """The states of an encoder, and the gradients of their squares' sum, point the same way in bf16 and in fp32."""
+    """Assert that an encoder's states have nearly the same direction in bf16 and fp32, and its gradients too.
+
+    The gradients are those of the states' sum of squares.
+    """
     tokens = pack(batch, torch.device("cpu"), batch.masked_index)
     outputs, gradients = [], []
     for enabled in (False, True):

@@ -1,4 +1,4 @@
-"""Fixtures: a pretraining checkpoint, GLUE in miniature, and models fine-tuned on it."""
+"""Fixtures: small data sets in GLUE's layout, a pretraining checkpoint, and models that are fine-tuned from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def inference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MNLI, RTE and WNLI with few rows; test sets of WNLI and AX with as many as GLUE's own."""
+    """MNLI, RTE and WNLI with few rows; the test sets of WNLI and AX have as many rows as in GLUE."""
     entailment = pairs(find_task("rte").labels, range(12))
     coreference = pairs(("0", "1"), range(12))
     files = {
@@ -50,18 +50,18 @@ def inference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Path:
-    """A pretraining checkpoint that nothing pretrained; enough to start from."""
-    return untrained(tmp_path_factory.mktemp("encoder") / "it", SHAPE, tiny_vocabulary)
+    """A pretraining checkpoint with random weights."""
+    return untrained(tmp_path_factory.mktemp("encoder") / "checkpoint", SHAPE, tiny_vocabulary)
 
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory, encoder: Path, glue: Path) -> Callable[[str], Path]:
-    """Task checkpoints by the name of their task, each made once."""
+    """A function that returns a task's fine-tuned checkpoint; it trains each task once."""
     folder = tmp_path_factory.mktemp("tuned")
 
-    def of(task: str) -> Path:
+    def finetune_once(task: str) -> Path:
         if not (folder / task).exists():
             finetune(prepare(task, str(encoder), str(glue), QUICK, "cpu"), folder / task, 0)
         return folder / task
 
-    return of
+    return finetune_once

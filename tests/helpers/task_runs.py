@@ -1,4 +1,4 @@
-"""GLUE's files in miniature, and recipes and a model small enough to fine-tune on them in a second."""
+"""Write small files in GLUE's layout, and fine-tune a tiny model on them in a second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE = ModelConfig(
 QUICK = (
     "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=3",
     "train.batch_size=4", "train.log_every=6", "optimizer.lr=5e-3", "data.max_seq_length=24",
-    "train.precision=fp32",  # which one is faster is measured anew in every run
+    "train.precision=fp32",  # "auto" would measure in every run which precision is faster
 )  # fmt: skip
 WORDS = ("bade", "figo", "luma", "wi", "kra", "ne")
 MNLI = "index\t" + "\t".join(map(str, range(1, 8))) + "\tsentence1\tsentence2"
@@ -32,24 +32,27 @@ PAIR = "index\tsentence1\tsentence2"
 
 
 def sentence(number: int) -> str:
-    """A few words, the same for the same number."""
+    """Return three to five words that depend only on the number."""
     return " ".join(WORDS[(number * k + k) % len(WORDS)] for k in range(1, 4 + number % 3))
 
 
 def pairs(labels: tuple[str, ...], rows: range, between: str = "") -> str:
-    """Lines `index, …, sentence1, sentence2, label`; without labels as in a test set."""
+    """Return lines of the columns index, sentence1, sentence2 and label; `labels` is empty for a test set.
+
+    between: columns between the index and the sentences, with a tab before each.
+    """
     ends = [f"\t{labels[i % len(labels)]}\n" if labels else "\n" for i in rows]
     return "".join(f"{i}{between}\t{sentence(i)}\t{sentence(i + 5)}{end}" for i, end in zip(rows, ends, strict=True))
 
 
 def mnli(rows: range) -> str:
-    """A labeled file of MNLI."""
+    """Return the content of a labeled file of MNLI."""
     between = "\t" + "\t".join("1234567")
     return f"{MNLI}\tgold_label\n" + pairs(find_task("mnli").labels, rows, between)
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
-    """`TASK/split` to its content, below `folder`."""
+    """Write files below a folder and return the folder; `files` has the content of each `TASK/split`."""
     for name, text in files.items():
         path = folder / f"{name}.tsv"
         path.parent.mkdir(exist_ok=True, parents=True)

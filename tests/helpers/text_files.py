@@ -1,4 +1,4 @@
-"""Write text files and read the texts of sources."""
+"""Write and compress text files, read the texts of sources, and build vocabularies from small texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMPRESS_BY_ENDING: dict[str, Callable[[bytes], bytes]] = {
 
 
 def iter_parts(path: Path, kind: SourceKind, part_bytes: int) -> Iterator[SourcePart]:
-    """Yield the parts of a file of `part_bytes` each; the last one is open-ended."""
+    """Yield the parts of a file, each of `part_bytes` bytes; the last part ends with the file."""
     source = TextSource(str(path), kind)
     file_bytes = path.stat().st_size
     for start in range(0, file_bytes, part_bytes):

@@ -23,5 +23,5 @@ log_every = 5
 eval_every = 15
 eval_sequences = 32
 save_every = 5
-precision = "fp32"  # auto would measure which one is faster in every run
+precision = "fp32"  # "auto" would measure in every run which precision is faster
 """

@@ -54,7 +54,7 @@ def lines_of_eight_scripts(count: int) -> list[str]:
 def mixed_lines(count: int) -> list[str]:
     """Return `count` different lines of eight scripts: sentences, and as many lines of random words, digits and signs.
 
-    The random words have letters and marks in any order, which no sentence has.
+    The random words have letters and marks in an order that no sentence has.
     """
     rng = random.Random(0)
     lines = dict.fromkeys(rng.sample(lines_of_eight_scripts(8000), min(count // 2, 8000)))
@@ -81,7 +81,7 @@ def train_wordpiece(directory: Path, size: int = 1500) -> Path:
 
 
 def write_chinese_characters(directory: Path) -> Path:
-    """Write a `vocab.txt` of single characters, as the common Chinese ALBERT models have it."""
+    """Write a `vocab.txt` of single characters, as in the common Chinese ALBERT models."""
     import json
 
     characters = sorted(set("".join(sentences("chinese"))) - {" "})
@@ -110,7 +110,7 @@ def train_byte_level(directory: Path) -> Path:
 
 
 def train_byte_fallback(directory: Path) -> Path:
-    """Train a BPE tokenizer with the word mark and byte fallback, on German alone, so that other scripts need bytes."""
+    """Train a BPE tokenizer with the mark "▁" and byte fallback, only on German, so that other scripts need bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="[UNK]"))

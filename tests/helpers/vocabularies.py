@@ -1,4 +1,4 @@
-"""Vocabularies for tests."""
+"""Load vocabularies, and train one as other programs do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import write_numbered_sentences
 
-# Options of SentencePiece's trainer with which a model has ALBERT's special tokens.
+# Options of SentencePiece's trainer for a model with ALBERT's special tokens.
 ALBERT_OPTIONS: dict[str, Any] = {
     "pad_id": 0,
     "unk_id": 1,
@@ -21,7 +21,7 @@ ALBERT_OPTIONS: dict[str, Any] = {
 
 
 def load_sentencepiece(directory: Path | str) -> SentencePieceVocabulary:
-    """Load a vocabulary that SentencePiece serves."""
+    """Load a vocabulary; assert that SentencePiece is its backend."""
     vocabulary = Vocabulary.load(directory)
     assert isinstance(vocabulary, SentencePieceVocabulary)
     return vocabulary
