@@ -1,10 +1,10 @@
-"""Every command of the README and of the pages in docs/ is run; what it prints is what the page shows.
+"""Run every command of the README and of the pages in docs/, and compare its output with the page.
 
-A block of commands is fenced as `sh` (commands alone), `console` (`$ command`, then what it prints) or `python`.
-An HTML comment before a block, `<!-- in tests: prepare NAME… -->`, names fixtures of `PREPARE` below: the files
-that a reader would bring along. `SUBSTITUTES` is all that differs between a page's commands and the test's. The README
-begins in an empty folder, the other pages with what its commands have made. `<!-- in tests: only parsed -->` marks what
-takes hours: there every verb, option and recipe must exist.
+A block of commands is fenced as `sh` (only commands), `console` (`$ command`, then its output) or `python`. The comment
+`<!-- in tests: prepare NAME… -->` before a block names functions of `PREPARE`, which write files that a reader would
+have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run. The README's
+commands start in an empty folder, those of the other pages with the README's results. Blocks after the comment
+`<!-- in tests: only parsed -->` would take hours and are not run; their commands, options and recipes must exist.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ DOCS = {path.relative_to(ROOT / "docs").as_posix(): path.read_text(encoding="utf
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]
-# Which precision is faster is measured, and may come out otherwise the next time.
+# With the precision "auto", a run measures which precision is faster, and the result may differ the next time.
 SMALL = "-s train.batch_size=4 -s train.eval_sequences=32 -s train.precision=fp32"
-# What would take minutes, a network or many processors -> what stands for it here.
+# Parts of commands that need minutes, a network or many processors, and their replacements.
 SUBSTITUTES = {
     "albert quickstart": "albert quickstart --smoke",
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
@@ -63,16 +63,16 @@ SUBSTITUTES = {
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
-OTHER_PROGRAMS = ("pip", "export", "wandb")  # in commands that are only parsed
-INSTALLS = ("pip ", "pytest")  # these are run by .ci/run, on a fresh machine
+OTHER_PROGRAMS = ("pip", "export", "wandb")  # programs in commands that are only parsed
+INSTALLS = ("pip ", "pytest")  # beginnings of commands that .ci/run runs on a fresh machine, not these tests
 
 
-# ---------------------------------------------------------------- reading the README
+# ---------------------------------------------------------------- reading a page
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its lines, and what a comment before it asks for."""
+    """A fenced block: its language and lines, the names of the functions in its comment, and whether it is run."""
 
     language: str
     lines: tuple[str, ...]
@@ -80,7 +80,7 @@ class Block:
     is_run: bool = True
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
-        """Each command with the lines that it is said to print."""
+        """Yield each command with the lines of output that the page shows."""
         if self.language == "python":
             yield "\n".join(self.lines), []
         elif self.language == "sh":
@@ -94,7 +94,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of commands in a Markdown text."""
+    """Return the blocks of commands in a Markdown text."""
     pattern = r"(?:<!-- in tests: (only parsed|prepare [\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
     shell_blocks = []
     for note, language, lines in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
@@ -107,11 +107,11 @@ def all_commands(text: str) -> list[str]:
     return [command for block in blocks(text) for command, _ in block.commands()]
 
 
-# ---------------------------------------------------------------- what a reader brings along
+# ---------------------------------------------------------------- files that a reader would have
 
 
 def glue(folder: Path) -> None:
-    """A folder of GLUE in its published layout, MRPC, CoLA and RTE only."""
+    """Write MRPC, CoLA and RTE in GLUE's published layout."""
     for name, header, row in (
         ("MRPC", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t1\t2\tA cat sat.\tA cat was sitting {i}."),
         ("CoLA", "s\t1\t\tA cat sat.", "s\t{label}\t\tA cat was sitting {i}."),  # no header
@@ -124,7 +124,7 @@ def glue(folder: Path) -> None:
 
 
 def questions(folder: Path) -> None:
-    """Questions of one's own in SQuAD's layout."""
+    """Write questions in SQuAD's layout."""
     (folder / "questions").mkdir()
     for split, count in (("train", 30), ("dev", 6)):
         articles = []
@@ -140,7 +140,7 @@ def questions(folder: Path) -> None:
 
 
 def race(folder: Path) -> None:
-    """RACE in its published layout, a passage for each level."""
+    """Write RACE in its published layout, with one passage for each level and split."""
     for split in ("train", "dev", "test"):
         for level in ("middle", "high"):
             path = folder / "RACE" / split / level / "1.txt"
@@ -150,18 +150,18 @@ def race(folder: Path) -> None:
 
 
 def downloaded(folder: Path) -> None:
-    """A Hugging Face ALBERT that another program wrote: no manifest, no optimizer."""
+    """Copy a checkpoint without its manifest and optimizer state, as if another program had written it."""
     step = sorted((folder / "run").glob("step-*"))[-1]
     shutil.copytree(step, folder / "downloaded", ignore=shutil.ignore_patterns("manifest.json", "*.toml", "optim*"))
 
 
 def deutsch(folder: Path) -> None:
-    """A German text."""
+    """Write a German text."""
     (folder / "deutsch.txt").write_text("\n".join(sentences("german")), encoding="utf-8")
 
 
 def texts(folder: Path) -> None:
-    """A text file and a file of JSON lines with what one notes down and downloads."""
+    """Write a text file and a file of JSON lines."""
     documents = [
         f"The boat number {i} was late. It rained on day {i % 7}, and {i} gulls sat there." for i in range(300)
     ]
@@ -171,7 +171,7 @@ def texts(folder: Path) -> None:
 
 
 def entities(folder: Path) -> None:
-    """Tagged words in the formats of the page, and texts to tag."""
+    """Write tagged words, and texts to tag."""
     (folder / "entities").mkdir()
     for split in ("train", "dev"):
         text = "".join("Ada B-PER\nLovelace I-PER\nmet O\nBo B-PER\nin O\nParis B-LOC\n\n" for _ in range(20))
@@ -192,7 +192,7 @@ PREPARE: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """`albert` and `python` of this interpreter and this checkout, whatever else is installed."""
+    """Environment variables with `albert` and `python` of this interpreter and this checkout on the path."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, call in (("albert", "-m albert_cli"), ("python", "")):
@@ -202,7 +202,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
 
 
-# ---------------------------------------------------------------- running it
+# ---------------------------------------------------------------- running commands
 
 
 def substituted(command: str) -> str:
@@ -212,9 +212,9 @@ def substituted(command: str) -> str:
 
 
 def shape(text: str) -> str:
-    """A line without what differs from run to run: numbers, padding, rules, on which side of a bound.
+    """Return a line without everything that differs from run to run: numbers, padding, rules, and "above" or "below".
 
-    Nor the column of collapsed runs: models of so few steps as here may well collapse.
+    The column of collapsed runs is removed too, because models that train for a few steps may collapse.
     """
     text = re.sub(r"\bcollapsed  +|\d+ of \d+  +", "", text.replace(" above the ", " below the "))
     text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"(─+ *)+", "─", text))
@@ -222,14 +222,14 @@ def shape(text: str) -> str:
 
 
 def lines_not_printed(command: str, shown: list[str], printed: str) -> list[str]:
-    """List the lines that a page shows and the command did not print, up to numbers; for `albert params` exactly."""
+    """Return the lines that a page shows and the command did not print; only for `albert params` the numbers count."""
     exact = command.startswith("albert params albert")
     lines = {line.rstrip() if exact else shape(line) for line in printed.splitlines()}
     return [line for line in shown if line != "…" and (line if exact else shape(line)) not in lines]
 
 
 def walk(text: str, run: Callable[[str], str]) -> None:
-    """Run the commands of a page in the current folder and compare what they print with what it shows."""
+    """Run the commands of a page in the current folder, and assert that they print what the page shows."""
     differences = []
     for block in blocks(text):
         if not block.is_run:
@@ -248,7 +248,7 @@ def walk(text: str, run: Callable[[str], str]) -> None:
 
 
 def in_python(program: str) -> str:
-    """Return the output of a program."""
+    """Run a Python program in this process; return its output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(program, {"__name__": "__main__"})
@@ -256,7 +256,7 @@ def in_python(program: str) -> str:
 
 
 def in_a_shell(command: str, environment: dict[str, str]) -> str:
-    """Return the command's output on both streams."""
+    """Run a command in bash; return its output on both streams."""
     done = subprocess.run(
         ["bash", "-c", substituted(command)],
         env=environment,
@@ -272,7 +272,7 @@ def in_a_shell(command: str, environment: dict[str, str]) -> str:
 
 @pytest.fixture(scope="session")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the README's commands leave it, smaller: what the other pages begin with."""
+    """A folder with smaller versions of the README's results, in which the other pages start."""
     folder = tmp_path_factory.mktemp("walked")
     with contextlib.chdir(folder):
         albert("vocab", "docs:stdlib", "--size", 2000, "--out", "vocabulary")
@@ -287,7 +287,10 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Run a command in the folder `tmp_path/work`: in this process, which saves its start, unless it takes a shell."""
+    """A function that runs a command in the folder `tmp_path/work`.
+
+    To save time, the command runs in this process, unless it needs a shell.
+    """
 
     def call(command: str) -> str:
         command, _, code = substituted(command).partition(" || test $? = ")
@@ -324,7 +327,7 @@ def test_every_command_of_a_page_works_and_prints_what_is_shown(
 
 
 def check_benchmark(module: str, arguments: list[str]) -> None:
-    """A benchmark exists and takes these arguments."""
+    """Assert that a benchmark exists and accepts these arguments."""
     from typer.main import get_command
 
     from benchmarks import gpu
@@ -395,7 +398,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_inline_commands_of_the_readme_are_in_a_block_too() -> None:
-    """A whole command in running text, such as `albert vocab x --out y`, must be run by a block."""
+    """Assert that each whole command in running text, such as `albert vocab x --out y`, is in a block, which is run."""
     prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
     inline = [c for c in re.findall(r"`(albert [^`]+)`", prose) if len(c.split()) > 2]
     run = {version for command in all_commands(README) for version in (command, substituted(command))}
