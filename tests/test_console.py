@@ -12,7 +12,6 @@ import pytest
 
 from albert_cli import console
 from albert_cli.cli.app import report_error
-from albert_cli.console import progress_display
 from albert_cli.errors import InputError
 
 
@@ -58,7 +57,7 @@ def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -
 def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `albert pretrain … 2>&1 | head -1`; a run that nobody watches is not done, as exit code 0 would say."""
     monkeypatch.setattr(sys, "stderr", Gone())
-    monkeypatch.setattr(progress_display, "_SECONDS_BETWEEN_LINES", -1.0)
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
     console.info("in passing")
     console.warn("mind this")
     with console.show_progress("train", 10) as bar:
@@ -99,8 +98,15 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
     with console.show_progress("train", 10) as bar:
         bar.update(10, "loss 3.210")
     assert "train" in terminal.getvalue()
+
+
+def test_progress_on_a_dumb_terminal_draws_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "dumb")
-    assert not console.is_stderr_terminal()
+    with console.show_progress("train", 10) as bar:
+        bar.update(10, "loss 3.210")
+    assert terminal.getvalue() == ""
 
 
 def test_color_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
