@@ -1,4 +1,4 @@
-"""Read the texts of JSON documents, of WikiExtractor's output, and of Arrow files.
+"""Read the texts of files whose first line decides how they are read: JSON documents and WikiExtractor's output.
 
 Each reader yields the texts of one part of a source, as `corpus` expects it. Readers of the other formats are in
 `text_readers`, `task_passages` and `plain_text`.
@@ -13,8 +13,8 @@ from itertools import chain
 from albert_cli.errors import InputError
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import ReadSettings
-from albert_cli.text.records import iter_arrow_rows, parse_json
-from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
+from albert_cli.text.records import parse_json
+from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.text_readers import find_text, iter_json_texts, iter_short_text
 
 _JSON_HINT = "write JSON lines, an array of objects, or one object"
@@ -25,7 +25,8 @@ _DOC_END = "</doc>"
 def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
-    JSON lines are read one by one. An array, or an object on several lines, is read into memory as a whole.
+    A first line with a whole object shows that the file has JSON lines, which are read one by one. An array, or an
+    object on several lines, is read into memory as a whole.
     """
     name = part.source.name
     first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
@@ -50,7 +51,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
     """Return the first line that is not blank, without leading white space, and an iterator over all lines.
 
-    The first line is "" if all lines are blank.
+    Returns "" as the first line if all lines are blank.
     """
     lines_read: list[tuple[int, str]] = []
     first_line = ""
@@ -63,7 +64,7 @@ def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
 
 
 def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the articles of WikiExtractor's output: JSON lines, or `<doc …>` to `</doc>`."""
+    """Yield the articles of WikiExtractor's output: JSON lines, or the lines from `<doc …>` to `</doc>`."""
     first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
     if first_line.startswith("{"):
         yield from iter_json_texts(lines, part, settings, counter)
@@ -92,12 +93,3 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
 
 def _unclosed_article(part: SourcePart, line: int) -> InputError:
     return InputError(f"{part.location(line)}: a <doc> without </doc>", "the file is truncated: extract it again")
-
-
-def read_arrow_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text column of an Arrow file, the format of the `datasets` library."""
-    for number, row in iter_arrow_rows(part, settings.text_field):
-        text = find_text(row, settings, part.source.name)
-        yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # reads the bytes for the hash: the rows came from a memory map of the file
-        pass

@@ -1,4 +1,4 @@
-"""Open data sets on the Hugging Face Hub as streams of rows: all files of a data set, or some of them."""
+"""Open data sets on the Hugging Face Hub as streams of rows, from all files of a data set or from some of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from albert_cli import hub_access
 from albert_cli.errors import InputError
+from albert_cli.formatting import first_line
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import HubDataset
 
@@ -20,25 +21,24 @@ Rows: TypeAlias = Iterable[Mapping[str, object]]
 
 @contextmanager
 def translate_hub_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error of `datasets`, which has many types for a wrong name or a missing network."""
+    """Raise `InputError` for every error in the block; those of `datasets` have no common class."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         hint = "check the name, the configuration and the network, or use local files"
-        raise InputError(f"{name}: cannot be read from the Hub ({reason})", hint) from error
+        raise InputError(f"{name}: cannot be read from the Hub ({first_line(error)[:200]})", hint) from error
 
 
 def count_files(name: str) -> int:
-    """Return the number of files of a data set, without reading any text."""
+    """Return the number of a data set's files, without reading any text."""
     with translate_hub_errors(name):
         return max(1, int(_load(HubDataset.parse(name)).num_shards))
 
 
 def open_rows(part: SourcePart) -> Rows:
-    """Return the rows of a whole data set or, if the part has an end, of its files `part.start` to `part.end` - 1."""
+    """Return the rows of a data set's files `part.start` to `part.end` - 1, or of all files if `part.end` is None."""
     name = part.source.name
     rows = _load(HubDataset.parse(name))
     if part.end is None:
@@ -51,7 +51,7 @@ def open_rows(part: SourcePart) -> Rows:
 
 
 def _load(dataset: HubDataset) -> IterableDataset:
+    hub_access.prefer_offline()
     from datasets import load_dataset
 
-    hub_access.prefer_offline()
     return load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)

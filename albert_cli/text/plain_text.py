@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from albert_cli.text.lines import NumberedLines
-from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.read_settings import DocumentRule, ReadSettings
 
 MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several, which bounds the memory
 
@@ -19,42 +19,37 @@ def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -
     """
     # A carriage return alone ends a line too, in files of old Macintoshes.
     lines: Iterable[str] = chain.from_iterable(text.split("\r") for _, text in numbered_lines)
+    rule = settings.document
     if settings.join_lines:
         lines = _join_paragraphs(lines)
-    document: list[str] = []
-    characters = 0
-    for line in lines:
-        is_blank = not line or line.isspace()
-        ends_previous = settings.document == "line" or (is_blank and settings.document == "blank-line")
-        if document and (ends_previous or characters + len(line) > MAX_DOCUMENT_CHARACTERS):
-            yield "\n".join(document)
-            document = []
-            characters = 0
-        if not is_blank:
-            document.append(line)
-            characters += len(line)
-    if document:
-        yield "\n".join(document)
+        if rule == "blank-line":
+            rule = "line"  # there are no more blank lines
+    return ("\n".join(document) for document in _group_lines(lines, rule))
 
 
 def join_wrapped_lines(text: str) -> str:
     """Return a text with one line for each paragraph; in the input, a blank line ends a paragraph."""
-    return "\n".join(paragraph for paragraph in _join_paragraphs(text.splitlines()) if paragraph)
+    return "\n".join(_join_paragraphs(text.splitlines()))
 
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield each paragraph as one line, with a blank line between two; a paragraph that is too long becomes several."""
-    paragraph: list[str] = []
+    """Yield each paragraph as one line; a paragraph that is too long for a document becomes several."""
+    return (" ".join(paragraph) for paragraph in _group_lines(map(str.strip, lines), "blank-line"))
+
+
+def _group_lines(lines: Iterable[str], rule: DocumentRule) -> Iterator[list[str]]:
+    """Yield the lines of each document without the blank ones; a document that is too long becomes several."""
+    group: list[str] = []
     characters = 0
     for line in lines:
-        stripped = line.strip()
-        if paragraph and (not stripped or characters + len(stripped) > MAX_DOCUMENT_CHARACTERS):
-            yield " ".join(paragraph)
-            yield ""
-            paragraph = []
+        is_blank = not line or line.isspace()
+        ends_group = rule == "line" or (is_blank and rule == "blank-line")
+        if group and (ends_group or characters + len(line) > MAX_DOCUMENT_CHARACTERS):
+            yield group
+            group = []
             characters = 0
-        if stripped:
-            paragraph.append(stripped)
-            characters += len(stripped)
-    if paragraph:
-        yield " ".join(paragraph)
+        if not is_blank:
+            group.append(line)
+            characters += len(line)
+    if group:
+        yield group

@@ -1,4 +1,4 @@
-"""The options of reading text, and the parser of sizes such as `64MiB` on a command line."""
+"""Define the options of reading text, and parse sizes such as `64MiB` on a command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from albert_cli.errors import ConfigError
 OnBadBytes = Literal["refuse", "replace"]
 OnLongLine = Literal["refuse", "skip"]
 DocumentRule = Literal["blank-line", "line", "file"]
-FileFormat = Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"]
+FileKind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"]
+FileFormat = Literal["auto", FileKind]
 _UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
 # A number, with at most 17 digits before the point, and a unit that may end in B.
 _SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmg]i?)?)b?\s*", re.IGNORECASE)
@@ -23,9 +24,9 @@ class ReadSettings:
 
     on_bad_bytes: reject or replace invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
     contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or cell in bytes;
-    on_long_line: reject or leave out longer ones; format: "auto" chooses it by the name of each file; document: where a
-    document of plain text ends; join_lines: join the lines up to each blank line, because the text wraps its
-    paragraphs. Raises `ConfigError` for impossible values.
+    on_long_line: reject or leave out longer ones; format: of all files, "auto" for the one that each file's name tells;
+    document: where a document of plain text ends; join_lines: join the lines up to each blank line, because the text
+    wraps its paragraphs. Raises `ConfigError` for impossible values.
     """
 
     on_bad_bytes: OnBadBytes = "refuse"

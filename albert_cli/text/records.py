@@ -18,7 +18,7 @@ from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
 JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
-Location: TypeAlias = str | Callable[[], str]  # `file:line` for errors, or a function if it takes long to compute
+Location: TypeAlias = str | Callable[[], str]  # `file:line` for errors; a function if counting the lines takes long
 
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
@@ -28,7 +28,7 @@ _LISTED_FIELDS = 8
 
 
 def describe_location(location: Location) -> str:
-    """Return the text of a location."""
+    """Return a location as text, as the beginning of an error message."""
     return location if isinstance(location, str) else location()
 
 
@@ -36,17 +36,17 @@ def parse_json(text: str, location: Location, hint: str) -> Any:
     """Return the value of a JSON text; raise `InputError` with the location and the hint if it is not valid."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        file = describe_location(location)
-        if isinstance(error, RecursionError):
-            raise InputError(f"{file}: not valid JSON (nested too deeply)", hint) from None
-        if isinstance(error, json.JSONDecodeError) and "\n" in text:
-            file = f"{file}:{error.lineno}"
-        raise InputError(f"{file}: not valid JSON ({error})", hint) from None
+    except RecursionError:
+        raise InputError(f"{describe_location(location)}: not valid JSON (nested too deeply)", hint) from None
+    except ValueError as error:
+        described = describe_location(location)
+        if isinstance(error, json.JSONDecodeError) and "\n" in text:  # the text is a whole file
+            described = f"{described}:{error.lineno}"
+        raise InputError(f"{described}: not valid JSON ({error})", hint) from None
 
 
 def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
-    """Return the object of a JSON text; raise `InputError` if it is not valid or another value."""
+    """Return the object of a JSON text; raise `InputError` if the text is not valid JSON or no object."""
     value = parse_json(text, location, hint)
     if isinstance(value, list):
         hint = f"convert the array: {CONVERT_ARRAY}"
@@ -74,7 +74,7 @@ def iter_csv_rows(
     """Yield (number of the row's first line, cells) for every row that is not blank, with quotes as in RFC 4180.
 
     A quoted cell may contain line ends. Only a line feed ends a row; a carriage return within a cell must be quoted.
-    location: returns `file:line` for a line number; max_cell: the most characters that a cell may have. Raises
+    location: returns `file:line` for a line number; max_cell: the maximum length of a cell in characters. Raises
     `InputError` for a longer cell and for wrong quotes.
     """
     row_line_numbers: list[int] = []  # of the current row: `csv.reader` does not report where a row begins
@@ -114,8 +114,8 @@ def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> 
     with ensure_unmodified(part), translate_read_errors(name):
         try:
             # A buffered stream holds one page of a column instead of the whole row group.
-            location = open_remote(name) if part.source.is_remote else name
-            with pq.ParquetFile(location, buffer_size=1 << 20, pre_buffer=False) as file:
+            stream_or_path = open_remote(name) if part.source.is_remote else name
+            with pq.ParquetFile(stream_or_path, buffer_size=1 << 20, pre_buffer=False) as file:
                 columns = None
                 if fields:
                     columns = [_find_column(field, file.schema_arrow.names, name) for field in fields]
@@ -127,7 +127,7 @@ def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> 
         # ValueError and OverflowError come from the conversion to Python values.
         except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # an error of the system, which `translate_read_errors` describes; pyarrow's have no number
+                raise  # an error of the system, which `translate_read_errors` describes; pyarrow's errors have no errno
             reason = str(error).partition("\n")[0]
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
 
@@ -135,17 +135,18 @@ def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> 
 def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObject]]:
     """Yield (row number from 1, row with one column) of an Arrow file, in the stream or the file format.
 
-    field: the column's name, or a path of keys such as `content.text`. Raises `InputError` if it is missing or the file
-    is damaged.
+    field: the column's name, or a path of keys such as `content.text`. Raises `InputError` if the column is missing or
+    the file is damaged.
     """
     import pyarrow as pa
 
     name = part.source.name
     with ensure_unmodified(part), translate_read_errors(name):
         try:
-            with pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name) as file:
+            stream = pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name)
+            with stream:
                 number = 0
-                for batch in _iter_arrow_batches(file):
+                for batch in _iter_arrow_batches(stream):
                     column = batch.select([_find_column(field, batch.schema.names, name)])
                     for start in range(0, column.num_rows, _BATCH_ROWS):
                         for row in column.slice(start, _BATCH_ROWS).to_pylist():
@@ -156,22 +157,22 @@ def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObj
             raise InputError(f"{name}: not a readable Arrow file ({reason})", "copy it again") from None
 
 
-def _iter_arrow_batches(file: Any) -> Iterator[Any]:
-    """Yield the record batches of a file in the file format or, if it is not, in the stream format."""
+def _iter_arrow_batches(stream: Any) -> Iterator[Any]:
+    """Yield the record batches of an Arrow file in the file format or, if it cannot be read so, the stream format."""
     import pyarrow as pa
 
     try:
-        reader = pa.ipc.open_file(file)
+        reader = pa.ipc.open_file(stream)
     except pa.ArrowInvalid:
-        file.seek(0)
-        yield from pa.ipc.open_stream(file)
+        stream.seek(0)
+        yield from pa.ipc.open_stream(stream)
         return
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
 
 
 def _find_column(field: str, columns: Sequence[str], file_name: str) -> str:
-    """Return the column that contains a field; for a path of keys such as `content.text` that is `content`."""
+    """Return the column with a field; a path of keys such as `content.text` leads to the column `content`."""
     column = field if field in columns else field.partition(".")[0]
     if column not in columns:
         raise missing_field_error(file_name, field, columns)
@@ -179,7 +180,7 @@ def _find_column(field: str, columns: Sequence[str], file_name: str) -> str:
 
 
 def missing_field_error(location: str, field: str, existing_fields: Sequence[str]) -> InputError:
-    """Return the error for a row or file that has no text in a field; it lists the first fields that exist."""
+    """Return the error for a row or file that has no text in a field; its message lists the first existing fields."""
     fields = ", ".join(map(str, existing_fields[:_LISTED_FIELDS]))
     return InputError(f"{location}: no text in field {field!r} (fields: {fields})", "choose another with --text-field")
 

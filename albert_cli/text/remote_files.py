@@ -1,4 +1,4 @@
-"""Files behind a URL (`s3://`, `gs://`, `https://`, `hf://`, …), read through `fsspec`."""
+"""List and open the files behind a URL (`s3://`, `gs://`, `https://`, `hf://`, …) through `fsspec`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import hashlib
 import io
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from albert_cli.errors import InputError
+from albert_cli.formatting import first_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
+# The keys by which file systems report a file's version, the most exact one first.
 _VERSION_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
 _BLOCK_BYTES: Final = 8 << 20  # bytes that one request reads
 _TIMEOUT_SECONDS: Final = 30
@@ -30,7 +32,7 @@ def is_url(name: str) -> bool:
 
 @contextmanager
 def translate_remote_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error of a remote file system; their libraries have many types of errors."""
+    """Raise `InputError` for every error in the block; the libraries of file systems have no common class of errors."""
     try:
         yield
     except InputError:
@@ -40,9 +42,8 @@ def translate_remote_errors(name: str) -> Iterator[None]:
     except ImportError as error:
         raise InputError(f"{name}: {error}", "install that package next to albert") from error
     except Exception as error:
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         hint = "check the URL, the network and the credentials"
-        raise InputError(f"{name}: cannot be read ({reason})", hint) from error
+        raise InputError(f"{name}: cannot be read ({first_line(error)[:200]})", hint) from error
 
 
 def list_files(name: str) -> list[str]:
@@ -60,12 +61,14 @@ def list_files(name: str) -> list[str]:
 
 
 def read_signature(name: str) -> tuple[int, int, int]:
-    """Return a `source_parts.FileSignature`: the size, a hash of what identifies the version, and 0 as the inode.
+    """Return the `source_parts.FileSignature` of a remote file: its size, a hash of its version, and 0 as the inode.
 
     The version is the ETag or, if the system has none, the modification time.
     """
     with translate_remote_errors(name):
-        info = _read_info(name)
+        system, path = _open_file_system(name)
+        system.invalidate_cache()  # the file may have changed since it was listed
+        info = system.info(path)
         version = next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
         digest = hashlib.sha256(str(version).encode()).digest()
         return int(info.get("size") or 0), int.from_bytes(digest[:7], "big"), 0
@@ -83,20 +86,13 @@ def supports_ranges(name: str) -> bool:
 
 
 def open_remote(name: str) -> io.BufferedReader:
-    """Open the file for reading; `seek` works only if `supports_ranges` is true for it."""
+    """Open a remote file for reading; `seek` works only if `supports_ranges` returns True for the file."""
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
         # A block size of 0 streams the whole file in one request.
         block_bytes = _BLOCK_BYTES if supports_ranges(name) else 0
         stream = system.open(path, "rb", block_size=block_bytes)
         return io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20)
-
-
-def _read_info(name: str) -> Mapping[str, Any]:
-    """Return what the file system knows about the file; the keys differ from system to system."""
-    system, path = _open_file_system(name)
-    system.invalidate_cache()  # the file may have changed since it was listed
-    return cast(Mapping[str, Any], system.info(path))
 
 
 def _open_file_system(name: str) -> tuple[AbstractFileSystem, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,26 +18,11 @@ from urllib.parse import parse_qsl
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.text.read_settings import FileFormat
+from albert_cli.text.read_settings import FileFormat, FileKind
 from albert_cli.text.remote_files import is_url, list_files, supports_ranges
 
-SourceKind: TypeAlias = Literal[
-    "text",
-    "jsonl",
-    "json",
-    "csv",
-    "tsv",
-    "parquet",
-    "arrow",
-    "wiki",
-    "squad",
-    "squad-answers",
-    "race",
-    "hub",
-    "docs",
-    "stdin",
-]
-KIND_BY_ENDING: dict[str, SourceKind] = {
+SourceKind: TypeAlias = Literal[FileKind, "squad", "squad-answers", "race", "hub", "docs", "stdin"]
+KIND_BY_ENDING: dict[str, FileKind] = {
     ".txt": "text",
     ".jsonl": "jsonl",
     ".json": "json",
@@ -52,13 +37,10 @@ TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the files in a source of the 
     "race": ".txt",
 }
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_BINARY_ENDINGS = (".parquet", ".arrow")  # these formats compress their columns themselves
+_UNCOMPRESSED_ENDINGS = (".parquet", ".arrow")  # these formats compress their columns themselves
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
-_COMPRESSED_ENDINGS = tuple(
-    ending + compression for ending in KIND_BY_ENDING if ending not in _BINARY_ENDINGS for compression in COMPRESSIONS
-)
-_ALL_ENDINGS = (*KIND_BY_ENDING, *_COMPRESSED_ENDINGS)
+
 _ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
 STDIN = "-"
 _MAX_WEIGHT = 100
@@ -104,8 +86,8 @@ class TextSource:
 class HubDataset:
     """A data set on the Hub, `hf:NAME[:CONFIG[:SPLIT]]`, and the rule by which its rows are joined to documents.
 
-    A document consists of `rows` rows (`?rows=N`, else one row) or, if `document` is not empty, of all adjacent rows
-    with an equal value in this column (`?document=COLUMN`).
+    A document consists of `rows` rows (`?rows=N`) or, if the column `document` is set (`?document=COLUMN`), of all
+    adjacent rows with an equal value in this column.
     """
 
     name: str
@@ -116,7 +98,7 @@ class HubDataset:
 
     @classmethod
     def parse(cls, source: str) -> HubDataset:
-        """Parse a source's name; raise `InputError` if it is not of the form above."""
+        """Parse a source's name, such as `hf:wikipedia::train?rows=10`; raise `InputError` if its form is wrong."""
         location, _, query = source.removeprefix("hf:").partition("?")
         parts = location.split(":")
         options = dict(parse_qsl(query, keep_blank_values=True))
@@ -128,15 +110,16 @@ class HubDataset:
         if not is_valid_name or not is_valid_count or has_two_rules or options:
             hint = "?rows=2000 joins 2,000 rows to a document, ?document=COLUMN joins rows with equal values"
             raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
-        name, config, split = [*parts, "", ""][:3]
+        name, config, split = [*parts, "", ""][:3]  # a part that is left out is ""
         return cls(name, config, split or "train", int(rows), document)
 
 
 def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") -> list[TextSource]:
     """Return the files and streams of the sources, in order, each once.
 
-    file_format: of files and stdin; "auto" decides by their names. Raises `InputError` for a source that does not exist
-    or cannot be read, `ConfigError` for a file that is named twice with different weights.
+    file_format: of files and stdin; "auto" decides by a file's name, and for stdin by its first line. Raises
+    `InputError` for a source that does not exist or cannot be read, `ConfigError` for a file that is named twice with
+    different weights.
     """
     if not sources:
         raise InputError("no source of text", _SOURCE_HINT)
@@ -182,11 +165,11 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
     for kind, ending in TASK_FILE_ENDINGS.items():
         prefix = f"{kind}:"
         if name.startswith(prefix):
-            is_task_file = partial(_has_ending, (ending,))
-            files = _find_files(name.removeprefix(prefix), is_task_file, f"use a file that ends in {ending}")
+            is_readable = partial(_has_ending, ending)
+            files = _find_files(name.removeprefix(prefix), is_readable, f"use a file that ends in {ending}")
             return [TextSource(str(path), kind, weight=weight) for path in files]
-    is_readable = _has_known_name if file_format == "auto" else _is_any
-    return [_describe_file(path, weight, file_format) for path in _find_files(name, is_readable, _ENDINGS_HINT)]
+    files = _find_files(name, partial(_has_known_kind, file_format), _ENDINGS_HINT)
+    return [_describe_file(path, weight, file_format) for path in files]
 
 
 def _describe_urls(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
@@ -194,48 +177,48 @@ def _describe_urls(name: str, weight: float, file_format: FileFormat) -> list[Te
     sources = []
     for url in list_files(name):
         path = Path(url.partition("?")[0])  # without the query, which is not a part of the file's name
-        if file_format != "auto" or _has_known_name(path):
+        if _has_known_kind(file_format, path):
             sources.append(replace(_describe_file(path, weight, file_format), name=url))
     if not sources:
         raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
     return sources
 
 
-def _has_ending(endings: tuple[str, ...], path: Path) -> bool:
-    return path.name.lower().endswith(endings)
+def _has_ending(ending: str, path: Path) -> bool:
+    return path.name.lower().endswith(ending)
 
 
-def _has_known_name(path: Path) -> bool:
-    """Return True if a file's kind can be read from its name."""
-    return _has_ending(_ALL_ENDINGS, path) or bool(_WIKIEXTRACTOR.fullmatch(path.name))
+def _has_known_kind(file_format: FileFormat, path: Path) -> bool:
+    """Return True if the format is explicit, or can be read from the file's name."""
+    if file_format != "auto" or _WIKIEXTRACTOR.fullmatch(path.name):
+        return True
+    ending, compression = _split_endings(path)
+    return ending in KIND_BY_ENDING and (compression == "" or ending not in _UNCOMPRESSED_ENDINGS)
 
 
-def _is_any(path: Path) -> bool:
-    """Return True for every file: with an explicit format, the name does not matter."""
-    return True
+def _split_endings(path: Path) -> tuple[str, str]:
+    """Return the ending that tells a file's format, and the one that tells its compression; "" for a missing one."""
+    suffixes = ["", *Path(path.name.lower()).suffixes]
+    compression = ""
+    if suffixes[-1] in COMPRESSIONS:
+        compression = suffixes.pop()
+    return suffixes[-1], compression
 
 
 def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSource:
     """Return a file as a source; its compression and, with the format "auto", its kind are read from its name."""
-    suffixes = Path(path.name.lower()).suffixes
-    compression = ""
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        compression = suffixes.pop()
-    kind: SourceKind
+    ending, compression = _split_endings(path)
     if file_format != "auto":
-        kind = file_format
-    elif _WIKIEXTRACTOR.fullmatch(path.name):
-        kind = "wiki"
-    else:
-        kind = KIND_BY_ENDING[suffixes[-1]]
-    return TextSource(str(path), kind, compression, weight)
+        return TextSource(str(path), file_format, compression, weight)
+    is_wiki = _WIKIEXTRACTOR.fullmatch(path.name)
+    return TextSource(str(path), "wiki" if is_wiki else KIND_BY_ENDING[ending], compression, weight)
 
 
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 
-    is_readable: decides by a file's name. In a folder, unreadable files are skipped. A file that is named directly or
-    by a glob raises `InputError` if it is unreadable. endings_hint: the hint of this error.
+    is_readable: decides by a file's name. Files in a folder that are not readable are skipped. A file of that kind that
+    is named directly, or by a glob, raises `InputError` with the hint `endings_hint`.
     """
     path = Path(name)
     if path.is_dir():
@@ -259,12 +242,15 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Raises `InputError` if there are none, and for a link that leads out of the folder. Otherwise the author of a
-    downloaded folder could choose any file of this machine.
+    Raises `InputError` if there are none, and for a link that leads out of the folder: the author of a downloaded
+    folder could otherwise make this program read any file of this machine.
     """
     files: list[Path] = []
     skipped_names: list[str] = []
-    for path in _iter_visible_files(folder):
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if is_hidden or not path.is_file():
+            continue
         if is_readable(path) and path.name not in _DATASETS_METADATA:
             files.append(path)
         else:
@@ -283,10 +269,3 @@ def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], end
             )
             raise InputError(f"{path}: is a link to {path.resolve()}, outside of the folder", hint)
     return files
-
-
-def _iter_visible_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.is_file():
-            yield path

@@ -1,4 +1,4 @@
-"""Read the texts of a corpus from records: JSON lines, tables, Parquet files and data sets on the Hub.
+"""Read the texts of a corpus from records: JSON lines, tables, Parquet and Arrow files, and data sets on the Hub.
 
 A record without a text (null or blank) is left out and counted, in every format. Every text passes the checks of
 `_iter_valid_text`.
@@ -22,6 +22,7 @@ from albert_cli.text.records import (
     Location,
     describe_location,
     has_wrong_delimiter,
+    iter_arrow_rows,
     iter_csv_rows,
     iter_json_objects,
     iter_parquet_rows,
@@ -39,7 +40,7 @@ def read_json_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 def iter_json_texts(
     lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield the text field of each line's JSON object, for lines that are open already."""
+    """Yield the text field of each line's JSON object; lines: the lines of the part, some of which may be read."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
         yield from _iter_valid_text(text, part, number, settings, counter)
@@ -56,9 +57,10 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Lo
 def _iter_valid_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield the text with valid characters and, if the settings say so, joined lines; count a null or blank text.
+    """Yield a text that is not null or blank, and count one that is.
 
-    number: the line or row of the text in the part. Raises `InputError` for invalid characters.
+    The settings decide if invalid characters are replaced or raise `InputError`, and if wrapped lines are joined.
+    number: the line or row of the text in the part.
     """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
@@ -73,7 +75,6 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     In a `.csv`, quoted cells may contain line ends. In a `.tsv`, every line is a row and quotes have no meaning.
     """
     lines = text_lines(part, settings, counter)
-    rows: Iterator[tuple[int, list[str]]]
     if part.source.kind == "csv":
         rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
     else:
@@ -96,21 +97,25 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
         yield from _iter_valid_text(cells[column], part, number, settings, counter)
 
 
-def read_parquet_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the text column of a Parquet file."""
-    for number, row in iter_parquet_rows(part, [settings.text_field]):
+def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
+    """Yield the text column of a Parquet file, or of an Arrow file, the format of the `datasets` library."""
+    if part.source.kind == "arrow":
+        rows = iter_arrow_rows(part, settings.text_field)
+    else:
+        rows = iter_parquet_rows(part, [settings.text_field])
+    for number, row in rows:
         text = find_text(row, settings, part.source.name)
         yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # reads the bytes for the hash: the Parquet reader does not read them in order
+    with open_part(part, counter):  # reads all bytes for the hash; pyarrow does not read them in order
         pass
 
 
 def iter_short_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text that was not read by lines, unless it is too long, null or blank; number: its row.
+    """Yield a text that `text_lines` has not read, unless the text is too long, null or blank; number: its row.
 
-    `text_lines` limits the length of a line, so the texts of lines need no such check.
+    `text_lines` limits the length of a line, so a text from one line needs no check of its length.
     """
     if text is not None and len(text) > settings.max_line:
         reject_or_count_long_line(part.location, number, settings, counter)
@@ -119,7 +124,7 @@ def iter_short_text(
 
 
 class _HubRow(NamedTuple):
-    """A row of a data set: its number from 1, its text, and a key that all rows of a document share."""
+    """A row of a data set: its document's key, its number from 1, and its text; the rows of a document are adjacent."""
 
     document_key: object
     number: int
@@ -127,10 +132,7 @@ class _HubRow(NamedTuple):
 
 
 def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the documents of a data set on the Hugging Face Hub, whose rows are streamed.
-
-    The text of each row begins a new line of its document.
-    """
+    """Yield the documents of a data set on the Hugging Face Hub, with a line for each row; the rows are streamed."""
     with translate_hub_errors(part.source.name):
         rows = _iter_hub_rows(part, settings, counter)
         for _, group in groupby(rows, lambda row: row.document_key):
@@ -140,7 +142,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
 
 
 def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:
-    """Yield the rows that have a text; raise `InputError` if a column is missing or holds no text."""
+    """Yield the rows that have a text; raise `InputError` if a column is missing or contains other values."""
     dataset = HubDataset.parse(part.source.name)
     for number, row in enumerate(open_rows(part), 1):
         text = find_text(row, settings, partial(part.location, number))

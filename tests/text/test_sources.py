@@ -62,3 +62,9 @@ def test_resolve_file_by_two_names_once(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     with pytest.raises(ConfigError, match="named twice"):
         resolve_sources(["a.txt", f"{tmp_path}/a.txt@2"])
+
+
+def test_resolve_file_named_only_by_an_ending_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / ".txt").write_text("Words.\n")
+    with pytest.raises(InputError, match="unknown kind of file"):
+        resolve_sources([f"{tmp_path}/.txt"])

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from albert_cli import hub_access
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
 from tests.helpers.text_files import read_texts
@@ -51,6 +56,27 @@ def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=reason) as raised:
             list(read_documents([source]))
         assert "\n" not in raised.value.message
+
+
+class FakeDatasets(ModuleType):
+    """The `datasets` library with one row in every data set; it reads the offline mode when it is imported."""
+
+    offline_mode: str | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., list[dict[str, str]]]:
+        if name != "load_dataset":
+            raise AttributeError(name)
+        self.offline_mode = os.environ.get("HF_HUB_OFFLINE")
+        return lambda *arguments, **options: [{"text": "A row."}]
+
+
+def test_hub_offline_mode_is_set_before_datasets_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeDatasets("datasets")
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    monkeypatch.setattr(hub_access, "_is_reachable", lambda: False)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert read_texts("hf:books") == ["A row."]
+    assert library.offline_mode == "1"
 
 
 def test_parquet_null_is_skipped_and_damage_rejected(tmp_path: Path) -> None:
