@@ -9,7 +9,7 @@ from collections.abc import Mapping
 def find_field(record: Mapping[str, object], field: str) -> object:
     """Return the value of a record's field, or of a path of keys through nested records, such as `content.text`.
 
-    A path through a null gives None. Raises `KeyError` if the record has neither the field nor the path.
+    Returns None if a record on the path is null. Raises `KeyError` if the record has neither the field nor the path.
     """
     if field in record:
         return record[field]

@@ -1,4 +1,4 @@
-"""Counts of the lines of a text that are changed or left out, and their messages."""
+"""Count the lines of a text that are changed or left out, and format the messages about them."""
 
 from __future__ import annotations
 

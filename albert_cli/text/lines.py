@@ -17,8 +17,9 @@ from albert_cli.text.sources import STDIN
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
 _ENCODING_SAMPLE_BYTES = 4096
-_MIN_UTF32_ZEROS = 0.9  # fraction of zeros in each high byte: two of the four bytes are zero in nearly all characters
-_MIN_UTF16_ZEROS = 0.1  # sum of the fractions at two offsets: in UTF-16, ASCII characters have a zero in the high byte
+# The least fractions of zeros by which an encoding is detected
+_MIN_UTF32_ZEROS = 0.9  # in each of the two high bytes of UTF-32, which are zero in nearly all characters
+_MIN_UTF16_ZEROS = 0.1  # in the high byte of UTF-16, which is zero in ASCII characters; a sum of two fractions
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
@@ -32,7 +33,7 @@ _COMPRESSION_MAGIC = {
 def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLines:
     """Yield (line number from 1 in the part, text without the line end); only a line feed ends a line.
 
-    No more than `max_line` bytes of a line are in memory. Raises `InputError` for a longer line, unless `on_long_line`
+    Memory holds no more than `max_line` bytes of a line. Raises `InputError` for a longer line, unless `on_long_line`
     is "skip", and for invalid UTF-8 or NUL, unless `on_bad_bytes` is "replace".
     """
     max_bytes = settings.max_line
@@ -61,7 +62,7 @@ def reject_or_count_long_line(
 ) -> None:
     """Raise `InputError` for a line, record or cell that is too long, or count it if the settings leave it out.
 
-    location: returns `file:line` for a line number, here for `number`.
+    number: of the line; location: returns `file:line` for it.
     """
     if settings.on_long_line == "refuse":
         raise InputError(
@@ -80,11 +81,11 @@ def reject_utf16(name: str | Path, start: bytes) -> None:
 
 
 def _detect_wide_encoding(start: bytes) -> str:
-    """Return the encoding of a text that begins with these bytes if it is UTF-16 or UTF-32, else "".
+    """Return the name of a text's encoding by its first bytes, if it is UTF-16 or UTF-32, else "".
 
-    With a byte order mark the name is UTF-16 or UTF-32; without one it ends in the byte order, LE or BE. Without a
-    mark, the positions of zero bytes show the encoding. UTF-16 has zeros in one byte of each ASCII character, such as a
-    space. UTF-32 has zeros in two of the four bytes of every character.
+    A byte order mark shows the encoding, and the name has no byte order. Without a mark, the name ends in LE or BE, and
+    the positions of zero bytes show the encoding: UTF-16 has zeros in one byte of each ASCII character, such as a
+    space, and UTF-32 in two of the four bytes of nearly every character.
     """
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
@@ -123,7 +124,7 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
 def _decode_line(
     line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
 ) -> str:
-    """Decode a line; offset: of the line in the file, for the error."""
+    """Decode a line, with invalid UTF-8 and NUL rejected or replaced; offset: of the line in the file, for errors."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -148,8 +149,8 @@ def check_characters(
 ) -> str:
     """Return the text; raise `InputError` if it has a NUL, or a lone surrogate, which a JSON escape can produce.
 
-    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. location: returns `file:line` for
-    `number`; counter: counts the text if characters are replaced.
+    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: of the line; location:
+    returns `file:line` for it; counter: counts the text if characters are replaced.
     """
     problem = ""
     try:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from albert_cli import console, executor, machine
 from albert_cli.text.read_settings import ReadSettings
-from albert_cli.text.sampling import SampledWorkUnit, SentenceSample, sample_work_unit
+from albert_cli.text.sampling import SentenceSample, sample_work_unit
 from albert_cli.text.work_units import WorkUnit
 
 _REMEDY = "use a smaller --sample-size or fewer --workers, which need less memory"
@@ -23,8 +23,8 @@ def sample_work_units(
 ) -> tuple[SentenceSample, list[str | None]]:
     """Return a uniform sample of the units' sentences, in the order of the text, and each unit's SHA-256.
 
-    size: most sentences of the sample; language: ISO 639 code for splitting into sentences; workers: processes, 0 means
-    one per core. The hash of a data set on the Hub is None.
+    The SHA-256 of a data set on the Hub is None. size: maximum number of sampled sentences; language: ISO 639 code for
+    splitting into sentences; workers: processes, 0 means one per core.
     """
     sample = SentenceSample(size, seed)
     hashes: dict[int, str | None] = {}
@@ -32,15 +32,13 @@ def sample_work_units(
     total_bytes = sum(unit.size for unit in units)
 
     def make_arguments(unit: WorkUnit) -> tuple[object, ...]:
-        # Called when a unit is submitted. By then `key_limit` may be lower than at the start, so fewer sentences stay.
+        # Called when a unit is submitted. Earlier results may have lowered `key_limit`, so the worker keeps less.
         return unit, read, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
-        results: Iterator[tuple[WorkUnit, SampledWorkUnit]]
-        results = _map_work_units(sample_work_unit, units, workers, make_arguments)
-        for unit, result in results:
-            sample.merge(result.sample)
-            hashes[unit.number] = result.sha256
+        for unit, (unit_sample, digest) in _map_work_units(sample_work_unit, units, workers, make_arguments):
+            sample.merge(unit_sample)
+            hashes[unit.number] = digest
             bytes_read += unit.size
             megabytes = sample.characters / 1e6
             progress.update(bytes_read, f"{sample.sentences_read:,} sentences, {megabytes:.0f} M characters")
@@ -64,10 +62,11 @@ def _map_work_units(
     workers: int,
     make_arguments: Callable[[WorkUnit], tuple[object, ...]],
 ) -> Iterator[tuple[WorkUnit, T]]:
-    """Yield (unit, result of `call`) as they finish; make_arguments: returns the arguments, of which the unit is first.
+    """Yield (unit, result of `call`) in the order in which the calls finish.
 
-    Only this process can read stdin, and it may have the installed documentation in memory. So it reads these two
-    first. Other processes, or a cluster, read everything else.
+    make_arguments: returns the arguments of `call` for a unit, the unit first. Only this process can read stdin, and it
+    may have the installed documentation in memory, so it reads these two before the others. Worker processes, or a
+    cluster, read the other units.
     """
     local_units = [unit for unit in units if unit.is_stream or unit.is_installed_docs]
     for unit in local_units:

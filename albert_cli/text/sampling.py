@@ -26,14 +26,14 @@ _LARGEST_KEY = 2**64 - 1
 class SentenceSample:
     """A uniform sample of at most `size` sentences, and the totals of the text read.
 
-    Bottom-k sampling (Cohen and Kaplan, PODC 2007): a sentence's key is a hash of the seed and of its position in the
-    text, and the sample consists of the sentences with the `size` smallest keys. So the samples of parts of a text
-    merge into the sample of the whole, in any order.
+    Bottom-k sampling (Cohen and Kaplan, PODC 2007): a sentence's key is a hash of the seed and of the sentence's
+    position in the text, and the sample consists of the sentences with the `size` smallest keys. So the samples of
+    parts of a text merge into the sample of the whole, in any order.
 
     key_limit: sentences with a larger key cannot be in the sample and are dropped immediately, which bounds the memory;
-    positions: of the sampled sentences, int64; sentences_read and characters: totals of all sentences read, not only
-    of the sampled ones; lines: counts of changed and left out lines. Only after `finish` does the sample have its size
-    and the order of the text.
+    positions: of the sampled sentences, int64; documents, sentences_read and characters: totals of the text read, not
+    only of the sample; lines: counts of changed and left out lines. Until `finish` is called, the sample may be larger
+    than `size` and is in no order.
     """
 
     size: int
@@ -51,7 +51,7 @@ class SentenceSample:
         is_candidate = hash_keys(self.seed, Stream.SENTENCE, positions) <= np.uint64(self.key_limit)
         self.sentences += compress(sentences, is_candidate.tolist())
         self.positions = np.concatenate([self.positions, positions[is_candidate]])
-        # A reserve of a quarter, because every reduction takes time.
+        # The list may exceed the size by a quarter, because every reduction takes time.
         if len(self.sentences) > self.size + self.size // 4:
             self._drop_largest_keys()
 
@@ -71,7 +71,7 @@ class SentenceSample:
         self.sentences = [self.sentences[i] for i in order.tolist()]
 
     def _drop_largest_keys(self) -> None:
-        """Retain the `size` smallest keys, and lower the limit to the largest of them."""
+        """Retain the sentences with the `size` smallest keys, and lower `key_limit` to the largest of these keys."""
         keys = hash_keys(self.seed, Stream.SENTENCE, self.positions)
         if keys.size <= self.size:
             return
@@ -81,21 +81,13 @@ class SentenceSample:
         self.sentences = list(compress(self.sentences, is_retained.tolist()))
 
 
-@dataclass(frozen=True)
-class SampledWorkUnit:
-    """A work unit's sample, and the SHA-256 of its bytes on disk (None for a data set on the Hub)."""
-
-    sample: SentenceSample
-    sha256: str | None
-
-
 def sample_work_unit(
     unit: WorkUnit, read: ReadSettings, language: str, size: int, seed: int, key_limit: int
-) -> SampledWorkUnit:
-    """Read a work unit and sample its sentences.
+) -> tuple[SentenceSample, str | None]:
+    """Sample a work unit's sentences; return the sample, and the SHA-256 of the bytes on disk.
 
-    A document counts as often as its weight repeats it. size, seed, key_limit: of the `SentenceSample`; language: ISO
-    639 code for splitting into sentences.
+    The SHA-256 is None for a data set on the Hub. A document is sampled as often as its source's weight repeats it.
+    size, seed, key_limit: of the `SentenceSample`; language: ISO 639 code for splitting into sentences.
     """
     sample = SentenceSample(size, seed, key_limit)
     counter = ReadCounter()
@@ -113,7 +105,7 @@ def sample_work_unit(
     sample.finish()
     sample.lines = counter.counts
     sha256 = None if unit.is_hub_dataset else counter.sha256.hexdigest()
-    return SampledWorkUnit(sample, sha256)
+    return sample, sha256
 
 
 def _add_batch(sample: SentenceSample, unit: WorkUnit, batch: Sequence[str]) -> None:
@@ -128,6 +120,6 @@ def clean_in_place(sentences: list[str], cleaning: Cleaning) -> None:
     n_cleaned = 0
     for sentence in sentences:
         if cleaned := clean(sentence, cleaning):
-            sentences[n_cleaned] = cleaned  # never ahead of the sentence that is read
+            sentences[n_cleaned] = cleaned  # overwrites no sentence that the loop has not read yet
             n_cleaned += 1
     del sentences[n_cleaned:]

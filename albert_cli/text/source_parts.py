@@ -1,7 +1,7 @@
 """Read the bytes of a source, or of a part of it: decompressed, hashed, and checked for changes during reading.
 
 A part is a range of bytes. Its records are those that begin in the range, so it is read from its first record start to
-the first record start after its end. Neighboring parts therefore contain each record exactly once.
+the first record start at or after its end. Neighboring parts therefore contain each record exactly once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
@@ -38,9 +38,10 @@ FileSignature = tuple[int, int, int]  # size, modification time in ns, inode (of
 
 @dataclass
 class ReadCounter:
-    """Totals of the bytes and lines that have been read.
+    """Totals of what has been read.
 
-    size and sha256: of the bytes on disk; counts: of the lines that are changed or left out.
+    size and sha256: the number and the hash of the bytes on disk; counts: numbers of lines that are changed or left
+    out.
     """
 
     size: int = 0
@@ -75,9 +76,9 @@ class SourcePart:
         return end - self.start
 
     def location(self, line: int) -> str:
-        """Return `file:line` for errors; line: a line or row number from 1 in this part.
+        """Return `file:line` in the whole file, for errors; line: a line or row number from 1 in this part.
 
-        To count the lines before the part, the file is read up to the part, which may take a while.
+        Reads the file up to the part, to count the lines before it, which may take a while.
         """
         if self.source.kind == "hub":
             file = f" file {self.start}" if self.end is not None else ""
@@ -85,7 +86,7 @@ class SourcePart:
         lines_before = 0
         if self.start:
             bytes_left, _ = record_range(self)
-            with open_source(self.source, buffering=-1) as stream:
+            with open_source(self.source) as stream:
                 while bytes_left > 0 and (block := stream.read(min(BLOCK_BYTES, bytes_left))):
                     lines_before += block.count(b"\n")
                     bytes_left -= len(block)
@@ -159,7 +160,7 @@ class _CountingStream(io.RawIOBase):
 
 @contextmanager
 def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedReader]:
-    """Open the part's bytes, decompressed; when the block ends, read the rest, so that the hash covers all bytes."""
+    """Open the part's bytes, decompressed, and read those that the block leaves, so that the hash covers all bytes."""
     source = part.source
     with ensure_unmodified(part), translate_read_errors(source.name), open_source(source) as stream:
         start, end = record_range(part)
@@ -172,13 +173,13 @@ def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedRea
             pass
 
 
-def open_source(source: TextSource, *, buffering: int = 0) -> IO[bytes] | nullcontext[IO[bytes]]:
+def open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
     """Open a local file, a file behind a URL, or stdin, which the block does not close."""
     if source.is_remote:
         return open_remote(source.name)
     if source.path is None:
         return nullcontext(sys.stdin.buffer)
-    return cast(IO[bytes], source.path.open("rb", buffering=buffering))
+    return source.path.open("rb")
 
 
 def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
@@ -189,10 +190,6 @@ def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
     return io.BufferedReader(decompressor(raw), BLOCK_BYTES)
 
 
-def _open_gzip(raw: io.BufferedReader) -> Any:
-    return gzip.GzipFile(fileobj=raw)
-
-
 def _open_zstd(raw: io.BufferedReader) -> Any:
     import pyarrow as pa  # comes with `datasets`; the standard library has zstd from Python 3.14 on
 
@@ -200,7 +197,7 @@ def _open_zstd(raw: io.BufferedReader) -> Any:
 
 
 _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Any]] = {
-    ".gz": _open_gzip,
+    ".gz": gzip.open,
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
     ".zst": _open_zstd,
@@ -214,12 +211,12 @@ _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Any]] = {
 def record_range(part: SourcePart) -> tuple[int, int | None]:
     """Return the offsets at which the part's first record begins and its last one ends (None: at the file's end).
 
-    If no line begins in the part, it has no records, and both offsets are its start. The end of the line around it may
-    be many parts away and is not searched for.
+    If no line begins in the part, the part has no records, and both offsets are its start. The line that covers the
+    part may end many parts later, so its end is not searched for.
     """
     if part.start and part.end is not None:
         bytes_left = part.end - part.start
-        with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
+        with translate_read_errors(part.source.name), open_source(part.source) as stream:
             stream.seek(part.start - 1)  # a line begins at `start` if the byte before it is a line feed
             while bytes_left > 0 and b"\n" not in stream.read(min(BLOCK_BYTES, bytes_left)):
                 bytes_left -= BLOCK_BYTES
@@ -238,7 +235,7 @@ def next_record_start(part: SourcePart, offset: int) -> int:
     """
     if offset == 0:
         return 0
-    with translate_read_errors(part.source.name), open_source(part.source, buffering=-1) as stream:
+    with translate_read_errors(part.source.name), open_source(part.source) as stream:
         stream.seek(offset - 1)  # a line begins at `offset` if the byte before it is a line feed
         next_line = offset - 1 + skip_line(stream)
         if part.source.kind == "jsonl":

@@ -22,14 +22,14 @@ from albert_cli.text.sources import STDIN, TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
 _MAX_WORK_UNITS = 8192  # `albert data` maps six shard files for each, and a Linux process can map 65,530 files
-_COMPRESSION_RATIO = 4  # bytes of text for each byte of a compressed file, roughly
+_COMPRESSION_RATIO = 4  # bytes of text for each byte of a compressed file: an estimate
 
 
 class SourcePartRecord(TypedDict):
     """One part of a source in a report.
 
-    source: the source's name; kind: where the name does not decide which text is read; start and end: the part's byte
-    range if the file is split, or the numbers of a data set's files; bytes: of the whole file.
+    source: the source's name; kind: only of task files, from which different kinds read different texts; start and end:
+    the part's byte range if the file is split, or the numbers of a data set's files; bytes: of the whole file.
     """
 
     source: str
@@ -56,7 +56,7 @@ class WorkUnit:
 
     @property
     def weight(self) -> float:
-        """The number of times that a pass uses the text, on average; all parts have the same weight."""
+        """The mean number of times that a pass uses a document of the unit."""
         return self.parts[0].source.weight
 
     @property
@@ -86,7 +86,7 @@ class WorkUnit:
 
     @property
     def record(self) -> WorkUnitRecord:
-        """The unit in a report, without the hash."""
+        """The unit as a report records it, without the hash."""
         return {"parts": [_describe_part(part) for part in self.parts], "weight": self.weight}
 
     def documents(self, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:
@@ -110,13 +110,13 @@ def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
 def _describe_part(part: SourcePart) -> SourcePartRecord:
     """Return a part as it is recorded in reports."""
     record: SourcePartRecord = {"source": part.source.name}
-    if part.source.kind in ("squad-answers", "race"):  # other kinds read another text from a file with this name
+    if part.source.kind in ("squad-answers", "race"):  # another kind reads a different text from the same file
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature[0]
         if part.source.can_be_split and (part.start or part.end is not None):
             record["start"] = part.start
-            record["end"] = part.end or file_bytes
+            record["end"] = file_bytes if part.end is None else part.end
         record["bytes"] = file_bytes
     elif part.end is not None:  # files of a data set on the Hub
         record["start"] = part.start
@@ -130,8 +130,8 @@ def split_sources(
     """Return the work units of the sources, in order, without opening a local file.
 
     A large uncompressed `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its
-    files. Every other large file is one unit. Consecutive small files with equal weights share a unit. For a very large
-    corpus `unit_bytes` is doubled until there are at most 8,192 units.
+    files. Every other large file is one unit. Consecutive small files with equal weights share a unit, up to
+    `unit_bytes` of text. For a very large corpus `unit_bytes` is doubled until there are about 8,192 units at most.
     """
     read = read or ReadSettings()
     files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
@@ -139,7 +139,7 @@ def split_sources(
     while total_bytes > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
     groups: list[list[SourcePart]] = []  # the parts of each unit
-    free_bytes = -1  # of the last group, to which small files are added while they fit; -1: it takes no more files
+    free_bytes = -1  # of the last group, to which small files are added while they fit; -1: no file fits
     for source, signature in files:
         file_bytes = signature[0] if signature else unit_bytes  # a stream has no size and is a unit by itself
         text_bytes = _estimate_text_bytes(source, file_bytes)
