@@ -1,19 +1,16 @@
-"""The SentencePiece backend of vocabularies: it encodes with a unigram model, after its cleaning.
+"""The SentencePiece backend of vocabularies: it cleans a text and encodes the result with a unigram model.
 
-`tokenizers` does what SentencePiece cannot: it reports the characters that each token comes from. A vocabulary is
-therefore saved only if both give equal ids.
+SentencePiece does not report the characters that each token comes from, but `tokenizers` does. A vocabulary is
+therefore saved only if both libraries give equal ids.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
@@ -21,15 +18,7 @@ from albert_cli.text.backend_sample import sample_texts
 from albert_cli.text.clean import Cleaning, clean, clean_single_spaced
 from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json
 from albert_cli.text.unigram import SPECIAL_TOKENS, describe_unsupported_model, penalize_digit_comma, read_model
-from albert_cli.text.vocabulary import (
-    CONFIG_FILE,
-    MODEL_FILE,
-    TOKENIZER_FILE,
-    SpecialIds,
-    TokenOffsets,
-    Vocabulary,
-    trim_offsets,
-)
+from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, SpecialIds, Vocabulary
 from albert_cli.text.words import WORD_MARK
 
 if TYPE_CHECKING:
@@ -37,16 +26,16 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED_HINT = "convert it to a tokenizer.json with `transformers`, and remove spiece.model"
 _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, `tokenizers` in double
-_BATCH_TEXTS = 256  # texts encoded with offsets at a time; an encoding takes about 100 bytes per token
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
-    model: the parsed `ModelProto`, with the scores of digit-comma pieces lowered; first_ordinary_id: the lowest id of a
-    piece that is text.
+    model: the parsed `ModelProto`, with lowered scores of digit-comma pieces (see `unigram.penalize_digit_comma`);
+    first_ordinary_id: the lowest id of a piece that is text.
     """
+
+    cleaning: Cleaning
 
     def __init__(self, model_bytes: bytes, cleaning: Cleaning, directory: Path | None = None) -> None:
         """Parse the bytes of an ALBERT `spiece.model`; raise `CheckpointError` if they are something else.
@@ -66,7 +55,6 @@ class SentencePieceVocabulary(Vocabulary):
         if problem := describe_unsupported_model(self.model):
             raise CheckpointError(f"{self._path}: {problem}", _UNSUPPORTED_HINT)
         self._bytes = model_bytes
-        self._cleaning = cleaning
         pieces = [p.piece for p in self.model.pieces]
         ids = {piece: index for index, piece in enumerate(pieces)}
         missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
@@ -81,18 +69,13 @@ class SentencePieceVocabulary(Vocabulary):
             if p.type == p.BYTE:  # "<0x41>" is no text, but a part of a character without a token
                 self._byte_of_id[index] = int(p.piece[1:-1], 16)
                 text_pieces[index] = ""
-        super().__init__(pieces, text_pieces, special)
-
-    @property
-    def cleaning(self) -> Cleaning:
-        """The cleaning that is applied to a text before it is encoded."""
-        return self._cleaning
+        super().__init__(pieces, text_pieces, special, cleaning)
 
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the pieces, their scores, the normalizer or the cleaning.
 
-        A vocabulary has the same fingerprint if it is read from `spiece.model` and from the `tokenizer.json` of it.
+        A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
         digest.update(self.model.normalizer_spec.precompiled_charsmap)
@@ -134,19 +117,9 @@ class SentencePieceVocabulary(Vocabulary):
         ids: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
         return ids
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
-        """Yield the token ids of each text with the characters that they come from.
-
-        Uses `tokenizers`, which keeps track of the characters through all steps of `clean`, at 3 MB/s per core.
-        """
-        is_word_mark = np.array([piece == WORD_MARK for piece in self.pieces], dtype=np.bool_)
-        for start in range(0, len(texts), _BATCH_TEXTS):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
-            encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
-            for text, encoding in zip(batch, encodings, strict=True):
-                ids = np.array(encoding.ids, dtype=np.int32)
-                offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-                yield trim_offsets(text, ids, offsets, is_word_mark[ids])
+    def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
+        encodings: list[Any] = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return encodings
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -183,19 +156,16 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _is_tie(self, ids: Sequence[int], other_ids: Sequence[int]) -> bool:
         """Return True if two segmentations spell the same text with equal scores."""
-        if self._spell(ids) != self._spell(other_ids):
+        pieces = [self.model.pieces[index] for index in ids]
+        other_pieces = [self.model.pieces[index] for index in other_ids]
+        if "".join(p.piece for p in pieces) != "".join(p.piece for p in other_pieces):
             return False
-        return abs(self._score(ids) - self._score(other_ids)) < _MAX_SCORE_ERROR
-
-    def _spell(self, ids: Sequence[int]) -> str:
-        return "".join(self.pieces[index] for index in ids)
-
-    def _score(self, ids: Sequence[int]) -> float:
-        return float(sum(self.model.pieces[index].score for index in ids))
+        difference = float(sum(p.score for p in pieces) - sum(p.score for p in other_pieces))
+        return abs(difference) < _MAX_SCORE_ERROR
 
     @cached_property
     def _tokenizer_json(self) -> str:
-        """The content of `tokenizer.json`; cached: building it takes a second, and every checkpoint has a copy."""
+        """The content of `tokenizer.json`; it is cached, because building it takes a second for every checkpoint."""
         try:
             self._check_tokenizer()
             return build_tokenizer_json(self.model, self.cleaning)

@@ -2,7 +2,7 @@
 
 A special token has one of five roles: pad, unk, cls, sep, mask. Its name comes from `tokenizer_config.json` or
 `special_tokens_map.json`; without an entry, the usual names of the role are tried. Text never becomes a special token,
-even if it contains the token's name. Only the unknown token may replace text, which has no other pieces then.
+even if it contains the token's name. The only exception is the unknown token, which replaces text without a piece.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import numpy as np
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
@@ -25,9 +23,8 @@ from albert_cli.text.vocabulary import (
     TOKENIZER_FILE,
     WORDPIECE_FILE,
     SpecialIds,
-    TokenOffsets,
     Vocabulary,
-    trim_offsets,
+    iter_text_batches,
 )
 from albert_cli.text.words import WORD_MARK, WordBoundaries, WordRule
 
@@ -46,9 +43,7 @@ _USUAL_NAMES: Final = {
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")  # no text by itself
-_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _HIDDEN_PREFIX: Final = "\uffff"  # no character, so no text contains a name that begins with it
-_BATCH_TEXTS: Final = 1024  # texts encoded at a time; an encoding takes about 100 bytes per token
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.
@@ -59,10 +54,10 @@ class TokenizersVocabulary(Vocabulary):
     """A tokenizer of the `tokenizers` library, which normalizes text itself."""
 
     def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
-        """Use and change the tokenizer; raise `CheckpointError` if it lacks a special token that models need.
+        """Set up the tokenizer in place; raise `CheckpointError` if it lacks a special token that models need.
 
         config: the content of `tokenizer_config.json`, with the names of special tokens where they are not the usual
-        ones; source: the file that errors name.
+        ones; source: the tokenizer's file, for errors.
         """
         self._names_by_role, special = _find_special_tokens(tokenizer, config, source)
         tokenizer.no_padding()
@@ -87,14 +82,9 @@ class TokenizersVocabulary(Vocabulary):
         for index, piece in enumerate(pieces):
             if index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
                 text_pieces[index] = ""
-        super().__init__(pieces, text_pieces, special)
+        super().__init__(pieces, text_pieces, special, cleaning=None)
         # A byte-level tokenizer puts the word mark only where the text has a space, so not before the first word.
         self._first_word_is_unmarked = _has_pre_tokenizer_step(content, "ByteLevel")
-
-    @property
-    def cleaning(self) -> None:
-        """None, because the tokenizer normalizes text itself."""
-        return
 
     @cached_property
     def fingerprint(self) -> str:
@@ -105,18 +95,10 @@ class TokenizersVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens; runs on the calling thread."""
         ids: list[list[int]] = []
-        for start in range(0, len(texts), _BATCH_TEXTS):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
+        for batch in iter_text_batches(texts):
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            ids += [
-                self._without_special_tokens(text, encoding).ids
-                for text, encoding in zip(batch, encodings, strict=True)
-            ]
+            ids += [encoding.ids for encoding in self._without_special_tokens(batch, encodings)]
         return ids
-
-    def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return what `encode_batch` does."""
-        return self.encode_batch(sentences)
 
     def encode_continuation(self, text: str) -> list[int]:
         """Return the token ids of a text that follows directly after the mask token."""
@@ -126,23 +108,17 @@ class TokenizersVocabulary(Vocabulary):
             return ids
         return _encode_after(_HIDDEN_PREFIX + mask_name, self.mask_id, text, self._nameless_tokenizer)
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
-        """Yield the token ids of each text, without special tokens, with the characters that they come from."""
-        is_word_mark = np.array([piece == WORD_MARK for piece in self.text_pieces], dtype=np.bool_)
-        for start in range(0, len(texts), _BATCH_TEXTS):
-            batch = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts[start : start + _BATCH_TEXTS]]
-            encodings = self._tokenizer.encode_batch(batch, add_special_tokens=False)
-            for text, encoding in zip(batch, encodings, strict=True):
-                encoding = self._without_special_tokens(text, encoding)
-                ids = np.array(encoding.ids, dtype=np.int32)
-                offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-                yield trim_offsets(text, ids, offsets, is_word_mark[ids])
+    def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
+        return self._without_special_tokens(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False))
 
-    def _without_special_tokens(self, text: str, encoding: Any) -> Any:
-        """Return the encoding or, if a special token's name in the text became that token, one of ordinary pieces."""
-        if self._forbidden_ids.isdisjoint(encoding.ids):
-            return encoding
-        return self._nameless_tokenizer.encode(text, add_special_tokens=False)
+    def _without_special_tokens(self, texts: list[str], encodings: list[Any]) -> list[Any]:
+        """Return the encodings of the texts; a text whose words became a special token is encoded again as text."""
+        corrected = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            if not self._forbidden_ids.isdisjoint(encoding.ids):
+                encoding = self._nameless_tokenizer.encode(text, add_special_tokens=False)
+            corrected.append(encoding)
+        return corrected
 
     @cached_property
     def _nameless_tokenizer(self) -> Tokenizer:
@@ -230,12 +206,9 @@ def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
     while pieces and not pieces[-1]:
         pieces.pop()
     ids = {piece: index for index, piece in enumerate(pieces)}
-    names_by_role: dict[str, str] = {}
-    for role in _USUAL_NAMES:
-        name = _find_special_name(role, ids, config)
-        if name is not None:
-            names_by_role[role] = name
-        elif role != "pad":
+    names_by_role = _find_special_names(ids, config)
+    for role in ("unk", *_REQUIRED_ROLES):
+        if role not in names_by_role:
             raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
     cls = names_by_role["cls"]
     sep = names_by_role["sep"]
@@ -269,17 +242,14 @@ def _read_config(directory: Path) -> TokenizerJson:
 def _find_special_tokens(
     tokenizer: Tokenizer, config: TokenizerJson, source: Path
 ) -> tuple[dict[str, str], SpecialIds]:
-    """Return the names of the special tokens by role, without roles that the tokenizer lacks, and all ids.
+    """Return the names of the special tokens by role, without roles that the tokenizer lacks, and an id for each role.
 
     Raises `CheckpointError` if a required token is missing.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    names_by_role: dict[str, str] = {}
-    for role in _USUAL_NAMES:
-        name = _find_special_name(role, ids, config)
-        if name is not None:
-            names_by_role[role] = name
-        elif role in _REQUIRED_ROLES:
+    names_by_role = _find_special_names(ids, config)
+    for role in _REQUIRED_ROLES:
+        if role not in names_by_role:
             hint = f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
             raise CheckpointError(f"{source}: has no {role} token", hint)
     # A tokenizer without a padding or unknown token never produces one, so any id will do: [SEP]'s.
@@ -287,18 +257,20 @@ def _find_special_tokens(
     return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in _USUAL_NAMES})
 
 
-def _find_special_name(role: str, ids: Mapping[str, int], config: TokenizerJson) -> str | None:
-    """Return the name of the special token with a role: the configured one, else the first usual one that has an id.
+def _find_special_names(ids: Mapping[str, int], config: TokenizerJson) -> dict[str, str]:
+    """Return the names of the special tokens by role, without roles that no token has.
 
-    Returns None if the tokenizer has no such token.
+    A name is the configured one if it has an id, else the first usual one that has an id. ids: by token.
     """
-    configured = config.get(f"{role}_token")
-    if isinstance(configured, dict):
-        configured = configured.get("content")
-    for name in (configured, *_USUAL_NAMES[role]):
-        if isinstance(name, str) and name in ids:
-            return name
-    return None
+    names_by_role: dict[str, str] = {}
+    for role, usual_names in _USUAL_NAMES.items():
+        configured = config.get(f"{role}_token")
+        if isinstance(configured, dict):
+            configured = configured.get("content")
+        existing = [name for name in (configured, *usual_names) if isinstance(name, str) and name in ids]
+        if existing:
+            names_by_role[role] = existing[0]
+    return names_by_role
 
 
 def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:
