@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -19,7 +19,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 JsonObject: TypeAlias = Mapping[str, object]
 
-# The kind of a directory without a manifest, by a file in it; the first file that exists decides.
+# The kind of a directory without a manifest, by a file or folder in it; the first one that exists decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
@@ -35,28 +35,6 @@ _MODEL_KEYS: Final = (
     "model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size", "max_position_embeddings",
     "attention", "attention_window", "attention_block", "attention_global",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RunDescription:
-    """Facts about a run, checkpoint, task checkpoint or evaluation; None for each file that the directory lacks.
-
-    checkpoints: names of the saved steps; status, state, results, model: from `status.json`, `state.json`,
-    `results.json` and `config.json`; last_training, last_evaluation: last lines of the journal.
-    """
-
-    checkpoints: list[str] | None = None
-    status: JsonObject | None = None
-    state: JsonObject | None = None
-    last_training: JsonObject | None = None
-    last_evaluation: JsonObject | None = None
-    results: JsonObject | None = None
-    model: JsonObject | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the facts that exist as JSON values."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -107,10 +85,10 @@ def inspect_directory(
 ) -> Inspection:
     """Describe the content of a directory.
 
-    verify: hash every file that a manifest lists. The other arguments are for data directories: `examples` is the
-    number of training examples to decode, from the first one of `step` on; `recipe` (None: the default recipe) and
-    `seed` (None: the recipe's) determine the examples. Raises `CheckpointError` if the directory is of no known kind,
-    or if a file is damaged.
+    verify: hash every file that a manifest lists. The other arguments are for data directories: `examples` training
+    examples are decoded, beginning with the first one of the training step `step`. The examples depend on `recipe`
+    (None: the default recipe) and on `seed` (None: the recipe's seed). Raises `CheckpointError` if the directory is of
+    no known kind, or if a file is damaged.
     """
     hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.exists():
@@ -132,7 +110,7 @@ def inspect_directory(
     elif kind == "vocabulary":
         content, lines = describe_vocabulary(directory)
     else:
-        content = _read_run_or_result(directory).to_json()
+        content = _describe_run_or_result(directory)
         lines = console.format_named_values(content)
     return Inspection(directory, kind, manifest, verified, content, lines)
 
@@ -152,7 +130,7 @@ def _detect_kind(directory: Path, manifest: store.Manifest | None) -> str | None
 def _describe_data(
     directory: Path, examples: int, seed: int | None, step: int, recipe: str | None
 ) -> tuple[JsonObject, list[str]]:
-    """Describe a data directory and the examples that training with the recipe samples: JSON values, and lines."""
+    """Return facts about a data directory and its training examples, as JSON values and as lines to print."""
     settings = PretrainRecipe()
     if recipe is not None:
         settings = load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
@@ -169,7 +147,10 @@ def _describe_data(
 
 
 def _verify_manifests_below(directory: Path) -> int:
-    """Verify `directory` and all directories in it that have a manifest and are not hidden; count their files."""
+    """Verify `directory` and all directories in it that have a manifest and are not hidden; return the number of files.
+
+    Raises `CheckpointError` if a file is damaged, or if there is no manifest.
+    """
     with_manifest = [path.parent.relative_to(directory) for path in directory.rglob(store.MANIFEST)]
     visible = sorted(path for path in with_manifest if not any(part.startswith(".") for part in path.parts))
     if not visible:
@@ -177,25 +158,25 @@ def _verify_manifests_below(directory: Path) -> int:
     return sum(len(store.verify(directory / path).files) for path in visible)
 
 
-def _read_run_or_result(directory: Path) -> RunDescription:
-    """Read the facts about a run, checkpoint, task checkpoint or evaluation."""
-    checkpoints = [step.name for step in store.saved_steps(directory)]
+def _describe_run_or_result(directory: Path) -> JsonObject:
+    """Return facts about a run, checkpoint, task checkpoint or evaluation, without those whose file is missing."""
     records: list[JsonObject] = []
     if (directory / journal.JOURNAL).is_file():
         records = list(journal.read_journal(directory / journal.JOURNAL))
-    return RunDescription(
-        checkpoints=checkpoints or None,
-        status=_read_json(directory / "status.json"),
-        state=_read_json(directory / "state.json"),
-        last_training=_last_with_key(records, "loss"),
-        last_evaluation=_last_with_key(records, "eval"),
-        results=_read_json(directory / RESULTS, _RESULT_KEYS),
-        model=_read_json(directory / "config.json", _MODEL_KEYS),
-    )
+    facts = {
+        "checkpoints": [step.name for step in store.saved_steps(directory)] or None,
+        "status": _read_json(directory / "status.json"),
+        "state": _read_json(directory / "state.json"),
+        "last_training": _last_with_key(records, "loss"),
+        "last_evaluation": _last_with_key(records, "eval"),
+        "results": _read_json(directory / RESULTS, _RESULT_KEYS),
+        "model": _read_json(directory / "config.json", _MODEL_KEYS),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | None:
-    """Read a JSON object, or only these keys of it; return None if there is no such file."""
+    """Return a file's JSON object, or only the entries with these keys; None if there is no such file."""
     if not os.path.lexists(path):
         return None
     values = store.read_json(path)
@@ -206,7 +187,4 @@ def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | 
 
 def _last_with_key(records: list[JsonObject], key: str) -> JsonObject | None:
     """Return the last record that has the key, None if none has."""
-    for record in reversed(records):
-        if key in record:
-            return record
-    return None
+    return next((record for record in reversed(records) if key in record), None)
