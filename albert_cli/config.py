@@ -15,7 +15,6 @@ import re
 import tomllib
 import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
 
@@ -55,8 +54,8 @@ def shipped_recipes() -> Mapping[str, Path]:
 def find_recipe(name: str) -> Path:
     """Return the file of a recipe.
 
-    name: the path of a TOML file, or the full name (`pretrain/albert-base`) or its last part (`albert-base`) of a
-    shipped recipe. Raises `ConfigError` if there is no such recipe, or more than one.
+    name: the path of a TOML file, or the name of a shipped recipe: in full (`pretrain/albert-base`), or only the last
+    part (`albert-base`). Raises `ConfigError` if there is no such recipe, or more than one.
     """
     if name.endswith(".toml"):
         if Path(name).is_file():
@@ -75,13 +74,13 @@ def find_recipe(name: str) -> Path:
 
 
 def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
-    """Return a "did you mean" hint with the name that is most similar to `word`; None if none is similar.
+    """Return a "did you mean" hint with the name that is most similar to `word`; None if no name is similar.
 
     A name with slashes is compared as a whole and by its last part.
     """
-    name_of_text = {name.rsplit("/", 1)[-1]: name for name in names} | {name: name for name in names}
-    similar = difflib.get_close_matches(word, list(name_of_text), n=1, cutoff=0.6)
-    return f"did you mean {name_of_text[similar[0]]!r}?" if similar else None
+    full_names = {name.rsplit("/", 1)[-1]: name for name in names} | {name: name for name in names}
+    similar = difflib.get_close_matches(word, list(full_names), n=1, cutoff=0.6)
+    return f"did you mean {full_names[similar[0]]!r}?" if similar else None
 
 
 def read_recipe(name: str, *children: Path) -> RecipeValues:
@@ -131,7 +130,10 @@ def _find_parent(path: Path, parent: str) -> Path:
 
 
 def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> RecipeValues:
-    """Return the values of `base`, replaced by those of `over` where both have a key, in all nested sections."""
+    """Return the values of `base` and `over`, in all nested sections; where both have a key, the value of `over`.
+
+    A key of `over` also removes the key of `base` that excludes it (see `EXCLUSIVE_KEYS`).
+    """
     excluded = {EXCLUSIVE_KEYS[key] for key in over if key in EXCLUSIVE_KEYS}
     merged = {key: value for key, value in base.items() if key not in excluded}
     for key, value in over.items():
@@ -146,7 +148,8 @@ def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> Reci
 def parse_override(text: str) -> dict[str, object]:
     """Parse one `-s section.key=value` into a nested dictionary.
 
-    A value that is not valid TOML is taken as a string, so that strings need no quotes.
+    A value that is not valid TOML is a string, so a string needs no quotes. Raises `ConfigError` if there is no key or
+    no value.
     """
     full_key, equals, value_text = text.partition("=")
     keys = [key.strip() for key in full_key.split(".")]
@@ -163,7 +166,7 @@ def parse_override(text: str) -> dict[str, object]:
 
 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:
-    """Return a recipe's values with every `-s section.key=value` applied; of two for the same key the last counts."""
+    """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts."""
     over: dict[str, object] = {}
     for text in overrides:
         over = merge_values(over, parse_override(text))
@@ -181,7 +184,7 @@ def read_description(path: Path) -> str:
 
 
 def load_recipe(schema: type[T], recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> T:
-    """Load a recipe, with the overrides of `-s`, as the frozen dataclass `schema`.
+    """Return a recipe, with the overrides of `-s`, as an instance of the frozen dataclass `schema`.
 
     recipe: a name or path as in `find_recipe`, or the values themselves. Raises `ConfigError` for an unknown key or a
     wrong value.
@@ -202,19 +205,22 @@ def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, 
     # In JSON mode, pydantic's strict rules accept an integer as a float and a list as a tuple, as TOML needs, and
     # still reject the string "12" as a number.
     text = json.dumps({"recipe": values}, default=str)
-    with prefix_errors(origin):
-        try:
-            model = _recipe_model(cast(Hashable, schema)).model_validate_json(text)
-        except ValidationError as error:
-            raise _translate_validation_error(schema, error, section) from None
-    return cast(T, model.recipe)  # type: ignore[attr-defined]
+    try:
+        model = _recipe_model(cast(Hashable, schema)).model_validate_json(text)
+    except ValidationError as error:
+        problem = _translate_validation_error(schema, error, section)
+    except ConfigError as error:  # of the dataclass's own checks
+        problem = error
+    else:
+        return cast(T, model.recipe)  # type: ignore[attr-defined]
+    raise ConfigError(f"{origin}: {problem.message}", problem.hint)
 
 
 @functools.cache
 def _recipe_model(schema: Hashable) -> type[BaseModel]:
-    """Build a strict pydantic model with the dataclass as its only field, `recipe`.
+    """Build a strict pydantic model with the dataclass `schema` as its only field, `recipe`.
 
-    The settings of the model also apply to the dataclass and to the dataclasses in it.
+    pydantic takes these settings from a model only, and applies them to the dataclass and to the dataclasses in it.
     """
     from pydantic import ConfigDict, create_model
 
@@ -223,13 +229,13 @@ def _recipe_model(schema: Hashable) -> type[BaseModel]:
 
 
 def _translate_validation_error(schema: type[object], error: ValidationError, section: str) -> ConfigError:
-    """Translate the first error that pydantic lists, or the first about an unknown key, into one line."""
+    """Return the error for an unknown key if pydantic lists one, else the error for the first problem in its list."""
     details = error.errors()
     for detail in details:
         if detail["type"] == "unexpected_keyword_argument":
             return _unknown_key_error(schema, detail, section)
     first = details[0]
-    # A location is ("recipe", section, key, …); further parts are a member of a union or an index.
+    # A location is ("recipe", section, key, …). Its parts after the key, such as an index, are left out.
     key = ".".join(filter(None, (section, *map(str, first["loc"][1:3]))))
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing", "add this key")
@@ -251,7 +257,7 @@ def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str)
 
 
 def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
-    """Return the keys of the dataclass for a path of nested sections; none if the path leads to no dataclass."""
+    """Return the keys of the dataclass to which a path of nested sections leads; none if it leads to no dataclass."""
     dataclass_type = _find_dataclass(schema)
     if dataclass_type is None:
         return []
@@ -269,27 +275,18 @@ def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
 
 
 def _find_dataclass(hint: object) -> type[object] | None:
-    """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`; None if none."""
+    """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`, or None."""
     for candidate in (hint, *typing.get_args(hint)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
             return candidate
     return None
 
 
-@contextmanager
-def prefix_errors(origin: str) -> Iterator[None]:
-    """Begin the message of every `ConfigError` in the block with the recipe's name."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{origin}: {error.message}", error.hint) from None
-
-
 # ---------------------------------------------------------------- writing
 
 
 def to_toml_values(settings: object) -> RecipeValues:
-    """Convert a dataclass, or a mapping, to nested dictionaries of values that TOML has; keys with None are omitted."""
+    """Convert a dataclass or mapping to nested dictionaries of TOML's types; keys whose value is None are omitted."""
     return dict(cast(Mapping[str, object], _to_toml_value(settings)))
 
 
@@ -316,7 +313,10 @@ def format_toml_value(value: object) -> str:
 
 
 def list_differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Yield a line `section.key: old -> new` for each difference between two recipes; prefix: of the keys' names."""
+    """Yield a line `section.key: old -> new` for each difference between two recipes.
+
+    prefix: the sections around the values, such as "train.", for the recursion.
+    """
     for key in sorted({*old, *new}):
         old_value = old.get(key)
         new_value = new.get(key)

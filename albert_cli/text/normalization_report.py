@@ -1,7 +1,7 @@
-"""Measure how much of a language normalization removes, and warn if it is too much.
+"""Measure how many words of a text the normalization changes, and warn if they are too many.
 
-The published options suit English. They make different words of other languages equal, or split words, so the options
-that prevent this are printed before a vocabulary is trained.
+The published options suit English. They make different words of other languages equal, or split words. So before a
+vocabulary is trained, the user is told the options that prevent this.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from albert_cli.text.unigram import ZWNJ
 
 _MEASURED_SENTENCES = 50_000
 _SENTENCES_FOR_DOTLESS_I = 1000  # enough, because ı is frequent in the languages that have it
-# A warning needs at least this fraction of the words. Stripping accents changes 0.3 % of them in the English Wikipedia,
-# and 7 % in the German one.
+# The least fraction of affected words for a warning. Stripping accents changes 0.3 % of the words in the English
+# Wikipedia, and 7 % in the German one.
 _MIN_AFFECTED_WORDS = 0.01
-_MIN_DOTLESS_I = 0.001  # fraction of the characters; ı has 4 % in Turkish, and does not occur in English
+_MIN_DOTLESS_I = 0.001  # fraction of the characters: 4 % of Turkish are ı, and none of English
 
 
 @dataclass(frozen=True)
 class AccentReport:
     """The effect of accent stripping on the running words of a text.
 
-    changed: the fraction of words that change; merged: the fraction that becomes equal to a more frequent word;
+    changed: the fraction of words that change; merged: the fraction of words that become equal to a more frequent one;
     examples: the most frequent merged words, as (word, more frequent word, common form).
     """
 
@@ -72,7 +72,8 @@ def warn_about_normalization(
     warnings = []
     if accents and accents.changed >= _MIN_AFFECTED_WORDS:
         warnings.append(_describe_accents(accents))
-    if cleaning.lowercase and _has_dotless_i(sentences):
+    text = "".join(_take_evenly(sentences, _SENTENCES_FOR_DOTLESS_I))
+    if cleaning.lowercase and text.count("ı") > _MIN_DOTLESS_I * len(text):
         warnings.append(
             "this text has ı, whose capital is I, but lower-casing turns I into i; use --no-lowercase to keep capitals"
         )
@@ -95,11 +96,6 @@ def _describe_accents(accents: AccentReport) -> str:
     return f"stripping accents changes {accents.changed:.1%} of the words{merged}; use --no-strip-accents to keep them"
 
 
-def _has_dotless_i(sentences: Sequence[str]) -> bool:
-    text = "".join(_take_evenly(sentences, _SENTENCES_FOR_DOTLESS_I))
-    return text.count("ı") > _MIN_DOTLESS_I * len(text)
-
-
 def _measure_zwnj(sentences: Sequence[str]) -> float:
     """Return the fraction of words that contain a zero-width non-joiner."""
     words = [word for sentence in _take_evenly(sentences, _MEASURED_SENTENCES) for word in sentence.split()]
@@ -107,5 +103,5 @@ def _measure_zwnj(sentences: Sequence[str]) -> float:
 
 
 def _take_evenly(sentences: Sequence[str], count: int) -> Sequence[str]:
-    """Return every n-th sentence, with the largest n that leaves at least `count`; all if there are fewer."""
+    """Return every n-th sentence, with the largest n that leaves at least `count` sentences; all if there are fewer."""
     return sentences[:: max(1, len(sentences) // count)]

@@ -22,7 +22,7 @@ _MAX_LISTED = 10  # tokens or characters in each list of examples
 class TokenRates:
     """Tokens relative to the words, characters and UTF-8 bytes of a text, and the fraction of unknown tokens.
 
-    Words are separated by white space, so `pieces_per_word` means little for scripts without it.
+    Words are separated by white space, so `pieces_per_word` means little for scripts without spaces.
     """
 
     pieces_per_word: float
@@ -84,27 +84,25 @@ def _measure_pruned(
     vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
     """Measure the vocabulary pruned to each fraction of its size; normalized: the sentences as they are encoded."""
-    # A dictionary by size, because two fractions give the same vocabulary if most of its pieces are required ones.
-    pruned_by_size: dict[int, SentencePieceVocabulary] = {}
+    rates_by_size: dict[int, PrunedRates] = {}
     for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
         pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
-        pruned_by_size[pruned.size] = pruned
-    rates = []
-    for size, pruned in pruned_by_size.items():
-        token_ids = pruned.encode_batch(sentences)
-        rates.append(PrunedRates(**vars(_measure_rates(normalized, token_ids, pruned.unk_id)), size=size))
-    return rates
+        if pruned.size not in rates_by_size:  # a smaller fraction may prune no more, if all pieces left are required
+            rates = _measure_rates(normalized, pruned.encode_batch(sentences), pruned.unk_id)
+            rates_by_size[pruned.size] = PrunedRates(**vars(rates), size=pruned.size)
+    return list(rates_by_size.values())
 
 
 def _measure_rates(normalized: Sequence[str], token_ids: Sequence[Sequence[int]], unk_id: int) -> TokenRates:
-    pieces = max(sum(map(len, token_ids)), 1)
-    words = max(sum(len(sentence.split()) for sentence in normalized), 1)
+    """Return the rates of a text; normalized and token_ids: its sentences as text and as tokens."""
+    n_tokens = max(sum(map(len, token_ids)), 1)
+    n_words = max(sum(len(sentence.split()) for sentence in normalized), 1)
     return TokenRates(
-        pieces_per_word=pieces / words,
-        characters_per_piece=sum(map(len, normalized)) / pieces,
-        bytes_per_piece=sum(len(sentence.encode()) for sentence in normalized) / pieces,
-        unknown_rate=sum(row.count(unk_id) for row in token_ids) / pieces,
+        pieces_per_word=n_tokens / n_words,
+        characters_per_piece=sum(map(len, normalized)) / n_tokens,
+        bytes_per_piece=sum(len(sentence.encode()) for sentence in normalized) / n_tokens,
+        unknown_rate=sum(row.count(unk_id) for row in token_ids) / n_tokens,
     )
 
 
