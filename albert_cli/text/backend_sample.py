@@ -1,6 +1,6 @@
-"""Sample texts on which two tokenizers must give equal ids before one replaces the other.
+"""Sample texts on which two tokenizers must give equal ids, so that one can replace the other.
 
-Loading replaces a Unigram `tokenizer.json` by SentencePiece, and saving adds a `tokenizer.json` to a `spiece.model`.
+Loading replaces a Unigram `tokenizer.json` by SentencePiece. Saving writes a `tokenizer.json` next to a `spiece.model`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from albert_cli.text.words import WORD_MARK
 
 _RANDOM_TEXTS: Final = 300
 _PIECES_PER_RANDOM_TEXT: Final = 12
-# Tokenizers often differ on: case, accents, quotation marks, digits with commas, white space, compatibility forms,
-# composition, scripts without spaces, joiners, emoji.
+# Texts with what tokenizers often treat differently: case, accents, quotation marks, digits with commas, white space,
+# compatibility forms, composition, scripts without spaces, joiners, emoji.
 _FIXED_TEXTS: Final = (
     "The QUICK brown fox; it's 2,011 or 1,234,567.89 — don't!",
     "``quoted'' and ''quoted`` and \"quoted\"",

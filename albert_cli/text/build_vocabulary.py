@@ -49,10 +49,11 @@ _REQUIRED_TOKENS = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)  # 2: <p
 class VocabularySettings:
     """The options of a vocabulary.
 
-    size: number of tokens; sample_size: most sentences to train on; character_coverage: fraction of the text's
-    characters that get a token; seed: of the sample and of the training; language: ISO 639 code for splitting into
-    sentences; keep_zwnj: keep the zero-width non-joiner (U+200C); symbols: texts that are one token wherever they
-    occur; byte_fallback: encode characters without a token as bytes. Raises `ConfigError` for impossible values.
+    size: number of tokens; cleaning: of every text before it is encoded; sample_size: maximum number of sentences to
+    train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample and of the
+    training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner (U+200C);
+    symbols: texts that are one token wherever they occur; byte_fallback: encode characters without a token as bytes;
+    read: of the sources. Raises `ConfigError` for impossible values.
     """
 
     size: int = 30_000
@@ -97,7 +98,7 @@ class VocabularyRequest:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Numbers of sentences: read from the sources, trained on, empty after the cleaning, and held out."""
+    """Numbers of sentences: read from the sources, and those of the sample that are trained on, empty or held out."""
 
     read: int
     training: int
@@ -122,7 +123,8 @@ class VocabularyReport:
 class BuiltVocabulary:
     """A vocabulary's directory with its report.
 
-    fingerprint: the hash of its files; up_to_date: True if the same request had built the directory before.
+    fingerprint: the hash of the directory's files; up_to_date: True if an earlier command with the same request had
+    built the directory.
     """
 
     directory: str
@@ -172,7 +174,7 @@ def build(
 def _log_early_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:
     """Print an estimate of the training from the sizes of the files, before their text is read.
 
-    A single work unit is read in seconds, so only the estimate from its text is printed (see `_train`).
+    A single work unit is read in seconds, so nothing is printed here, but `_train` prints an estimate from the text.
     """
     if sum(unit.size > 0 for unit in units) <= 1:
         return
@@ -203,7 +205,7 @@ def _train(
         raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
     held_out: list[str] = []
     if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT:
-        held_out = sentences[99::100]
+        held_out = sentences[99::100]  # every hundredth
         del sentences[99::100]
     model = train_unigram(
         sentences,
@@ -249,6 +251,7 @@ def format_summary(built: BuiltVocabulary) -> str:
 
 
 def _format_tokens(report: VocabularyReport) -> list[str]:
+    """Return the lines about the vocabulary's tokens."""
     measured_text = "held-out" if report.sentences.held_out else "training"
     return token_statistics.format_statistics(report.tokens, measured_text)
 
@@ -291,7 +294,7 @@ def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
 
 
 def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
-    """Return a finished directory's report; raise `BusyError` if another request built it."""
+    """Return a finished directory's report; raise `BusyError` if its request differs from this one."""
     (out / _REQUEST_FILE).unlink(missing_ok=True)  # it exists if the process was killed just before removing it
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT_FILE, VocabularyReport)
@@ -308,9 +311,10 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
 
 
 def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
-    """Return what must be equal for two work units to be the same text.
+    """Return what must be equal for two work units to have the same text.
 
-    A hash identifies the text even if its files have moved, so their names are removed. Without a hash, names count.
+    A hash identifies the text even if its files have moved, so the names of files are left out. Without a hash, they
+    identify it.
     """
     if record.get("sha256") is None:
         return record

@@ -1,7 +1,7 @@
-"""Change SentencePiece's compiled normalization rules, so that a character is preserved.
+"""Change SentencePiece's compiled normalization rules, so that they leave a character unchanged.
 
-SentencePiece has no option for this, but `--keep-zwnj` needs it. The rules (`precompiled_charsmap` of a model) map byte
-sequences to their replacements. They consist of
+`--keep-zwnj` needs such rules, and SentencePiece has no option for them. The rules (`precompiled_charsmap` of a model)
+map byte sequences to their replacements. They consist of
 
 1. the byte length of a trie, as a little-endian uint32;
 2. the trie, a double array of Darts-clone (https://github.com/s-yata/darts-clone): units of 32 bits;
@@ -10,9 +10,9 @@ sequences to their replacements. They consist of
 A unit of the trie is either a leaf (bit 31 is set, the other bits are the offset of the replacement) or a node:
 
 - bits 0 to 7: its label, which is the byte that leads to it;
-- bit 8: a leaf is attached, which is the child with label 0;
-- bits 10 to 30: the distance, times 256 if bit 9 is set. The index of a child is the node's index XOR the distance XOR
-  the child's label.
+- bit 8: the node has a leaf, which is its child with label 0;
+- bits 10 to 30: the distance to the children, which is multiplied by 256 if bit 9 is set. The index of a child is the
+  node's index XOR the distance XOR the child's label.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 
 _IS_LEAF = 1 << 31
-_LABEL_MASK = _IS_LEAF | 0xFF  # includes bit 31: a masked leaf is then never equal to a byte
+_LABEL_MASK = _IS_LEAF | 0xFF  # with bit 31, so that a leaf, when masked, never equals the label of a node
 _HAS_LEAF = 1 << 8
 _DISTANCE_TIMES_256 = 1 << 9
 _DISTANCE_SHIFT = 10
@@ -28,7 +28,7 @@ _BLOCK_UNITS = 256  # SentencePiece requires whole blocks
 
 
 def keep_character(charsmap: bytes, character: str) -> bytes:
-    """Return the bytes of rules that leave a character unchanged.
+    """Return the bytes of rules that leave a character unchanged and otherwise equal the rules of `charsmap`.
 
     Rules for longer sequences that begin with the character are lost; the zero-width non-joiner has none.
     """
@@ -48,7 +48,7 @@ def keep_character(charsmap: bytes, character: str) -> bytes:
 
 
 def _find_node(units: list[int], key: bytes) -> int | None:
-    """Return the index of the node that the bytes of `key` lead to, or None if the trie has no such path."""
+    """Return the index of the node to which the bytes of `key` lead from the root; None if there is no such path."""
     node = 0
     for label in key:
         distance = units[node] >> _DISTANCE_SHIFT

@@ -35,10 +35,10 @@ class Cleaning:
     def unicode_forms(self) -> tuple[_UnicodeForm, _UnicodeForm | None]:
         """The Unicode forms that `clean` applies before it drops accents and after it lower-cases (None: no form).
 
-        Accents can be dropped from decomposed text only. So a composed form is decomposed first and composed again at
-        the end. If accents stay, every form is a composed one: NFKC replaces NFKD, and NFC replaces "none". The reason
-        is that SentencePiece composes text in any case. It would compose only marks that directly follow their letter,
-        and would not bring several marks into the standard order first.
+        Accents can be dropped from decomposed text only. So text is decomposed first and, if `normal_form` is not NFKD,
+        composed at the end. If accents stay, text is composed both times: NFKC replaces NFKD, and NFC replaces "none".
+        The reason is that SentencePiece composes text in any case. It would compose only marks that directly follow
+        their letter, and would not bring several marks into the standard order first.
         """
         is_compatibility = self.normal_form.startswith("NFK")
         composed: _UnicodeForm = "NFKC" if is_compatibility else "NFC"
@@ -64,7 +64,7 @@ class TokenizerConfig:
     """The keys of a `tokenizer_config.json` that describe the cleaning.
 
     albert_cleaning: written by this program; do_lower_case and keep_accents: the options of Hugging Face's ALBERT
-    tokenizer, which count if `albert_cleaning` is missing.
+    tokenizer, which are used if `albert_cleaning` is missing.
     """
 
     albert_cleaning: _SavedCleaning | None = None
@@ -85,14 +85,14 @@ def clean(text: str, cleaning: Cleaning) -> str:
     if text.isascii():  # ASCII has no accents and is equal in every normal form
         return text.lower() if cleaning.lowercase else text
     text = _clean_characters(text, cleaning)
-    # Compatibility forms may contain spaces, for example the forms of ´ and ﷺ.
+    # The compatibility forms of some characters, such as ´ and ﷺ, contain spaces.
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 
 def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
-    """Apply `clean` to sentences that have only single spaces, and none at their ends.
+    """Apply `clean`, faster, to sentences that have only single spaces, and none at their ends.
 
-    This precondition saves time: an ASCII sentence needs lower-casing at most.
+    If such a sentence is ASCII, at most its case changes.
     """
     cleaned = []
     for sentence in sentences:
@@ -124,8 +124,9 @@ def _clean_characters(text: str, cleaning: Cleaning) -> str:
 def _mark_pattern() -> re.Pattern[str]:
     """Return a pattern that matches every combining character, and also all characters beyond U+FFFF.
 
-    The caller tests every match with `combining`. Python finds a character up to U+FFFF in a class by one look-up, but
-    compares a character beyond it with one range of the class after the other. So there is one range for all of them.
+    The caller tests every match with `combining`. Python's regular expressions find a character up to U+FFFF in a class
+    by one look-up, but compare a character beyond it with each range of the class in turn. So the class has a single
+    range for all characters beyond U+FFFF, which the caller's test then filters.
     """
     marks = "".join(c for c in map(chr, range(0x300, 0x10000)) if combining(c))  # U+0300 is the first one
     return re.compile(f"[{marks}\U00010000-\U0010ffff]")

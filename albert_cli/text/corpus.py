@@ -29,7 +29,7 @@ _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 @dataclass(frozen=True)
 class Document:
-    """A document: `text` has one paragraph or one sentence per line; `name` is a module's or, for other sources, ""."""
+    """A document: `text` has one paragraph or sentence per line; `name` is a module's name (only `docs:`) or ""."""
 
     text: str
     name: str = ""
@@ -54,7 +54,7 @@ def document_repetitions(document: Document, weight: float) -> int:
 
 
 def check_readable(source: str) -> None:
-    """Raise `InputError` if a source cannot be read or contains no document; only its first document is read."""
+    """Raise `InputError` if a source cannot be read or has no document; reads only the first document."""
     if next(read_documents([source]), None) is None:
         raise InputError(f"{source}: contains no text")
 
@@ -62,7 +62,7 @@ def check_readable(source: str) -> None:
 def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:
     """Yield the documents of a part, each once regardless of the weight; `counter` counts and hashes the bytes on disk.
 
-    Raises `InputError` as `read_documents` does, and for a file that changes while it is read.
+    Raises `InputError` in the same cases as `read_documents`, and for a file that changes while it is read.
     """
     kind = part.source.kind
     if kind == "docs":
@@ -119,12 +119,12 @@ _READERS: dict[SourceKind, _TextReader] = {
 
 
 def hash_part(part: SourcePart, counter: ReadCounter) -> None:
-    """Count and hash a part's bytes as `read_part` does, without decoding its text; not for data sets on the Hub."""
+    """Count and hash the bytes on disk as `read_part` does, without decoding text; not for data sets on the Hub."""
     if part.source.kind == "docs":
         for _ in read_part(part, ReadSettings(), counter):
             pass
         return
-    # The bytes on disk are hashed, so they need no decompression.
+    # The hash is that of the compressed bytes, so without a compression the file is opened as it is on disk.
     raw_part = replace(part, source=replace(part.source, compression=""))
     with open_part(raw_part, counter):
         pass  # `open_part` reads the rest when the block ends

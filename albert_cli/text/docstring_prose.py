@@ -66,7 +66,7 @@ class _LineKind(Enum):
 
 
 class _DocLine(NamedTuple):
-    """A line that is not code; indent: its leading spaces, None if lines of any indentation continue it."""
+    """A line that is not code; indent: the number of its leading spaces, None if the next line may have any indent."""
 
     kind: _LineKind
     text: str = ""
@@ -80,7 +80,8 @@ def _iter_lines_without_code(docstring: str) -> Iterator[_DocLine]:
     """Yield a docstring's lines without code, tables and directives."""
     is_fenced = False  # in a Markdown code block
     is_in_example = False  # in a doctest or a table, which end at a blank line
-    block_indent: int | None = None  # of the line that opens a literal block or directive, whose lines are deeper
+    # The indentation of the line that opens a literal block or directive; deeper lines belong to the block.
+    block_indent: int | None = None
     for line in cleandoc(docstring).split("\n"):
         text = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -128,9 +129,10 @@ def _parse_directive(text: str) -> tuple[str, str]:
 
 
 def _join_paragraphs(lines: Iterator[_DocLine]) -> Iterator[list[str]]:
-    """Yield the lines of each paragraph, list item and description of a parameter, without its label; some are empty.
+    """Yield the lines of each paragraph, list item and description of a parameter, without its label.
 
-    A paragraph ends at a break, at a list item or label, at a change of the indentation, and at "::".
+    A paragraph ends at a break, at a list item or label, at a change of the indentation, and at "::". Some of the
+    yielded lists are empty.
     """
     paragraph: list[str] = []
     paragraph_indent: int | None = None
@@ -146,7 +148,7 @@ def _join_paragraphs(lines: Iterator[_DocLine]) -> Iterator[list[str]]:
         text = line.text
         if not paragraph and (_SECTION.match(text) or _SIGNATURE.match(text)):
             continue
-        # A line in the middle of a paragraph may look like `name: text` by accident.
+        # A line in the middle of a paragraph may look like `name: text` by accident, so it is no label there.
         may_be_label = not paragraph or line.indent == item_indent or paragraph[-1].endswith(":")
         item = _item_text(text, may_be_label=may_be_label)
         if item is not None:
@@ -195,6 +197,7 @@ def _item_text(text: str, *, may_be_label: bool) -> str | None:
 
 
 def _remove_markup(text: str) -> str:
+    """Return the text without the markup of reStructuredText and Markdown, with single spaces."""
     # The tests for a character are much faster than the patterns, and most paragraphs contain no markup.
     if "`" in text:
         text = _ROLE.sub(lambda match: _displayed_name(match[1]), text)

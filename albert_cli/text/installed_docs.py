@@ -37,7 +37,7 @@ _SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
 _DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
 _CHUNK_FILES = 32  # files that a worker process reads at a time
 
-# The documents read so far, by `stdlib_only`: about 15 MB. A command may read a corpus more than once.
+# The documents of a corpus that was read to its end, by `stdlib_only`: about 15 MB. A command may read it again.
 _cached_documents: dict[bool, list[InstalledDoc]] = {}
 
 
@@ -75,7 +75,7 @@ def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str]
     """Yield each file's paragraphs in the order of `paths`; workers: processes that read, 0 for this one alone."""
     finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
-    # The hint of the error if a worker process is killed twice, for example for lack of memory.
+    # The hint of the error if the worker process of a chunk is killed twice, for example because memory runs out.
     remedy = "use docs:stdlib, which is smaller"
     next_start = 0
     with closing(executor.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
@@ -87,7 +87,7 @@ def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str]
 
 
 def _read_chunk(start: int, paths: Sequence[Path]) -> list[list[str]]:
-    """Return the paragraphs of each file; `start` only tells the caller which chunk the result belongs to."""
+    """Return the paragraphs of each file; start: the index of the first file, by which the caller knows the chunk."""
     gc.disable()  # the garbage collector would take a quarter of the time, and syntax trees have no cycles
     try:
         return [_read_file(path) for path in paths]
@@ -126,7 +126,7 @@ def _parse_docstrings(path: Path) -> list[str]:
     """Return a file's docstrings; an empty list for a file that is not valid Python."""
     source = path.read_bytes()
     is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")  # has its texts in a dictionary, in single quotes
-    # Parsing takes most of the time, so skip files without docstrings.
+    # Parsing takes most of the time, so files without docstrings are not parsed.
     if b'"""' not in source and b"'''" not in source and not is_topics:
         return []
     try:

@@ -1,8 +1,8 @@
 """Load the vocabulary of a directory, and choose the backend that encodes with it.
 
 SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. A Unigram
-`tokenizer.json` is converted to a SentencePiece model in memory if both give equal ids on sample texts, because
-SentencePiece is eight times as fast. transformers 5 saves our vocabularies without `spiece.model`, so this is common.
+`tokenizer.json` is converted to a SentencePiece model in memory, because SentencePiece is eight times as fast, if both
+give equal ids on sample texts. Such files are common: transformers 5 saves our vocabularies without `spiece.model`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
 def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) -> SentencePieceVocabulary | None:
     """Return a SentencePiece vocabulary that gives the same ids as the directory's `tokenizer.json`.
 
-    Returns None if that is impossible: the directory has no `tokenizer.json`, or its model is not a Unigram model with
-    ALBERT's special tokens, or its normalizer does what no `Cleaning` does.
+    vocabulary: the directory's tokenizer. Returns None if the directory has no `tokenizer.json`, if its model is not a
+    Unigram model with ALBERT's special tokens, or if no `Cleaning` does what its normalizer does.
     """
     path = directory / TOKENIZER_FILE
     if not path.is_file():
@@ -100,7 +100,8 @@ def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) 
 def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
     """Yield the saved cleaning first, then all other cleanings.
 
-    Programs that save the tokenizer again may drop our key from its configuration, but keep the normalizer.
+    Programs that save the tokenizer again may drop our key `albert_cleaning` from its configuration. Its normalizer
+    then still does the cleaning.
     """
     saved = _read_tokenizer_config(directory).cleaning
     yield saved

@@ -3,8 +3,8 @@
 `sentencex` does not know the stops of Khmer and Tibetan, and Thai and Lao have none. So its results are split further:
 
 1. after the stops of Khmer and Tibetan;
-2. if a sentence is longer than people write, after commas and other clause marks, else at spaces, else between
-   characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
+2. if a sentence is longer than people write (see `_LengthLimits`), after commas and other clause marks, else at spaces,
+   else between characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import cache
 from typing import NamedTuple
 from unicodedata import category, combining
 
-# A stop, closing quotes or brackets, and white space, which may be missing after a full-width stop.
+# A stop, any closing quotes or brackets, and white space, which may be missing after a full-width stop.
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
 _STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")
 # The position after the last of several stops, with the white space that follows, but not at the end of the text.
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
-_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # also after every word
+_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # after clause marks and spaces
 _SPACE_MARKED_SCRIPTS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
 _CHINESE_AND_JAPANESE = re.compile("[\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _MAX_PARAGRAPH_CHARACTERS = 1 << 14
@@ -30,7 +30,7 @@ _SPACE_SEARCH_CHARACTERS = 1 << 16  # distance from the end of a part within whi
 
 
 class _LengthLimits(NamedTuple):
-    """Lengths in characters; longest: a longer sentence is split; part: its parts have at least this length."""
+    """Lengths in characters: a sentence above `longest` is split, and a part ends at a clause mark from `part` on."""
 
     longest: int
     part: int
@@ -45,8 +45,8 @@ _SHORTEST_LIMIT = _SPACE_MARKED_LIMITS.longest  # no sentence up to this length 
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """Return the sentences of `text` in order, each with single spaces.
 
-    No sentence crosses a line end. `language` is an ISO 639 code; an unknown one uses the rules of English. Apart from
-    white space, the sentences contain every character of the text.
+    A line end always ends a sentence. Apart from white space, the sentences contain every character of the text.
+    language: an ISO 639 code; for an unknown one, the rules of English apply.
     """
     return segment_paragraphs(split_paragraphs(text), language)
 
@@ -55,7 +55,7 @@ def split_paragraphs(text: str) -> list[str]:
     """Return the lines of `text` that are not blank, each with single spaces and none at its ends."""
     paragraphs = []
     for line in text.split("\n"):
-        # The plain space is the only white space that Python counts as printable. So this test is enough, and fast.
+        # Python counts no other white space than the plain space as printable, so this fast test finds all other kinds.
         if not line.isprintable() or "  " in f" {line} ":
             line = " ".join(line.split())
         if line:
@@ -94,7 +94,7 @@ def _split_further(sentence: str) -> Iterator[str]:
 
 
 def _choose_limits(sentence: str) -> _LengthLimits:
-    """Return the limits of the script that more than half of the characters belong to."""
+    """Return the limits of the script of more than half of the characters."""
     if sentence.isascii():
         return _USUAL_LIMITS
     if len(_SPACE_MARKED_SCRIPTS.findall(sentence)) > len(sentence) // 2:
@@ -107,7 +107,7 @@ def _choose_limits(sentence: str) -> _LengthLimits:
 def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
     """Split a sentence that is too long after clause marks, else at spaces, else between characters.
 
-    A part ends at the first clause mark after its least length.
+    A part ends at the first clause mark that gives it the length `limits.part`.
     """
     if len(sentence) <= limits.longest:
         yield sentence
@@ -122,6 +122,7 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
             end = _character_boundary(part, limits.longest)
             yield part[:end].strip()
             part = part[end:]
+        # In the scripts of `_SPACE_MARKED_LIMITS`, the space after every clause is a mark.
         ends_at_mark = limits is _SPACE_MARKED_LIMITS or part.rstrip()[-1:] in _CLAUSE_MARKS
         if len(part) >= limits.part and ends_at_mark:
             yield part.strip()
@@ -131,7 +132,7 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
 
 
 def _character_boundary(text: str, limit: int) -> int:
-    """Return the last position up to `limit` that is not before a combining mark or a vowel sign."""
+    """Return the last position up to `limit` that no combining mark or vowel sign follows, else `limit`."""
     for position in range(limit, limit // 2, -1):
         if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
             return position

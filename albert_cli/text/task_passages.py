@@ -24,7 +24,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 
     - `squad`: all contexts of an article, one per line. The paper's intrinsic dev set has this form (Section 4.1).
     - `race`: the `article` of a file.
-    - `squad-answers`: a question and, on the next line, the sentence of the context that contains the answer. So
+    - `squad-answers`: a question and, on the next line, the sentences of the context that contain the answer. So
       pretraining sees question and answer together.
 
     Raises `InputError` if the file has another format.
@@ -50,7 +50,10 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 
 
 def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
-    """Return the texts of a file's JSON value; raise any error of a wrong type or missing key if it is malformed."""
+    """Return the texts of a file's JSON value.
+
+    A value of another form raises `KeyError`, `TypeError` or `AttributeError`, as the look-up does.
+    """
     if kind == "race":
         return [value["article"]]
     if kind == "squad":
@@ -62,8 +65,8 @@ def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
 def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
     """Yield each answered question of a paragraph and, on the next line, the sentences that contain its first answer.
 
-    Splitting into sentences changes white space, so positions are numbers of preceding characters other than white
-    space.
+    Splitting into sentences changes white space. So a position in the text is counted here as the number of characters
+    before it that are no white space.
     """
     context = paragraph["context"]
     sentences = split_sentences(context)
@@ -74,10 +77,10 @@ def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
             start = answer["answer_start"]
             if not answer_text.strip() or context[start : start + len(answer_text)] != answer_text:
                 continue  # the answer's position is unknown
-            solid_start = _count_non_space(context[:start])
-            solid_end = solid_start + _count_non_space(answer_text)
-            first_sentence = bisect_right(sentence_ends, solid_start)  # the first one that ends after the start
-            last_sentence = bisect_left(sentence_ends, solid_end)  # the first one that ends at or after the end
+            non_space_start = _count_non_space(context[:start])
+            non_space_end = non_space_start + _count_non_space(answer_text)
+            first_sentence = bisect_right(sentence_ends, non_space_start)  # the first one that ends after the start
+            last_sentence = bisect_left(sentence_ends, non_space_end)  # the first one that ends at or after the end
             answer_sentences = " ".join(sentences[first_sentence : last_sentence + 1])
             yield " ".join(question["question"].split()) + "\n" + answer_sentences
 

@@ -1,13 +1,14 @@
-"""Convert a SentencePiece vocabulary for other programs: `tokenizer.json` and `tokenizer_config.json` of Hugging Face.
+"""Convert a SentencePiece vocabulary to Hugging Face's `tokenizer.json` and `tokenizer_config.json`.
 
-With `spiece.model` alone, `AutoTokenizer` turns the user-defined symbols into added tokens and gives other ids on many
-lines. Our `tokenizer.json` keeps them as ordinary pieces, and its normalizer does what `clean` and SentencePiece's
-normalizer do. So the ids are equal, with four exceptions:
+With `spiece.model` alone, Hugging Face's `AutoTokenizer` turns the user-defined symbols into added tokens and gives
+other ids on many lines. In our `tokenizer.json` the symbols are ordinary pieces, and the normalizer does what `clean`
+and SentencePiece's normalizer do. So the ids are equal, with four exceptions:
 
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
 - With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
-- Segmentations of equal score may differ under a vocabulary that another program trained (see `unigram`).
-- Characters newer than the Unicode tables of either side may differ.
+- Of two segmentations with equal scores, the libraries may choose different ones under a vocabulary that another
+  program trained (see `unigram._round_scores`).
+- Characters newer than the Unicode tables of either library may differ.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ _FULL_WIDTH_TILDE = "～"
 _TILDE_PLACEHOLDER = "\ufdd1"
 _HIDDEN_PREFIX = "\ufdd2"
 # A byte piece such as "<0x00>" must score worse than its six characters together, so that no text matches it. Scores
-# are negative: 20 times the lowest is below the sum of any six pieces. The exception is in the module's docstring.
+# are negative, so 20 times the lowest one is below the sum of any six. See the module's docstring for the exception.
 _BYTE_SCORE_FACTOR = 20
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
-    """Return our tokenizer for encoding with offsets: the ids of a parsed SentencePiece model, no special tokens."""
+    """Return a tokenizer for encoding with offsets, with the ids of a parsed SentencePiece model.
+
+    Special tokens have hidden names, so text never becomes a special token.
+    """
     scored_pieces = _score_pieces(proto)
     for index, p in enumerate(proto.pieces):
         if p.type not in (p.NORMAL, p.USER_DEFINED, p.BYTE):
@@ -50,17 +54,17 @@ def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
 
 
 def _score_pieces(proto: Any) -> list[tuple[str, float]]:
-    """Return (piece, score) for each id; the scores are those that SentencePiece encodes with.
+    """Return (piece, score) for each id; the scores are those with which SentencePiece encodes.
 
-    The model records them for normal pieces only. The score of a user-defined symbol is the number of its bytes times
-    the highest score, less 0.1 (SentencePiece's `unigram_model.cc`). A byte piece replaces characters without a piece,
-    and never the text "<0x00>" or similar, so it gets a score with which it is never chosen.
+    The model records the scores of normal pieces only. The score of a user-defined symbol is the number of its bytes
+    times the highest score, minus 0.1 (SentencePiece's `unigram_model.cc`). A byte piece replaces characters without a
+    piece, and never the text "<0x00>" or similar, so its score is too low for any segmentation.
     """
     normal_scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
     highest_score = max(normal_scores, default=0.0)
     byte_score = _BYTE_SCORE_FACTOR * min(normal_scores, default=-1.0)
-    # SentencePiece trains no piece that contains a user-defined symbol. So a symbol of one character is a token of its
-    # own in every segmentation, whatever its score, unless a longer symbol contains it.
+    # SentencePiece trains no piece that contains a user-defined symbol. So a symbol of one character is a token in
+    # every segmentation, and its score does not matter, unless a longer symbol contains it.
     has_long_symbols = any(p.type == p.USER_DEFINED and len(p.piece) > 1 for p in proto.pieces)
     scored_pieces = []
     for p in proto.pieces:
@@ -127,7 +131,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
 
     apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     first_form, last_form = cleaning.unicode_forms
-    # The classes are computed in Python, because the regex engine's \s and \p{M} differ in some characters.
+    # Python computes the character classes, because \s and \p{M} of the regex engine differ in some characters.
     steps: list[Normalizer] = [
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
         getattr(normalizers, first_form)(),
@@ -135,8 +139,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # contains all characters of category Cc, to which Unicode adds no more
     dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]
-    # If a normalizer step removes the text's first character, `Metaspace` inserts no word mark. So leading characters
-    # that would be removed become a space. No line feeds are left, so ^ matches nowhere else.
+    # If a normalizer step removes the text's first character, `Metaspace` inserts no word mark. So characters at the
+    # beginning that would be removed become a space. No line feeds are left, so ^ matches only at the beginning.
     dropped_characters = marks + _format_ranges(dropped_controls)
     if dropped_characters:
         steps.append(normalizers.Replace(Regex(rf"^[{dropped_characters}]+"), " "))
@@ -149,8 +153,8 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     if last_form:
         steps.append(getattr(normalizers, last_form)())
     if charsmap:
-        # `Precompiled` applies the rules to short graphemes only, and SentencePiece to the longest match. So alone it
-        # would leave Hangul decomposed and lose marks. NFKC comes first and leaves nothing to compose.
+        # `Precompiled` applies the rules to short graphemes only, and SentencePiece to the longest match. Without NFKC
+        # before it, `Precompiled` would leave Hangul decomposed and lose marks.
         compose: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
         if not cleaning.normal_form.startswith("NFK"):
             # NFKC would change the full-width tilde, which SentencePiece keeps.
@@ -164,7 +168,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
 
 @functools.cache  # it takes a pass over all of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
-    """Return a regular expression's class, without the brackets, of the characters for which `belongs` is true."""
+    """Return a regular expression's class, without the brackets, of the characters for which `belongs` returns true."""
     return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
 
 
@@ -180,6 +184,7 @@ def _format_ranges(characters: Iterable[str]) -> str:
 
 
 def _format_range(first: int, last: int) -> str:
+    """Return a range of code points as it is written in a character class."""
     if first == last:
         return _format_character(first)
     return f"{_format_character(first)}-{_format_character(last)}"

@@ -101,7 +101,7 @@ class TokenizersVocabulary(Vocabulary):
         return ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Return the token ids of a text that follows directly after the mask token."""
+        """Return the token ids of a text as if it followed directly after the mask token."""
         mask_name = self._names_by_role["mask"]
         ids = _encode_after(mask_name, self.mask_id, text, self._tokenizer)
         if self._forbidden_ids.isdisjoint(ids):
@@ -137,7 +137,7 @@ class TokenizersVocabulary(Vocabulary):
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
         """Return the flags of the tokens that begin a word (see `words`)."""
         boundaries = super().word_boundaries(rule)
-        if self._first_word_is_unmarked:  # it begins after [CLS] or [SEP]
+        if self._first_word_is_unmarked:  # the first word of a text follows [CLS] or [SEP]
             boundaries.separates[[self.cls_id, self.sep_id]] = True
         return boundaries
 
@@ -161,7 +161,7 @@ class TokenizersVocabulary(Vocabulary):
 
 
 def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the token ids of a text that follows a special token, without the special token."""
+    """Return the token ids of a text as if it followed a special token, without the id of the special token."""
     tokenizer.encode_special_tokens = False  # its name before the text must become the token
     try:
         ids: list[int] = tokenizer.encode(special_name + text, add_special_tokens=False).ids
@@ -201,11 +201,8 @@ def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    lines = store.read_bytes(path).decode("utf-8", "replace").split("\n")
-    pieces = [line.rstrip("\r") for line in lines]
-    while pieces and not pieces[-1]:
-        pieces.pop()
-    ids = {piece: index for index, piece in enumerate(pieces)}
+    lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
+    ids = {line.rstrip("\r"): index for index, line in enumerate(lines)}
     names_by_role = _find_special_names(ids, config)
     for role in ("unk", *_REQUIRED_ROLES):
         if role not in names_by_role:
@@ -252,7 +249,7 @@ def _find_special_tokens(
         if role not in names_by_role:
             hint = f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
             raise CheckpointError(f"{source}: has no {role} token", hint)
-    # A tokenizer without a padding or unknown token never produces one, so any id will do: [SEP]'s.
+    # A tokenizer without a padding or unknown token never produces one, so [SEP]'s id can stand for it.
     sep_name = names_by_role["sep"]
     return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in _USUAL_NAMES})
 
@@ -276,7 +273,7 @@ def _find_special_names(ids: Mapping[str, int], config: TokenizerJson) -> dict[s
 def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:
     """Return True if the tokenizer adds special tokens and segment ids to a text and to a pair as this program does.
 
-    That is `[CLS] A [SEP]` in segment 0, and `[CLS] A [SEP]` in segment 0 with `B [SEP]` in segment 1.
+    A text becomes `[CLS] A [SEP]` in segment 0. A pair becomes `[CLS] A [SEP]` in segment 0 and `B [SEP]` in segment 1.
     """
     ids = tokenizer.encode("a", add_special_tokens=False).ids
     single = tokenizer.encode("a")
@@ -308,7 +305,7 @@ def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str]
 def _hide_names(content: TokenizerJson, names: set[str]) -> None:
     """Rename tokens in the content of a `tokenizer.json`, in place, so that no text matches them; ids stay equal."""
     model = content["model"]
-    names = names - {model.get("unk_token")}  # the model refers to this one by its name
+    names = names - {model.get("unk_token")}  # the model refers to the unknown token by its name
 
     def hide(piece: str) -> str:
         return _HIDDEN_PREFIX + piece if piece in names else piece
@@ -329,7 +326,7 @@ def _hide_names(content: TokenizerJson, names: set[str]) -> None:
 
 
 def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
-    """Return the pieces as text, with the word mark before each word; content: of the `tokenizer.json`."""
+    """Return the pieces as text, with the word mark where a word begins; content: of the `tokenizer.json`."""
     model = content["model"]
     if model["type"] == "WordPiece":
         prefix = model["continuing_subword_prefix"]  # "##": the piece continues a word
@@ -349,9 +346,9 @@ def _decode_byte_level(piece: str, byte_by_character: Mapping[str, int]) -> str:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the byte of each character of GPT-2's byte-level alphabet (`bytes_to_unicode` of its code).
+    """Return the byte for each character of GPT-2's byte-level alphabet (`bytes_to_unicode` of its code).
 
-    A printable byte is the character with its code; the others are the characters from U+0100 on.
+    A printable byte is written as the character with its code, the other bytes as the characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unprintable = [byte for byte in range(256) if byte not in printable]

@@ -1,7 +1,7 @@
 """SentencePiece unigram models (`spiece.model`): read one, train one with the published options, prune one.
 
 A model is a protobuf message (`ModelProto`) with pieces, their scores (log probabilities in nats), the normalizer's
-rules and the training options. It is passed on as `proto`, or as its serialized bytes.
+rules and the training options. Here `proto` is a parsed message, and `model` the bytes of one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that re
 # Limits of SentencePiece's trainer
 _RESERVED = "\u2585"  # it leaves out sentences with this character
 _MAX_SENTENCE_BYTES = 4192  # it leaves out longer sentences
-_MAX_SENTENCES = 10_000_000  # the published vocabularies used so many
-_MAX_PARTS = 32  # training lines that one sentence may become; it has at most 16,384 characters
+_MAX_SENTENCES = 10_000_000  # as in the training of the published vocabularies
+_MAX_PARTS = 32  # training lines that one sentence of at most 16,384 characters may become
 _MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory
-# Measured on 2 to 230 MB of English, and of the same text in Greek and Chinese letters: 19 to 24 bytes of memory and
-# 0.4 to 1.4 microseconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array.
+# Bytes of memory and seconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array. On 2 to 230 MB of
+# English, and of the same text in Greek and Chinese letters, 19 to 24 bytes and 0.4 to 1.4 microseconds were measured.
 _MEMORY_PER_BYTE = 23
 _SECONDS_PER_BYTE = 1.2e-6
 
@@ -59,19 +59,19 @@ def read_model(model: bytes) -> Any:
 
 
 def penalize_digit_comma(proto: Any) -> None:
-    """Lower the scores of pieces such as "▁2011," in place, so far that they are never chosen.
+    """Lower the scores of pieces such as "▁2011," in place, so that no segmentation contains one.
 
     ALBERT's tokenizer never emits such a piece: the reference splits off the comma and encodes the rest again. Lower
     scores give the same result in one pass, both in SentencePiece and in Hugging Face's `tokenizers`.
     """
     for p in proto.pieces:
         is_digit_comma = p.type == p.NORMAL and p.piece.endswith(",") and p.piece[-2:-1].isdigit()
-        if is_digit_comma and p.score > -_DIGIT_COMMA_PENALTY:  # no penalty for a piece that has it already
+        if is_digit_comma and p.score > -_DIGIT_COMMA_PENALTY:  # a lower score includes the penalty already
             p.score -= _DIGIT_COMMA_PENALTY
 
 
 def describe_unsupported_model(proto: Any) -> str:
-    """Return the reason why a `tokenizer.json` cannot give the ids of a model; "" if it can."""
+    """Return the reason why no `tokenizer.json` can give the same ids as a model; "" if one can."""
     trainer = proto.trainer_spec
     normalizer = proto.normalizer_spec
     if trainer.model_type != trainer.UNIGRAM:
@@ -88,9 +88,9 @@ def describe_unsupported_model(proto: Any) -> str:
 
 
 def log_training_estimate(sentences: int, text_bytes: int, qualifier: str = "") -> None:
-    """Print the memory and time that training takes, and warn if more memory is needed than is available.
+    """Print the memory and time that training will take, and warn if more memory is needed than is available.
 
-    text_bytes: of the sentences in UTF-8; qualifier: printed before the number of sentences, such as "about ".
+    sentences: their number; text_bytes: their size in UTF-8; qualifier: printed before the number, such as "about ".
     """
     required_bytes = text_bytes * _MEMORY_PER_BYTE
     if text_bytes > _MAX_32BIT_BYTES:
@@ -126,10 +126,11 @@ def train_unigram(
 ) -> bytes:
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
-    keep_zwnj: keep U+200C, which SentencePiece's normalizer turns into a space; symbols: texts that are one token
-    wherever they occur, as `normalize_symbols` returns them; byte_fallback: encode a character without a token as the
-    tokens of its bytes. Equal sentences, options and seeds give equal bytes. Raises `InputError` if the text does not
-    allow the size.
+    character_coverage: fraction of the text's characters that get a piece; keep_zwnj: keep U+200C, which the normalizer
+    of SentencePiece turns into a space; symbols: texts that are one token wherever they occur, as `normalize_symbols`
+    returns them; byte_fallback: encode a character without a token as the tokens of its bytes. Equal sentences, options
+    and seeds give equal bytes. Raises `InputError` if the text has too few different pieces, or too many characters,
+    for the size.
     """
     import sentencepiece
 
@@ -142,7 +143,7 @@ def train_unigram(
             model_type="unigram",
             vocab_size=size,
             character_coverage=character_coverage,
-            # More than there are training lines, so that SentencePiece takes no sample of our sample.
+            # At least the number of training lines, so that SentencePiece uses all of them and samples none.
             input_sentence_size=max(_MAX_SENTENCES, _MAX_PARTS * len(sentences)),
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_SENTENCE_BYTES,
@@ -169,9 +170,9 @@ def train_unigram(
 
 
 def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, ...]:
-    """Return the symbols as they occur in encoded text, each once; raise `ConfigError` for one that cannot be a token.
+    """Return the symbols as they occur in normalized text, each once and without `USER_DEFINED_SYMBOLS`.
 
-    Symbols that are tokens in any case (`USER_DEFINED_SYMBOLS`) are left out.
+    Raises `ConfigError` for a symbol that cannot be a token.
     """
     normalized: dict[str, None] = {}  # a set that preserves the order
     for symbol in symbols:
@@ -200,7 +201,7 @@ def _round_scores(proto: Any) -> None:
 
 
 def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]:
-    """Yield the sentences with boundaries, split into lines that are short enough for the trainer."""
+    """Yield the sentences with boundaries (see `_insert_boundaries`), in lines of the trainer's maximum length."""
     for sentence in sentences:
         if keep_zwnj:
             sentence = sentence.replace(ZWNJ, _ZWNJ_PLACEHOLDER)
@@ -228,9 +229,9 @@ def _split_by_bytes(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def _last_character_start(data: bytes, start: int, limit: int) -> int:
-    """Return the last position after `start`, up to `limit`, at which UTF-8 text can be split.
+    """Return the last position after `start`, up to `limit`, at which a character other than a combining mark begins.
 
-    A character that is no combining mark begins there. If no such character exists, a mark begins there.
+    If only combining marks begin there, returns the last position at which one begins. data: text in UTF-8.
     """
     last_mark = -1
     for position in range(limit, start, -1):
@@ -245,11 +246,11 @@ def _last_character_start(data: bytes, start: int, limit: int) -> int:
 
 
 def prune_vocabulary(proto: Any, size: int) -> bytes:
-    """Return the bytes of a model with the `size` best pieces of a parsed model.
+    """Return the bytes of a model with only the `size` pieces of the highest scores, which stay unchanged.
 
-    Special pieces, symbols and single characters always stay, even if they are more than `size`. The scores stay
-    unchanged. A model that is trained to the size splits text into as many pieces, within 0.3 % (measured in English,
-    from 16,000 to 4,000 pieces).
+    Special pieces, symbols and single characters always stay, even if they are more than `size`. The pruned model
+    splits text into as many pieces as a model that is trained to the size, within 0.3 % (measured in English, from
+    16,000 to 4,000 pieces).
     """
     required = [p for p in proto.pieces if p.type != p.NORMAL or len(p.piece) == 1]
     optional = [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1]
@@ -264,13 +265,13 @@ def prune_vocabulary(proto: Any, size: int) -> bytes:
 
 
 def _insert_boundaries(sentence: str) -> str:
-    """Return the sentence with a boundary between a digit and a comma.
+    """Return the sentence with a boundary between a digit and a comma, and in place of the reserved character.
 
-    So the trainer creates no piece with both, which ALBERT never emits (see `penalize_digit_comma`). A boundary also
-    replaces the character that the trainer reserves.
+    The trainer creates no piece across a boundary, and ALBERT emits none with a digit and a comma (see
+    `penalize_digit_comma`).
     """
     if not (sentence.isascii() and sentence.isprintable()):
-        # SentencePiece's normalizer turns other characters into commas and digits too. Python's NFKC differs from it.
+        # SentencePiece's normalizer turns other characters into commas and digits, and Python's NFKC differs from it.
         sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
     return _COMMA_AFTER_DIGIT.sub(_BOUNDARY + ",", sentence)
 

@@ -45,7 +45,7 @@ _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
 
 
 def is_unspaced(character: str) -> bool:
-    """Return True if the character belongs to a script that does not separate words by spaces."""
+    """Return True if the character belongs to a script in which no spaces separate words."""
     code = ord(character)
     index = bisect_right(_UNSPACED_STARTS, code) - 1  # of the last range that begins at or before the character
     if index < 0:
@@ -58,8 +58,8 @@ def is_unspaced(character: str) -> bool:
 class WordBoundaries:
     """Three flags for each token of a vocabulary, which decide where words begin: bool [V] each.
 
-    starts: the token begins a word; separates: the token after it begins a word, unless that one continues the word;
-    continues: the token does not begin a word after a separating token.
+    starts: the token begins a word after any token; separates: the next token begins a word, unless its flag
+    `continues` is set.
     """
 
     starts: Flags
@@ -67,7 +67,7 @@ class WordBoundaries:
     continues: Flags
 
     def find_starts(self, ids: NDArray[np.integer]) -> Flags:
-        """Return a flag for each token of a text that begins a word: ids [T] to bool [T]."""
+        """Return a flag for each token of a text, which is set if the token begins a word: bool [T] for ids [T]."""
         is_start: Flags = self.starts[ids]
         is_start[1:] |= self.separates[ids[:-1]] & ~self.continues[ids[1:]]
         return is_start
@@ -76,8 +76,8 @@ class WordBoundaries:
 def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundaries:
     """Return the word boundaries of a vocabulary.
 
-    pieces: the pieces by id, with the word mark; "" for tokens that are not text. rule: "script" is the rule of this
-    module's docstring; "reference" is the rule of the reference code, for comparison.
+    pieces: the pieces by id, with the word mark; "" for tokens that are not text. rule: "script" is the rule in this
+    module's docstring, "reference" that of the reference code, in which the tokens that are not text begin words, too.
     """
     if rule == "reference":
         starts = [piece == "" or _starts_word_in_reference(piece) for piece in pieces]
@@ -98,7 +98,7 @@ def _starts_word(piece: str) -> bool:
 
 
 def _is_attached(character: str) -> bool:
-    """Return True for marks (categories Mn, Mc, Me) and format characters (Cf), which belong to the one before them."""
+    """Return True for marks (categories Mn, Mc, Me) and format characters (Cf): they belong to the character before."""
     return unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
 
 
