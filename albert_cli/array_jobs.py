@@ -1,8 +1,8 @@
 """Divide work among the jobs of a Slurm or Kubernetes array (`--task`).
 
 A job's part of the work depends on its index and on the number of jobs. If only some jobs of a Slurm array are
-submitted again, Slurm reports the size of this smaller array. The first submission therefore records the size of the
-whole array in the output directory.
+submitted again, Slurm reports the number of these jobs. The first submission therefore records the size of the whole
+array in the output directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ArrayJob:
     def select(self, units: Sequence[T], size: Callable[[T], int] = lambda unit: 0) -> list[T]:
         """Return this job's part of the units of work.
 
-        The units are dealt out to the jobs in turn, the largest first, so that all jobs take about the same time.
+        The units are dealt out to the jobs in turn, the largest first, so that all jobs take about the same time. size:
+        of a unit, in any measure of its work; by default all units are equal.
         """
         return sorted(units, key=lambda unit: -size(unit))[self.index :: self.count]
 
@@ -70,12 +71,14 @@ def parse_array_job(text: str | None, environment: Mapping[str, str], out: Path)
 
 
 def _make_job(index: int, count: int, text: str) -> ArrayJob:
+    """Return the job; raise `ConfigError` if its index is not below the count. text: the value of `--task`."""
     if not 0 <= index < count:
         raise ConfigError(f"--task {text}: job {index} of {count} does not exist", "jobs are numbered from 0")
     return ArrayJob(index, count)
 
 
 def _read_environment(environment: Mapping[str, str], out: Path) -> ArrayJob:
+    """Return the job that the variables of Slurm or Kubernetes describe; raise `ConfigError` if they are wrong."""
     try:
         if "SLURM_ARRAY_TASK_ID" in environment:
             return _read_slurm(environment, out)
@@ -93,10 +96,10 @@ def _read_environment(environment: Mapping[str, str], out: Path) -> ArrayJob:
 
 
 def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
-    """Return the job that Slurm's variables describe, as a job of the recorded array if it belongs to one.
+    """Return the job that Slurm's variables describe, as a job of the recorded array if it belongs to that array.
 
-    Without a record, the variables are taken to describe the whole array. That is impossible for an array such as
-    `--array=1,5,7`, whose numbers have no regular step, and raises `ConfigError`.
+    Without a record, the variables must describe the whole array, which is then recorded. They cannot describe an array
+    such as `--array=1,5,7`, whose numbers have no regular step, so this raises `ConfigError`.
     """
     number = int(environment["SLURM_ARRAY_TASK_ID"])
     first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
@@ -108,7 +111,7 @@ def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
         recorded_index = recorded.index(number)
         if submitted.count <= recorded.count and recorded_index is not None:
             return ArrayJob(recorded_index, recorded.count)
-    last_if_regular = first + step * (submitted.count - 1)
+    last_if_regular = first + step * (submitted.count - 1)  # the last number of an array with a regular step
     last = int(environment.get("SLURM_ARRAY_TASK_MAX", last_if_regular))
     index = submitted.index(number)
     if last != last_if_regular or index is None:

@@ -1,4 +1,4 @@
-"""`albert doctor`: describe this machine and installation, and list the requirements that are missing."""
+"""Describe this machine and installation, and list the requirements that are missing (`albert doctor`)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ EXTRAS = {
 class _Requirements:
     """The requirements of the installed package.
 
-    versions: of the installed ones, by name; missing: names of the missing ones without which nothing works;
-    missing_by_extra: names of the other missing ones, by the extra that needs them.
+    versions: the version of each installed requirement; missing: names of missing requirements of the package itself;
+    missing_by_extra: names of missing requirements by the extra that needs them.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class _Requirements:
 
 
 def describe_environment() -> tuple[dict[str, object], str]:
-    """Return all facts as JSON values, and as text for a person."""
+    """Return the facts about this machine and installation as JSON values, and as text for a person."""
     requirements = _read_requirements()
     memory = machine.memory_info()
     compiler = machine.find_compiler()
@@ -63,7 +63,7 @@ def describe_environment() -> tuple[dict[str, object], str]:
         "missing_requirements": requirements.missing,
         "missing_extras": requirements.missing_by_extra,
     }
-    shown = data | {
+    shown = data | {  # the same facts, formatted for a person
         "compiler": compiler or "none: nothing is compiled; install g++ or clang++",
         "memory_bytes": {name: _format_gib(count) for name, count in memory.items()},
         "disk_free_bytes": _format_gib(free_disk),
@@ -89,7 +89,7 @@ def _read_requirements() -> _Requirements:
         return requirements
     for line in lines:  # such as: dask>=2024.1; extra == "cluster"
         name = re.split(r"[^\w.-]", line)[0]
-        if name == PACKAGE:  # an extra that includes another extra of this package
+        if name == PACKAGE:  # an extra such as dev requires other extras of this package
             continue
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
         try:

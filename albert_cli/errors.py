@@ -51,7 +51,7 @@ class DivergedError(AlbertError):
 
 
 class BusyError(AlbertError):
-    """An output directory that is locked by another run, or that contains something else (exit code 6)."""
+    """An output directory that is locked by another run, or that contains other files (exit code 6)."""
 
     exit_code = 6
 
@@ -73,7 +73,7 @@ class Skipped(AlbertError):  # noqa: N818  (nothing failed)
 
 
 class Interrupted(AlbertError):  # noqa: N818  (a normal end)
-    """A requested stop: the current step is saved, and the same command continues (exit code 75, EX_TEMPFAIL)."""
+    """A requested stop: the state is saved, and the same command continues from it (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75
     default_hint = "run the same command again to resume"

@@ -1,7 +1,7 @@
 """Download files from the Hugging Face Hub, or use earlier downloads if the Hub is unreachable.
 
 If the Hub is unreachable, `datasets` repeats its requests for half a minute before it uses its cache. In offline mode
-it uses the cache immediately, so this module sets the offline mode after one failed connection.
+it uses the cache immediately. So this module tries one connection and, if that fails, sets the offline mode.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _is_reachable() -> bool:
 def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
     """Return the directory with a model's files from the Hub, downloaded now or earlier.
 
-    name: the Hub id, such as albert/albert-base-v2; patterns: of the required files. Raises `CheckpointError` if the
-    files cannot be downloaded and no earlier download exists.
+    name: the Hub id, such as albert/albert-base-v2; patterns: globs of the required files. Raises `CheckpointError` if
+    the files cannot be downloaded and no earlier download exists.
     """
     is_offline = prefer_offline()
     from huggingface_hub import snapshot_download

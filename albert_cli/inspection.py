@@ -1,4 +1,4 @@
-"""`albert inspect`: describe the content of a directory that a command has written, and verify its files."""
+"""Describe the content of a directory that a command has written, and verify its files (`albert inspect`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write and read the journal of a run: a file with a line of JSON for each logged step and each evaluation.
+"""Write and read the journal of a run: a file of JSON lines, one for each logged step and each evaluation.
 
 Training appends lines. A resumed run first truncates the journal to the step that it resumes from.
 """
@@ -21,9 +21,9 @@ JOURNAL = "metrics.jsonl"  # in the directory of a run
 
 
 class JournalRecord(TypedDict, total=False):
-    """A line of a journal: metrics of the steps since the previous line, metrics of an evaluation, or a hint.
+    """A line of a journal: metrics of the steps since the previous such line, metrics of an evaluation, or a hint.
 
-    A line may have more keys than these.
+    A line may have other keys, too.
     """
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]  # noqa: RUF012
@@ -85,7 +85,7 @@ def read_journal(path: Path) -> list[JournalRecord]:
 
 
 def read_json_lines(path: Path, kind: type[T]) -> list[T]:
-    """Read the records, of type `kind`, in a file of JSON lines; skip other lines, such as an incomplete last line."""
+    """Return the records of type `kind` in a file of JSON lines; skip other lines, such as an incomplete last line."""
     from pydantic import ValidationError
 
     records: list[T] = []

@@ -1,4 +1,4 @@
-"""`--nproc`: run a command as several ranks on this machine, as `torchrun` does."""
+"""Run a command as several ranks on this machine (`--nproc`), as `torchrun` does."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from albert_cli.ranks import REPORTED_ERRORS
 def launch(nproc: int, arguments: Sequence[str]) -> int:
     """Run `albert ARGUMENTS` as `nproc` ranks on this machine, and return one exit code for all ranks.
 
-    On SIGTERM and Ctrl-C the ranks are stopped, too, and have half a minute to save; the exit code is then that of
-    `Interrupted`. `_combine_exit_codes` documents the other exit codes.
+    SIGTERM and Ctrl-C also stop the ranks, which have half a minute to save; the exit code is then that of
+    `Interrupted`. See `_combine_exit_codes` for the other exit codes.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,11 +49,11 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
 
 
 def _combine_exit_codes(codes: Mapping[int, int]) -> int:
-    """Combine the exit codes of the ranks, in the order of the ranks, into one.
+    """Combine the exit codes of the failed ranks, in the order of the ranks, into one.
 
-    The first of these that exists is returned: a code above 1 (a rank that failed by itself); 128 plus the number of
-    the signal that killed a rank, with a message; 1, by which a rank ends that misses another one; 128 plus SIGTERM,
-    by which the launcher ends the other ranks.
+    The first of these that exists is returned: a code above 1, with which a rank fails by itself; 128 plus the number
+    of the signal that killed a rank, with a warning; 1, with which a rank exits that has lost the connection to
+    another; 128 plus SIGTERM, with which the launcher ends the other ranks.
     """
     errors = [code for code in codes.values() if code > 1]
     if errors:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from albert_cli.matmul import MatmulBackend
 
-# Parameters of `mallopt`, from glibc's malloc.h.
+# Numbers of parameters of `mallopt`, from glibc's malloc.h
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_RETAINED_BYTES: Final = 1 << 30
+_RETAINED_BYTES: Final = 1 << 30  # the value of both parameters
 _MAX_OLD_MMAP_THRESHOLD: Final = 1 << 25  # older releases of glibc reject a larger M_MMAP_THRESHOLD
 _BF16_FLAGS: Final = {"amx_bf16", "avx512_bf16", "bf16"}  # in /proc/cpuinfo; the last one is Arm's
 
@@ -124,7 +124,7 @@ def _read_counts(path: Path) -> dict[str, int]:
 
 
 def count_oom_kills() -> int:
-    """Return how many processes of this machine or container the kernel has killed because memory ran out."""
+    """Return the number of processes of this machine or container that the kernel killed because memory ran out."""
     files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
     return max(_read_counts(path).get("oom_kill", 0) for path in files)
 
@@ -133,7 +133,7 @@ def retain_freed_memory() -> None:
     """Make glibc retain the memory that this process frees, for its next allocations.
 
     Each training step allocates the same large arrays again. By default glibc returns a freed array to the system and
-    gets new pages for the next one, which the system clears. In a narrow model this takes 10 % to 14 % of a step.
+    gets new pages for the next array, which the system must clear. In a narrow model this takes 10 % to 14 % of a step.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -178,9 +178,9 @@ def matmul_backends(precision: str, device: torch.device) -> tuple[MatmulBackend
 def make_matmul(
     precision: str, device: torch.device, backend: MatmulBackend = "torch"
 ) -> tuple[Callable[[], float], int]:
-    """Return a function that computes one matmul of square matrices, and its number of FLOPs.
+    """Return a function that computes one matmul of square matrices, and the matmul's number of FLOPs.
 
-    The function returns 0.0, because `bench` also measures training steps, which return their loss.
+    The function returns 0.0, because `bench` measures it in the same way as training steps, which return their loss.
     """
     import torch
 
@@ -199,7 +199,7 @@ def make_matmul(
 
 @functools.cache
 def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """Measure the FLOP/s of the fastest matmul among all backends; the result is measured once per process.
+    """Return the FLOP/s of the fastest matmul among all backends, which are measured once per process.
 
     Every backend computes at least two matmuls, and more until `seconds` have passed.
     """

@@ -1,9 +1,9 @@
 """Compute fp32 linear layers on a CPU with oneDNN, where it is faster than torch's default matmul.
 
 By default torch computes fp32 matmuls with MKL, which uses only AVX2 on AMD processors. oneDNN uses AVX-512 there and
-is twice as fast. On Intel processors both are equally fast. Their results differ only by rounding.
+is twice as fast. On Intel processors MKL and oneDNN are equally fast. Their results differ only by rounding.
 
-The letters in names of tensors: M rows, K inputs and N outputs of the layer.
+The suffixes of tensors' names are their shapes: M rows, K inputs and N outputs of the layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: Matm
 
 
 def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
-    """Return whether the layer is a large fp32 matmul on a CPU, and oneDNN is available."""
+    """Return True if the layer is a large fp32 matmul on a CPU, and oneDNN is available."""
     is_fp32 = x_MK.dtype == torch.float32 and weight_NK.dtype == torch.float32
     if not is_fp32 or x_MK.device.type != "cpu" or x_MK.dim() != 2:
         return False
@@ -44,7 +44,7 @@ def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
 
 
 def is_large(rows: int, inputs: int, outputs: int) -> bool:
-    """Return whether a matmul of these sizes is large enough for oneDNN."""
+    """Return True if a matmul of these sizes is large enough for oneDNN."""
     return 2 * rows * inputs * outputs >= _MIN_FLOPS
 
 
@@ -65,9 +65,9 @@ def has_onednn() -> bool:
 def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     """Return x @ weight.T + bias, [M, N], computed by oneDNN.
 
-    The operator is private: torch's compiler uses it for inference. The public alternatives are slower: `to_mkldnn`
-    copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` checks that the
-    operator works; if it does not, `linear` uses `F.linear`.
+    This is a private operator of torch, whose compiler uses it for inference. The public alternatives are slower:
+    `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` checks that
+    the operator works; if it does not, `linear` uses `F.linear`.
     """
     output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, "none", [], "")
     return output_MN
@@ -92,8 +92,8 @@ class _OnednnLinear(torch.autograd.Function):
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
             grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
-        # The gradient is grad.T @ x, and its transpose x.T @ grad. The first operand is a contiguous copy, so that only
-        # the second one may alias. If the rows of grad do not alias, the transpose needs no second copy.
+        # The weight's gradient is grad.T @ x, or the transpose of x.T @ grad. In both forms the first factor is copied,
+        # so that only the second factor may alias. If the rows of grad do not alias, x.T @ grad needs no second copy.
         if needs_weight and _rows_alias(grad_MN):
             grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:
@@ -107,5 +107,5 @@ def _copy_if_aliasing(transposed: Tensor) -> Tensor:
 
 
 def _rows_alias(matrix: Tensor) -> bool:
-    """Return whether the distance of two rows in memory is a multiple of `_ALIASING_BYTES`."""
+    """Return True if the distance of two rows in memory is a multiple of `_ALIASING_BYTES`."""
     return matrix.stride(0) * matrix.element_size() % _ALIASING_BYTES == 0

@@ -39,8 +39,8 @@ def errno_of(error: BaseException) -> int | None:
 def from_os_error(error: BaseException, path: object = None) -> AlbertError | None:
     """Translate an error of the operating system about a file; return None for any other error.
 
-    path: the file, unless the error itself has a file name. Returns None also if memory ran out, which has nothing to
-    do with the file, and if no file is known for an error that is not of the disk.
+    path: the file, unless the error itself has a file name. Running out of memory is no error about a file. Without a
+    file name, only errors of the whole machine, such as a full disk, are translated.
     """
     number = errno_of(error)
     path = getattr(error, "filename", None) or path
@@ -63,8 +63,8 @@ def from_os_error(error: BaseException, path: object = None) -> AlbertError | No
 def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     """Translate errors of the operating system while the block writes or reads files at `path`.
 
-    needed: number of bytes to write, None if unknown. If the disk is full, the message has this number and the free
-    bytes.
+    needed: number of bytes to write, None if unknown. If the disk is full, the message reports this number and the
+    number of free bytes.
     """
     try:
         yield
@@ -96,6 +96,6 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes of the disk of a path, which need not exist."""
+    """Return the number of free bytes on the disk of a path; the path need not exist."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     return shutil.disk_usage(existing).free

@@ -1,9 +1,9 @@
-"""Compute random numbers as functions of their coordinates; the random choices of data and training use this module.
+"""Compute the random numbers of data and training as hashes, without a generator that has a state.
 
-A random number is a hash of (seed, stream, index, counter), or of a text. An example is therefore the same in every
-batch, rank and process, and a resumed run has no random state to restore. The hash of numbers is the finalizer of
-splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each coordinate. Choices that are made once for a
-text use SHA-256, and the order of an epoch uses Philox.
+A random number is a hash of its coordinates (seed, stream, index, counter), or of a text. An example is therefore the
+same in every batch, rank and process, and a resumed run has no random state to restore. The hash of numbers is the
+finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), applied once for each coordinate. A text is hashed by
+SHA-256. The order of the examples in an epoch uses Philox.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FEISTEL_ROUNDS: Final = 6  # four suffice for a pseudorandom permutation (Luby 
 
 
 class Stream(IntEnum):
-    """Purpose of a random number: numbers with equal seed and index are independent if their streams differ."""
+    """Purpose of a random number; numbers with equal seeds and indices are independent if their streams differ."""
 
     ORDER = 1
     PHASE = 2
@@ -59,7 +59,7 @@ def _mix(state: HashKeys) -> HashKeys:
 def hash_keys(seed: int, stream: Stream, index: Integers) -> HashKeys:
     """Hash (seed, stream, index) to a 64-bit key for each index: uint64, in the shape of `index`.
 
-    A key serves as 64 random bits itself, or as the argument of `random_bits` if an example needs more of them.
+    A key serves as 64 random bits. If an example needs more bits, the key is the argument of `random_bits`.
     """
     root = np.array([seed & _UINT64_MAX], dtype=np.uint64)
     root = _mix(root + np.uint64(_GOLDEN))
@@ -89,16 +89,17 @@ def bounded_ints(bits: HashKeys, bound: Integers | int) -> Integers:
 
 
 def permute(index: Integers, size: int, key: HashKeys) -> Integers:
-    """Apply a random permutation of range(size), selected by the key, to each index: int64 [B].
+    """Apply a random permutation of range(size), which the key selects, to each index: int64 [B].
 
-    index: int64 [B], each in [0, size); key: uint64, [B] or broadcast to it. No array of `size` elements is needed: a
-    Feistel network permutes range(base²), the smallest square of at least `size`, as pairs of digits in this base. An
-    image of `size` or more is permuted again until it is in the range ("cycle walking", Black and Rogaway, 2002).
+    index: int64 [B], each in [0, size); key: uint64, [B] or broadcast to it. No array of `size` elements is needed. A
+    Feistel network permutes the numbers below base², the smallest square of at least `size`, as pairs of digits in this
+    base. If a number is mapped to `size` or more, the result is permuted again until it is below `size` ("cycle
+    walking", Black and Rogaway, 2002).
     """
     base = np.uint64(math.isqrt(size - 1) + 1)
     image = np.asarray(index, dtype=np.int64).astype(np.uint64)
     key = np.broadcast_to(key, image.shape)
-    rows = np.arange(image.size)  # that are still to be permuted
+    rows = np.arange(image.size)  # of the images that are still to be permuted
     while rows.size > 0:
         left, right = np.divmod(image[rows], base)
         for round_number in range(_FEISTEL_ROUNDS):
@@ -112,11 +113,11 @@ def permute(index: Integers, size: int, key: HashKeys) -> Integers:
 
 
 def repetitions(weight: float, digest: int) -> int:
-    """Return how often a pass uses a document: `weight` times on average, and the floor of `weight` or once more.
+    """Return how often a pass uses a document, `weight` times on average: the floor of `weight`, or one more.
 
-    digest: the 64-bit hash of the document's text, which decides. With the weight 2.25, a quarter of the documents is
-    used three times and the others twice; with 0.25, a quarter is used once and the others never. The hash is mixed
-    first, so that the choice is independent of the choice of held-out documents.
+    digest: the 64-bit hash of the document's text, which decides between the two. With the weight 2.25, a quarter of
+    the documents is used three times and the others twice; with 0.25, a quarter is used once and the others never. The
+    hash is mixed first, because the unmixed hash selects the held-out documents.
     """
     mixed = (digest ^ digest >> 31) * _MULTIPLIER_1 & _UINT64_MAX
     mixed = (mixed ^ mixed >> 30) * _MULTIPLIER_2 & _UINT64_MAX
@@ -125,7 +126,7 @@ def repetitions(weight: float, digest: int) -> int:
 
 
 def hash_to_unit_interval(text: str) -> float:
-    """Hash a text to a number in [0, 1), by which examples are divided into splits in the same way on every machine."""
+    """Hash a text to a number in [0, 1), to divide examples into splits in the same way on every machine."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -144,7 +145,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> Integers:
 
 
 def step_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of torch's generators, which dropout uses, for one micro-batch `part` of a step: 63 bits."""
-    # Large odd multipliers give neighboring seeds, steps and parts very different results.
+    """Return the seed of torch's generators, which dropout uses, for the micro-batch `part` of a step: 63 bits."""
+    # With large odd multipliers, neighboring seeds, steps and parts give very different results.
     mixed = seed * _GOLDEN + step * _MULTIPLIER_1 + part * _MULTIPLIER_2
     return mixed & (_UINT64_MAX >> 1)

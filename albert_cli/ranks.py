@@ -1,4 +1,4 @@
-"""Coordinate the ranks of a run, which are one process, or several that `torchrun` or `--nproc` has started.
+"""Coordinate the ranks of a run: its only process, or the processes that `torchrun` or `--nproc` has started.
 
 A batch is a function of seed and step alone, so a run may resume with another number of ranks. If a rank fails or its
 machine is lost, the other ranks end, too, with a message; the same command continues from the last checkpoint.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_SECONDS_FOR_FAILING_RANK = 5.0  # in which a rank that fails can exit before the others do
-_SECONDS_FOR_SIGN_OF_LIFE = 2.0  # in which every rank that is alive leaves a mark
+_SECONDS_FOR_FAILING_RANK = 5.0  # the time in which a rank that fails can exit before the others
+_SECONDS_FOR_SIGN_OF_LIFE = 2.0  # the time in which every rank that is alive leaves a mark
 # Timeout of a collective: the other ranks wait in one while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
 # Environment variable: seconds without a heartbeat of the next rank after which a rank exits.
@@ -105,7 +105,7 @@ def local_rank() -> int:
 
 @contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle the signals with these numbers by `handler` while the block runs.
+    """Call `handler` for the signals with these numbers while the block runs.
 
     Only the main thread can handle signals. In another thread, this function does nothing.
     """
@@ -171,18 +171,18 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
 
 @contextmanager
 def _heartbeat(store: Any) -> Iterator[None]:
-    """Send heartbeats while the block runs, and exit this process if those of the next rank stop.
+    """Send heartbeats while the block runs, and exit this process if the heartbeats of the next rank stop.
 
-    Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if this
-    count, or the store, does not answer for `PEER_TIMEOUT` seconds. A machine that loses power or its network closes
-    no connection, and the collectives would wait for it for `_TIMEOUT`.
+    Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if the
+    next rank's count does not change, or the store does not answer, for `PEER_TIMEOUT` seconds. Without this, the
+    collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
     """
     timeout = float(os.environ.get(PEER_TIMEOUT, _DEFAULT_PEER_TIMEOUT))
     interval = timeout / _BEATS_PER_TIMEOUT
     peer = (rank() + 1) % world_size()
     peer_key = f"albert/beat/{peer}"
     last_peer_count = ""
-    silent_intervals = 0  # intervals instead of seconds, because this process may itself have been paused
+    silent_intervals = 0  # not seconds: while this process is paused, time passes, but it counts no intervals
     is_done = threading.Event()
 
     def exchange_beats() -> None:
@@ -217,9 +217,10 @@ def _heartbeat(store: Any) -> Iterator[None]:
 
 
 def _describe_missing_ranks() -> str:
-    """Return the end of a message about a lost connection: the ranks that are no longer alive.
+    """Return the end of the message about a lost connection, which lists the ranks that are no longer alive.
 
-    Every rank that loses the connection leaves a mark in the store of the process group, and waits for the others.
+    Every rank that loses the connection leaves a mark in the store of the process group and, after a short time, reads
+    the marks of the other ranks.
     """
     import torch.distributed as dist
 
@@ -238,17 +239,19 @@ def _describe_missing_ranks() -> str:
 def _wait_for_failing_rank() -> None:
     """Sleep under `torchrun`, so that the failing rank exits first and `torchrun` returns its exit code.
 
-    A failing rank closes its connections before it exits. Without the delay, the other ranks could exit before it.
+    A failing rank closes its connections before it exits. Without the delay, a rank that has only lost its connection
+    could exit first.
     """
     if _is_launched():
         time.sleep(_SECONDS_FOR_FAILING_RANK)
 
 
 def is_already_reported(text: str, *, is_fatal: bool) -> bool:
-    """Return True if another rank of the launch prints this message, so that only one of them prints it.
+    """Return True if another rank of the launch prints this message, so that only one rank prints it.
 
-    is_fatal: True for an error that ends the other rank. The launcher then stops this rank, which waits for that. If it
-    is still alive after waiting, this returns False, because the other rank may have ended before it printed.
+    is_fatal: True for an error that ends the ranks. This rank then waits, because the launcher stops it when the other
+    rank has ended. If this rank is still alive after waiting, it must print the message, and False is returned: the
+    other rank may have been killed before it printed.
     """
     folder = os.environ.get(REPORTED_ERRORS)
     if folder is None:
@@ -257,11 +260,10 @@ def is_already_reported(text: str, *, is_fatal: bool) -> bool:
     try:
         (Path(folder) / name).mkdir()  # succeeds for one rank only
     except FileExistsError:
-        if is_fatal:
-            _wait_for_failing_rank()
-            return False
-        return True
-    except OSError:
+        if not is_fatal:
+            return True
+        _wait_for_failing_rank()
+    except OSError:  # such as a full disk
         return False
     return False
 
@@ -272,7 +274,7 @@ def _is_launched() -> bool:
 
 
 def _wait_for_launcher_exit() -> None:
-    """Wait until the launcher has exited; if it is killed, it cannot stop its ranks, which would block a restart."""
+    """Wait until the launcher has exited; a launcher that is killed does not stop its ranks."""
     launcher = os.getppid()
     while os.getppid() == launcher:
         time.sleep(1)

@@ -25,7 +25,10 @@ Verdict = Literal["reached", "not reached", "diverged", "skipped"]
 
 
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
-    """Return the name and the dev score of the best linear model in cross-validation; None without models."""
+    """Return the name and the dev score of the linear model that is best in cross-validation; None without a score.
+
+    baselines: the values of every metric by model; metric: the task's main metric.
+    """
     if not baselines:
         return None
     name = max(baselines, key=lambda name: baselines[name].get(CROSS_VALIDATED, 0.0))
@@ -59,8 +62,8 @@ class Protocol(Record):
     """The training settings of a score, which is comparable only with scores of the same settings.
 
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
-    the encoder was fine-tuned first, if any. `intermediate_note` is the reason if the recipe's intermediate task was
-    left out. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
+    the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
+    the reason. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
     """
 
     steps: int
@@ -84,8 +87,8 @@ class Protocol(Record):
 class TaskResult(Record):
     """The fields that every result of one task has.
 
-    `metric` is the name of the main metric, and `majority` its value for a predictor that knows only the labels of the
-    training examples. `data` is the fingerprint of all examples, and `examples` their number in each split.
+    `metric` is the name of the main metric. `majority` is its value for a predictor that knows nothing but the labels
+    of the training examples. `data` is the fingerprint of all examples, and `examples` their number in each split.
     """
 
     task: str
@@ -132,15 +135,15 @@ class SingleScoreResult(TaskResult):
 
     @property
     def medians(self) -> dict[str, float]:
-        """The median of every metric over the seeds, which is the only value."""
+        """The median of every metric over the seeds: the only value of the metric."""
         return self.scores
 
 
 class CheckpointResult(TaskResult):
     """The fields of every result that comes from one checkpoint.
 
-    `checkpoint` is the fingerprint of the checkpoint's directory, and `intermediate` of the run on the intermediate
-    task, if any. `recipe` is a hash of the resolved recipe without its seed.
+    `checkpoint` is the fingerprint of the checkpoint's directory, and `intermediate` that of the run on the
+    intermediate task, if any. `recipe` is a hash of the resolved recipe without its seed.
     """
 
     checkpoint: str
@@ -206,7 +209,8 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `diverged` and `collapsed` have the reason for each such seed. A diverged seed has no score; a collapsed one has.
+    `diverged` and `collapsed` have the reason for each seed that diverged or collapsed. Only a collapsed seed has a
+    score.
     """
 
     median: float | None = None
@@ -221,7 +225,8 @@ class SeedSummary(Record):
 class ControlResult(SeedSummary):
     """A control: the same seeds fine-tuned from other initial weights.
 
-    `every_seed_above` is True if every pretrained seed scores above every seed of the control, None without scores.
+    `every_seed_above` is True if the lowest score of the pretrained seeds is above the highest score of the control's
+    seeds, and None if the control has no scores.
     """
 
     every_seed_above: bool | None = None
@@ -230,9 +235,9 @@ class ControlResult(SeedSummary):
 class EvaluationResult(CheckpointResult):
     """The result of several fine-tuning runs that differ only in their seed.
 
-    `median` to `scores_by_seed` are of the main metric. `all_scores` has the values of every metric, one for each seed
-    that finished. `baselines` has every metric of each linear model. `differences` compares the model with the best
-    linear model (`CLASSICAL`) and with each control.
+    The fields from `median` to `scores_by_seed` are of the main metric. `all_scores` has the values of every metric,
+    one for each seed that finished. `baselines` has the values of every metric by linear model. `differences` compares
+    the model with the best linear model (`CLASSICAL`) and with each control.
     """
 
     kind: Literal["eval"] = "eval"
@@ -286,7 +291,10 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """The main metric of the ensemble of all, or of the chosen, members minus that of the median, or best, member."""
+    """The difference of the main metric between an ensemble and a single member.
+
+    The ensemble is that of all members, or of the chosen ones. The member is the median, or the best one.
+    """
 
     all_over_median: float
     all_over_best: float
@@ -296,7 +304,8 @@ class EnsembleGain(Record):
 class EnsembleResult(SingleScoreResult):
     """Several task checkpoints whose outputs are averaged.
 
-    `score` and `scores` are of the members in `chosen`, which the dev set selected; `scores_of_all` are of all members.
+    `score` and `scores` are those of the ensemble of the members in `chosen`, which the dev set selected.
+    `scores_of_all` are those of the ensemble of all members.
     """
 
     kind: Literal["ensemble"] = "ensemble"
@@ -323,7 +332,10 @@ class SearchBudget(Record):
 
 
 class SearchResult(TaskResult):
-    """Every combination of a hyperparameter search; `best` has the highest median on dev, which `caveat` discusses."""
+    """Every combination of a hyperparameter search; `best` has the highest median on dev.
+
+    `caveat` warns that this selection on dev makes the dev score of `best` optimistic.
+    """
 
     kind: Literal["search"] = "search"
     checkpoint: str
@@ -336,8 +348,8 @@ class SearchResult(TaskResult):
 class SuiteResult(Record):
     """The results of all GLUE tasks whose data are available, and the mean of their scores.
 
-    The mean is `glue_score` if no task was left out, else `mean_of_tasks`. `left_out` has the reason for each such
-    task. `diagnostics` is the result on GLUE's diagnostic set, which is not in the mean.
+    The mean is `glue_score` if no task was left out, else `mean_of_tasks`. `left_out` has the reason for each task that
+    was left out. `diagnostics` is the result on GLUE's diagnostic set, which is not in the mean.
     """
 
     kind: Literal["suite"] = "suite"
@@ -363,7 +375,7 @@ class TaskVerdict(Record):
 class VerifyResult(Record):
     """A published checkpoint, evaluated and compared with its published scores.
 
-    `average` has two means over the evaluated tasks: "published", and "measured" for the scores of this evaluation.
+    `average` has two means over the evaluated tasks: that of the "published" scores, and that of the "measured" ones.
     `reached` is True if no task is below its published score by more than the tolerance.
     """
 

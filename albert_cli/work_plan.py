@@ -27,7 +27,7 @@ class WorkPlan:
     """The units of work of a command, and the command, which does the remaining units if it runs again."""
 
     command: str
-    units: dict[str, str]  # titles, by directory relative to the output directory; "" if its name needs no title
+    units: dict[str, str]  # the title of each unit, or "", by its directory relative to the output directory
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class UnitNote:
 
 
 def current_command() -> str:
-    """Return this process's command without `--task`, so that it does the work of all jobs of an array."""
+    """Return this process's command line without `--task`; without this option it does the work of a whole array."""
     words = list[str]()
     arguments = iter(sys.argv[1:])
     for word in arguments:
@@ -51,15 +51,16 @@ def current_command() -> str:
 
 
 def record_plan(path: Path, units: Mapping[str, str]) -> None:
-    """Write the plan of the present command; units: as in `WorkPlan`."""
+    """Write the plan of this process's command; units: as in `WorkPlan`."""
     store.write_json(path, asdict(WorkPlan(current_command(), dict(units))))
 
 
 @contextmanager
 def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
-    """Write the plan of the block, if it has any units, and remove it if the block succeeds.
+    """Write a plan, if it has any units, before the block runs, and remove the plan if the block succeeds.
 
-    If the block fails and the new output directory contains nothing but the plan, both are removed.
+    If the block raises `AlbertError`, and the output directory is new and contains nothing but the plan, both are
+    removed.
     """
     out = path.parent
     is_new = not out.exists()

@@ -1,4 +1,4 @@
-"""`albert status`: describe the state of the work in an output directory, on whichever machines it runs.
+"""Describe the state of the work in an output directory, on whichever machines it runs (`albert status`).
 
 The state is read from the files in the directory: the plans of unfinished commands (`work_plan`), the locks and notes
 of their units, the `status.json` of training runs, and the records of experiments' stages.
@@ -20,11 +20,11 @@ from albert_cli.work_plan import UnitNote, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
-_STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # of which all units are shown
-# Folders of locks that are outside of the unit's directory, which does not exist before the unit is finished.
+_STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # all units in these states are shown
+# Folders of locks for units whose directory does not exist before they are finished
 _TASK_LOCKS = ".tasks"  # of `albert data`, in the output directory
 _STAGE_LOCKS = ".locks"  # of stages of a job array, next to the unit
-_MAX_NAMES = 5  # shown of the finished and of the remaining units, which may be thousands
+_MAX_SHOWN = 5  # units in each of the other states, of which there may be thousands
 
 
 class _RunStatus(TypedDict, total=False):
@@ -78,7 +78,7 @@ class DirectoryStatus:
         lines = [f"{self.directory}: {counts}"]
         for state in _STATES:
             units = [unit for unit in self.units if unit.state == state]
-            n_shown = len(units) if state in _STATES_TO_ATTEND_TO else _MAX_NAMES
+            n_shown = len(units) if state in _STATES_TO_ATTEND_TO else _MAX_SHOWN
             lines += [f"  {state:<11}  {unit.name}  {unit.detail}".rstrip() for unit in units[:n_shown]]
             if n_shown < len(units):
                 lines.append(f"  {state:<11}  and {len(units) - n_shown:,} more")
@@ -95,7 +95,8 @@ def read_status(directory: Path) -> DirectoryStatus:
     runs = {unit.name: unit for unit in _iter_runs(directory)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
     planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
-    planned |= {unit.name: unit for unit in _iter_finished_stages(directory)}
+    finished_stages = [f"stages/{path.stem}" for path in sorted(directory.glob("stages/*.json"))]
+    planned |= {name: WorkUnitStatus(name, "done") for name in finished_stages}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # A run in the directory of a planned unit is a part of the unit.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
@@ -104,14 +105,14 @@ def read_status(directory: Path) -> DirectoryStatus:
         units = [WorkUnitStatus(".", "done")]
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
-    commands = [plan.command for plan in plans]  # all unfinished, because a finished command removes its plan
+    commands = [plan.command for plan in plans]  # a finished command removes its plan, so these are unfinished
     if not plans:
         commands = [unit.command for unit in units if unit.command and unit.state in ("failed", "interrupted")]
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 
 def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
-    """Read the state of a planned unit that is not a training run: from its manifest, its lock and its note."""
+    """Read the state of a planned unit that is not a training run from the unit's manifest, lock and note."""
     path = directory / name
     if (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
@@ -159,15 +160,9 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
         return WorkUnitStatus(name, "done", progress)
     if state in ("starting", "running") and store.is_locked(run):
         return WorkUnitStatus(name, "running", f"{progress}{host}", command)
-    if state in ("starting", "running"):  # a process that is killed cannot change its status
+    if state in ("starting", "running"):  # not locked, so the process was killed before it could change the state
         return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
     if state == "interrupted":
         return WorkUnitStatus(name, "interrupted", detail, command)
     return WorkUnitStatus(name, "failed", detail, command)
-
-
-def _iter_finished_stages(directory: Path) -> Iterator[WorkUnitStatus]:
-    """Yield the finished stages of experiments."""
-    for path in sorted(directory.glob("stages/*.json")):
-        yield WorkUnitStatus(f"stages/{path.stem}", "done")
