@@ -209,8 +209,7 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `diverged` and `collapsed` have the reason for each seed that diverged or collapsed. Only a collapsed seed has a
-    score.
+    `diverged` and `collapsed` have the reasons by seed. A collapsed seed has a score, but a diverged one has none.
     """
 
     median: float | None = None
@@ -225,8 +224,7 @@ class SeedSummary(Record):
 class ControlResult(SeedSummary):
     """A control: the same seeds fine-tuned from other initial weights.
 
-    `every_seed_above` is True if the lowest score of the pretrained seeds is above the highest score of the control's
-    seeds, and None if the control has no scores.
+    `every_seed_above` is True if all pretrained seeds score above all seeds of the control, None without scores.
     """
 
     every_seed_above: bool | None = None
@@ -291,10 +289,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """The difference of the main metric between an ensemble and a single member.
-
-    The ensemble is that of all members, or of the chosen ones. The member is the median, or the best one.
-    """
+    """Gains in the main metric: of all members, or of the chosen ones, over the median or the best single member."""
 
     all_over_median: float
     all_over_best: float
@@ -332,10 +327,7 @@ class SearchBudget(Record):
 
 
 class SearchResult(TaskResult):
-    """Every combination of a hyperparameter search; `best` has the highest median on dev.
-
-    `caveat` warns that this selection on dev makes the dev score of `best` optimistic.
-    """
+    """Every combination of a hyperparameter search; `caveat` warns that `best` was selected by its score on dev."""
 
     kind: Literal["search"] = "search"
     checkpoint: str

@@ -217,15 +217,11 @@ def _train(
         byte_fallback=settings.byte_fallback,
     )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
+    counts = SentenceCounts(read=sample.sentences_read, training=len(sentences), empty=n_empty, held_out=len(held_out))
     report = VocabularyReport(
         request=request,
         documents=sample.documents,
-        sentences=SentenceCounts(
-            read=sample.sentences_read,
-            training=len(sentences),
-            empty=n_empty,
-            held_out=len(held_out),
-        ),
+        sentences=counts,
         characters=sum(map(len, sentences)),
         lines=sample.lines,
         accent_stripping=accents,

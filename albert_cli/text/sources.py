@@ -31,11 +31,8 @@ KIND_BY_ENDING: dict[str, FileKind] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-TASK_FILE_ENDINGS: dict[SourceKind, str] = {  # of the files in a source of the form KIND:FILES
-    "squad": ".json",
-    "squad-answers": ".json",
-    "race": ".txt",
-}
+# The ending of the files of a task's data set, in a source of the form KIND:FILES
+TASK_FILE_ENDINGS: dict[SourceKind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _UNCOMPRESSED_ENDINGS = (".parquet", ".arrow")  # these formats compress their columns themselves
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")

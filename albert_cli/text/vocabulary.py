@@ -65,11 +65,7 @@ class Vocabulary(ABC):
         self.pieces = pieces
         self.text_pieces = text_pieces
         self.size = len(pieces)
-        self.pad_id = special.pad
-        self.unk_id = special.unk
-        self.cls_id = special.cls
-        self.sep_id = special.sep
-        self.mask_id = special.mask
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
         self._word_boundaries: dict[WordRule, WordBoundaries] = {}
 
     @staticmethod
