@@ -157,7 +157,7 @@ def build(
     if manifest is not None:
         report = _read_finished(out, request, units, workers)
         console.info(f"{out}: up to date")
-        return BuiltVocabulary(str(out), manifest.fingerprint(), True, report)
+        return BuiltVocabulary(str(out), manifest.fingerprint(), up_to_date=True, report=report)
     with _mark_unfinished(out, request):
         _log_early_estimate(units, settings)
         sample, hashes = sample_work_units(
@@ -168,7 +168,7 @@ def build(
         with store.publish(out, "vocabulary") as staging:
             vocabulary.copy_to(staging)
             store.write_json(staging / REPORT_FILE, asdict(report))
-    return BuiltVocabulary(str(out), store.fingerprint(out), False, report)
+    return BuiltVocabulary(str(out), store.fingerprint(out), up_to_date=False, report=report)
 
 
 def _log_early_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:

@@ -76,7 +76,7 @@ class TokenizerConfig:
         """The cleaning that the keys describe."""
         if self.albert_cleaning is not None:
             return Cleaning(**self.albert_cleaning)
-        return Cleaning(bool(self.do_lower_case), not self.keep_accents)
+        return Cleaning(lowercase=bool(self.do_lower_case), strip_accents=not self.keep_accents)
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
@@ -85,7 +85,8 @@ def clean(text: str, cleaning: Cleaning) -> str:
     if text.isascii():  # ASCII has no accents and is equal in every normal form
         return text.lower() if cleaning.lowercase else text
     text = _clean_characters(text, cleaning)
-    # The compatibility forms of some characters, such as ´ and ﷺ, contain spaces.
+    # The compatibility forms of some characters, such as ´ and ﷺ, contain spaces. With a space added at both ends,
+    # the test for two spaces finds also those at the ends.
     return " ".join(text.split()) if "  " in f" {text} " else text
 
 

@@ -71,9 +71,9 @@ def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) ->
     for text in _READERS[kind](part, settings, counter):
         if "\r" in text:  # in files of old Macintoshes, a carriage return alone ends a line
             text = text.replace("\r\n", "\n").replace("\r", "\n")
-        for document in split_long_text(text, MAX_DOCUMENT_CHARACTERS):
-            if not document.isspace():
-                yield Document(document)
+        for document_text in split_long_text(text, MAX_DOCUMENT_CHARACTERS):
+            if not document_text.isspace():
+                yield Document(document_text)
 
 
 def _read_installed_docs(part: SourcePart, counter: ReadCounter) -> Iterator[Document]:

@@ -51,6 +51,7 @@ def open_rows(part: SourcePart) -> Rows:
 
 
 def _load(dataset: HubDataset) -> IterableDataset:
+    """Return a data set as a stream of rows, without downloading its files."""
     hub_access.prefer_offline()
     from datasets import load_dataset
 

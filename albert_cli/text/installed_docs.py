@@ -66,8 +66,9 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
             unseen = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
             if unseen:
                 seen.update(unseen)
-                documents.append(InstalledDoc(module, "\n".join(unseen)))
-                yield documents[-1]
+                document = InstalledDoc(module, "\n".join(unseen))
+                documents.append(document)
+                yield document
     _cached_documents[stdlib_only] = documents
 
 

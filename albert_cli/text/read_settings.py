@@ -49,6 +49,6 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match:
         size = float(match[1]) * _UNITS[match[2].lower()]
-        if size < 2**62:
+        if size < 2**62:  # fits in a signed 64-bit integer
             return int(size)
     raise ConfigError(f"{text!r} is not a size", "write, for example, 64MiB")

@@ -71,7 +71,8 @@ def read_signature(name: str) -> tuple[int, int, int]:
         info = system.info(path)
         version = next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
         digest = hashlib.sha256(str(version).encode()).digest()
-        return int(info.get("size") or 0), int.from_bytes(digest[:7], "big"), 0
+        version_hash = int.from_bytes(digest[:7], "big")  # 56 bits tell two versions apart
+        return int(info.get("size") or 0), version_hash, 0
 
 
 @lru_cache(maxsize=1024)

@@ -75,7 +75,8 @@ class SentenceSample:
         keys = hash_keys(self.seed, Stream.SENTENCE, self.positions)
         if keys.size <= self.size:
             return
-        self.key_limit = int(np.partition(keys, self.size - 1)[self.size - 1])
+        last = self.size - 1  # the index of the largest retained key among the sorted keys
+        self.key_limit = int(np.partition(keys, last)[last])
         is_retained = keys <= np.uint64(self.key_limit)
         self.positions = self.positions[is_retained]
         self.sentences = list(compress(self.sentences, is_retained.tolist()))

@@ -56,6 +56,7 @@ def split_paragraphs(text: str) -> list[str]:
     paragraphs = []
     for line in text.split("\n"):
         # Python counts no other white space than the plain space as printable, so this fast test finds all other kinds.
+        # With a space added at both ends, the test for two spaces finds also those at the ends.
         if not line.isprintable() or "  " in f" {line} ":
             line = " ".join(line.split())
         if line:

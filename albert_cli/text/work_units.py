@@ -153,7 +153,7 @@ def split_sources(
             else:
                 groups.append([SourcePart(source, signature=signature)])
             free_bytes = -1
-        elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:
+        elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:  # no place in the last group
             groups.append([SourcePart(source, signature=signature)])
             free_bytes = unit_bytes - text_bytes
         else:
