@@ -23,7 +23,7 @@ _DIRECTIVE = re.compile(r"\.\. +([\w:-]+?)::\s*(.*)")  # `.. note:: Some text.`
 _SECTION = re.compile(r"[A-Z][\w ]{0,30}:$")  # `Returns:`
 _SIGNATURE = re.compile(r"[\w.]+\(.*\)?(?: ?-> ?.*|:)?$")  # `normalize(a, axis=-1) -> ndarray`
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "important", "caution", "attention", "hint", "danger"}
-# The content of these is prose too, but the text after the colons is a version or a title.
+# The content of these directives is prose, too, but the text after the colons is a version or a title.
 _LABEL_DIRECTIVES = {"versionadded", "versionchanged", "deprecated", "seealso", "rubric", "topic", "admonition"}
 
 # List items and descriptions of parameters
@@ -48,8 +48,8 @@ _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^*\s](?:[^*]*[^*\s])?)\*{1,2}(?![\w*
 # Prose
 _CODE = re.compile(r"(?:import|from \S+ import|def|class|return|await|async) |\S+ = ")
 _PLAIN_WORD = re.compile(r"""(?<![^\s("'])[A-Za-z][A-Za-z'-]*(?=[\s,.;:!?)"']|$)""")
-_MIN_WORDS = 5
-_MIN_PLAIN_FRACTION = 0.75
+_MIN_WORDS = 5  # a shorter paragraph is rarely a sentence
+_MIN_PLAIN_FRACTION = 0.75  # of the words; a paragraph with more symbols, numbers and names is rarely prose
 
 
 def extract_prose(docstring: str) -> list[str]:

@@ -34,7 +34,7 @@ KIND_BY_ENDING: dict[str, FileKind] = {
 # The ending of the files of a task's data set, in a source of the form KIND:FILES
 TASK_FILE_ENDINGS: dict[SourceKind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_UNCOMPRESSED_ENDINGS = (".parquet", ".arrow")  # these formats compress their columns themselves
+_SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")  # compress their columns, so no compression ending follows
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
 
@@ -190,11 +190,11 @@ def _has_known_kind(file_format: FileFormat, path: Path) -> bool:
     if file_format != "auto" or _WIKIEXTRACTOR.fullmatch(path.name):
         return True
     ending, compression = _split_endings(path)
-    return ending in KIND_BY_ENDING and (compression == "" or ending not in _UNCOMPRESSED_ENDINGS)
+    return ending in KIND_BY_ENDING and (compression == "" or ending not in _SELF_COMPRESSED_ENDINGS)
 
 
 def _split_endings(path: Path) -> tuple[str, str]:
-    """Return the ending that tells a file's format, and the one that tells its compression; "" for a missing one."""
+    """Return the endings of a file's name that tell its format and its compression; "" if there is no such ending."""
     suffixes = ["", *Path(path.name.lower()).suffixes]
     compression = ""
     if suffixes[-1] in COMPRESSIONS:
@@ -214,8 +214,8 @@ def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSo
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 
-    is_readable: decides by a file's name. Files in a folder that are not readable are skipped. A file of that kind that
-    is named directly, or by a glob, raises `InputError` with the hint `endings_hint`.
+    is_readable: returns True if the name shows a file that can be read. In a folder, other files are skipped. If a path
+    or a glob names another file, `InputError` is raised with the hint `endings_hint`.
     """
     path = Path(name)
     if path.is_dir():

@@ -112,7 +112,7 @@ class TokenizersVocabulary(Vocabulary):
         return self._without_special_tokens(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False))
 
     def _without_special_tokens(self, texts: list[str], encodings: list[Any]) -> list[Any]:
-        """Return the encodings of the texts; a text whose words became a special token is encoded again as text."""
+        """Return the encodings; a text in which a special token's name became that token is encoded again as text."""
         corrected = []
         for text, encoding in zip(texts, encodings, strict=True):
             if not self._forbidden_ids.isdisjoint(encoding.ids):

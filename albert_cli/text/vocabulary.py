@@ -41,7 +41,7 @@ class TokenOffsets(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the special tokens by role; a tokenizer without a padding or unknown token has [SEP]'s id there."""
+    """The ids of the special tokens by role; for a padding or unknown token that a tokenizer lacks, [SEP]'s id."""
 
     pad: int
     unk: int
