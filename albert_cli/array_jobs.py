@@ -22,7 +22,7 @@ ARRAY_FILE = ".array.json"  # the recorded size, in the output directory until t
 
 @dataclass(frozen=True)
 class ArrayJob:
-    """One of the jobs of an array, by its index from 0."""
+    """A job of an array: its index, from 0, and the number of jobs in the array."""
 
     index: int
     count: int

@@ -38,7 +38,7 @@ PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-# A recipe that sets one of these keys removes the other one, which it may have inherited.
+# A recipe that sets the first key of a pair removes the second key, which it may have inherited and which would count.
 EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
@@ -229,7 +229,7 @@ def _recipe_model(schema: Hashable) -> type[BaseModel]:
 
 
 def _translate_validation_error(schema: type[object], error: ValidationError, section: str) -> ConfigError:
-    """Return the error for an unknown key if pydantic lists one, else the error for the first problem in its list."""
+    """Return the error for the first unknown key that pydantic lists, or else for the first problem that it lists."""
     details = error.errors()
     for detail in details:
         if detail["type"] == "unexpected_keyword_argument":

@@ -101,7 +101,7 @@ def warn(text: str) -> None:
 def print_result(data: Mapping[str, object], text: str, *, colored: bool = False) -> None:
     """Print a command's result on stdout: `data` as one JSON object with `--json`, otherwise `text`.
 
-    Control characters in the text are replaced; if it is `colored`, its color codes are printed.
+    Control characters in the text are replaced. If `colored` is True, color codes are printed unchanged.
     """
     if not is_main():
         return

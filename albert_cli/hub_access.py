@@ -27,7 +27,7 @@ def prefer_offline() -> bool:
     """
     if "HF_HUB_OFFLINE" not in os.environ and not _is_reachable():
         os.environ["HF_HUB_OFFLINE"] = "1"
-    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
+    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")  # as `huggingface_hub` reads it
 
 
 @cache

@@ -116,7 +116,7 @@ def _control_groups() -> list[Path]:
 
 
 def _read_counts(path: Path) -> dict[str, int]:
-    """Read a system file with a name and a number on each line, as numbers by name; none if it cannot be read."""
+    """Return the numbers by name in a system file with a name and a number on each line; {} if it cannot be read."""
     with suppress(OSError, ValueError):
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
         return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SECONDS_FOR_FAILING_RANK = 5.0  # the time in which a rank that fails can exit before the others
 _SECONDS_FOR_SIGN_OF_LIFE = 2.0  # the time in which every rank that is alive leaves a mark
-# Timeout of a collective: the other ranks wait in one while rank 0 verifies data, measures, evaluates or saves.
+# Timeout of a collective, in which the other ranks wait while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
 # Environment variable: seconds without a heartbeat of the next rank after which a rank exits.
 PEER_TIMEOUT = "ALBERT_PEER_TIMEOUT"
@@ -148,14 +148,14 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
             # address of a rank of the previous attempt. The agents of several nodes count attempts separately, so on
             # several nodes the user sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and each attempt has a new store.
             store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        # If it is passed a device, NCCL connects here, and an error is not delayed to the first all-reduce.
+        # With a device, NCCL connects here, so that a failure shows now and not at the first all-reduce.
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
         with _heartbeat(store.clone()):
             yield RankGroup(rank(), world_size())
     except RuntimeError as error:
-        # The errors of gloo are plain RuntimeErrors, which only the path of its source in the text identifies.
+        # Errors of gloo are plain RuntimeErrors. Only the path of gloo's source code in their text identifies them.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
         missing_ranks = _describe_missing_ranks()
@@ -281,7 +281,7 @@ def _wait_for_launcher_exit() -> None:
 
 
 def exit_with_parent() -> None:
-    """Make this worker of `multiprocessing` exit with its parent; it would wait forever for a parent that is killed."""
+    """Make this worker of `multiprocessing` exit with its parent; it would wait forever if the parent were killed."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

@@ -59,7 +59,7 @@ class Record(BaseModel):
 
 
 class Protocol(Record):
-    """The training settings of a score, which is comparable only with scores of the same settings.
+    """The training settings of a score; scores are comparable only if these settings are equal.
 
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
     the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
@@ -194,7 +194,7 @@ class ScoredResult(SingleScoreResult, CheckpointResult):
 
 
 class ScoreDifference(Record):
-    """The difference between this model's main metric and another model's, as the mean over the same seeds.
+    """The mean difference between this model's main metric and another model's over the same seeds.
 
     `low` and `high` bound a 95 % confidence interval, which includes the choice of seeds and of dev examples.
     """
@@ -380,7 +380,7 @@ class VerifyResult(Record):
     reached: bool
 
 
-# The score of one task, whatever produced it.
+# The kinds of results that have the score of a single task
 TaskScore = Annotated[RunResult | ScoredResult | EvaluationResult | EnsembleResult, Field(discriminator="kind")]
 AnyResult = RunResult | ScoredResult | EvaluationResult | EnsembleResult | SearchResult | SuiteResult | VerifyResult
 KINDS = ("run", "scored", "eval", "ensemble", "search", "suite", "verify")

@@ -24,7 +24,7 @@ _NOTE_FILE: Final = "note.json"  # in the directory of a unit's lock
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """The units of work of a command, and the command, which does the remaining units if it runs again."""
+    """The units of work of a command, and the command line, which does the remaining units when it runs again."""
 
     command: str
     units: dict[str, str]  # the title of each unit, or "", by its directory relative to the output directory

@@ -42,10 +42,10 @@ class _RunStatus(TypedDict, total=False):
 class WorkUnitStatus:
     """The state of one unit of work: a run, a task of `albert data`, or a stage of an experiment."""
 
-    name: str  # its directory, relative to the output directory
+    name: str  # the unit's directory, relative to the output directory
     state: State
-    detail: str = ""  # its title, progress or error
-    command: str = ""  # the command that continues it
+    detail: str = ""  # the unit's title, progress or error
+    command: str = ""  # the command that continues the unit
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DirectoryStatus:
 
     @property
     def is_finished(self) -> bool:
-        """True if every unit is done and no plan is left, such as that of a command that still merges or reports."""
+        """True if every unit is done and no plan is left; a command that still merges or reports has a plan."""
         return set(self.counts) <= {"done"} and not self.commands
 
     def as_json(self) -> dict[str, object]:

@@ -70,7 +70,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
         yield from iter_json_texts(lines, part, settings, counter)
         return
     article: list[str] | None = None  # the lines of the current article, None between two articles
-    article_line = 0  # the number of its first line
+    article_line = 0  # the number of the article's first line
     for number, line in lines:
         if _DOC_START.match(line):
             if article is not None:

@@ -21,7 +21,7 @@ Rows: TypeAlias = Iterable[Mapping[str, object]]
 
 @contextmanager
 def translate_hub_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error in the block; those of `datasets` have no common class."""
+    """Raise `InputError` for every error in the block; the errors of `datasets` have no common class."""
     try:
         yield
     except InputError:

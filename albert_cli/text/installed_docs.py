@@ -37,7 +37,7 @@ _SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
 _DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
 _CHUNK_FILES = 32  # files that a worker process reads at a time
 
-# The documents of a corpus that was read to its end, by `stdlib_only`: about 15 MB. A command may read it again.
+# The documents of each corpus that was read to its end, by `stdlib_only`: about 15 MB. A command may read one twice.
 _cached_documents: dict[bool, list[InstalledDoc]] = {}
 
 
@@ -73,7 +73,7 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
 
 
 def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
-    """Yield each file's paragraphs in the order of `paths`; workers: processes that read, 0 for this one alone."""
+    """Yield each file's paragraphs in the order of `paths`; workers: worker processes; with 0, this process reads."""
     finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
     # The hint of the error if the worker process of a chunk is killed twice, for example because memory runs out.

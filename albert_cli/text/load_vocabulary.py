@@ -1,4 +1,4 @@
-"""Load the vocabulary of a directory, and choose the backend that encodes with it.
+"""Load a directory's vocabulary with the SentencePiece backend if possible, else with that of `tokenizers`.
 
 SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. A Unigram
 `tokenizer.json` is converted to a SentencePiece model in memory, because SentencePiece is eight times as fast, if both
@@ -142,7 +142,7 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
 
 
 def _find_charsmap(normalizer: TokenizerJson | None) -> bytes:
-    """Return SentencePiece's compiled normalization rules from a normalizer or its steps; b"" if it has none."""
+    """Return SentencePiece's compiled normalization rules from a normalizer or its steps; b"" if there are none."""
     if normalizer is None:
         return b""
     if normalizer.get("type") == "Precompiled":

@@ -160,7 +160,7 @@ class _CountingStream(io.RawIOBase):
 
 @contextmanager
 def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedReader]:
-    """Open the part's bytes, decompressed, and read those that the block leaves, so that the hash covers all bytes."""
+    """Open a part's decompressed bytes; when the block ends, read the rest, so that the hash covers all bytes."""
     source = part.source
     with ensure_unmodified(part), translate_read_errors(source.name), open_source(source) as stream:
         start, end = record_range(part)

@@ -1,4 +1,4 @@
-"""Measure how well a vocabulary covers and splits a text, and how well it would do so with fewer tokens.
+"""Measure how well a vocabulary, and smaller ones with only its best tokens, cover and split a text.
 
 The statistics are a part of `vocabulary.json`. The names of their fields call a token a piece, as SentencePiece does.
 """
@@ -83,7 +83,7 @@ def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]
 def _measure_pruned(
     vocabulary: SentencePieceVocabulary, sentences: Sequence[str], normalized: Sequence[str]
 ) -> list[PrunedRates]:
-    """Measure the vocabulary pruned to each fraction of its size; normalized: the sentences as they are encoded."""
+    """Measure the vocabulary pruned to each fraction of its size; normalized: the normalized sentences."""
     rates_by_size: dict[int, PrunedRates] = {}
     for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
 _FULL_WIDTH_TILDE = "～"
-# U+FDD0 to U+FDEF are no characters, so no text contains these two.
+# Unicode reserves U+FDD0 to U+FDEF for the internal use of programs, so no text contains the following two.
 _TILDE_PLACEHOLDER = "\ufdd1"
 _HIDDEN_PREFIX = "\ufdd2"
 # A byte piece such as "<0x00>" must score worse than its six characters together, so that no text matches it. Scores

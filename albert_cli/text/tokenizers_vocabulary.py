@@ -162,7 +162,7 @@ class TokenizersVocabulary(Vocabulary):
 
 def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the token ids of a text as if it followed a special token, without the id of the special token."""
-    tokenizer.encode_special_tokens = False  # its name before the text must become the token
+    tokenizer.encode_special_tokens = False  # the name before the text must become the special token
     try:
         ids: list[int] = tokenizer.encode(special_name + text, add_special_tokens=False).ids
     finally:
@@ -184,7 +184,7 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`; raise `CheckpointError` if it is something else."""
+    """Read a `tokenizer.json`; raise `CheckpointError` if the file contains no tokenizer."""
     from tokenizers import Tokenizer
 
     content = store.read_bytes(path)
@@ -298,7 +298,7 @@ def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str]
     )
     if not _has_pre_tokenizer_step(json.loads(tokenizer.to_str()), "ByteLevel"):
         return template
-    # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as those of others do.
+    # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as in other tokenizers.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
 
 

@@ -21,20 +21,20 @@ from albert_cli.text.clean import Cleaning, clean
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 # The options of the published vocabularies (README of the reference code). They are lists, because SentencePiece reads
-# one string as CSV: the quotation mark would join the symbols after it into one wrong symbol.
+# a string as CSV, in which the quotation mark would join the symbols after it into a single one.
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian and in scripts of India
 
-# U+FDD0 to U+FDEF are no characters, so no text contains these two.
+# Unicode reserves U+FDD0 to U+FDEF for the internal use of programs, so no text contains the following two.
 _BOUNDARY = "\ufdd0"  # between two parts of a training line that no piece may join
 _ZWNJ_PLACEHOLDER = "\ufdd3"
 _COMMA_AFTER_DIGIT = re.compile(r"(?<=\d),")
 _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that replace a digit-comma piece
 
 # Limits of SentencePiece's trainer
-_RESERVED = "\u2585"  # it leaves out sentences with this character
-_MAX_SENTENCE_BYTES = 4192  # it leaves out longer sentences
+_RESERVED = "\u2585"  # the trainer leaves out sentences with this character
+_MAX_SENTENCE_BYTES = 4192  # the trainer leaves out longer sentences
 _MAX_SENTENCES = 10_000_000  # as in the training of the published vocabularies
 _MAX_PARTS = 32  # training lines that one sentence of at most 16,384 characters may become
 _MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory

@@ -1,4 +1,4 @@
-"""Find the tokens that begin a word, for whole-word and n-gram masking, in every script.
+"""Find the tokens that begin a word, in every script, for whole-word and n-gram masking.
 
 Most scripts separate words by spaces. In these, a word begins only at SentencePiece's word mark ▁, and punctuation
 belongs to the word that it touches. Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some related scripts do

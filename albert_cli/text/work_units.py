@@ -108,7 +108,7 @@ def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
 
 
 def _describe_part(part: SourcePart) -> SourcePartRecord:
-    """Return a part as it is recorded in reports."""
+    """Return a part as reports record it."""
     record: SourcePartRecord = {"source": part.source.name}
     if part.source.kind in ("squad-answers", "race"):  # another kind reads a different text from the same file
         record["kind"] = part.source.kind
