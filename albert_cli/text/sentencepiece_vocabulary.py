@@ -165,7 +165,7 @@ class SentencePieceVocabulary(Vocabulary):
 
     @cached_property
     def _tokenizer_json(self) -> str:
-        """The content of `tokenizer.json`; cached, because every checkpoint has a copy and building one takes a second."""
+        """The content of `tokenizer.json`, cached because building takes a second and each checkpoint has a copy."""
         try:
             self._check_tokenizer()
             return build_tokenizer_json(self.model, self.cleaning)
