@@ -26,7 +26,6 @@ _KIND_BY_FILE: Final = {
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     "request.json": "unfinished vocabulary",
-    "samples/.locks": "unfinished vocabulary",
     "recipe.toml": "run",  # a run that ended before its first step was logged
 }
 # The keys of `results.json` and of `config.json` that are shown.

@@ -18,7 +18,7 @@ from unicodedata import category, combining
 # A stop, any closing quotes or brackets, and white space, which may be missing after a full-width stop.
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
-_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")
+_UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sentencex`
 # The position after the last of several stops, with the white space that follows, but not at the end of the text.
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
@@ -71,10 +71,10 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
     for paragraph in paragraphs:
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
-            has_stops = not part.isascii() and _STOP.search(part) is not None
+            has_unknown_stops = not part.isascii() and _UNKNOWN_STOP.search(part) is not None
             limit = _USUAL_LIMITS.longest if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
-                if has_stops or len(sentence) > limit:
+                if has_unknown_stops or len(sentence) > limit:
                     sentences += _split_further(sentence)
                 elif stripped := sentence.strip():
                     sentences.append(stripped)
@@ -114,12 +114,12 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
         yield sentence
         return
     part = ""
-    for clause in _CLAUSE_END.split(sentence):
-        if part and len(part) + len(clause) > limits.longest:
+    for word in _CLAUSE_END.split(sentence):  # with the marks and spaces after it; without spaces, a whole clause
+        if part and len(part) + len(word) > limits.longest:
             yield part.strip()
             part = ""
-        part += clause
-        while len(part) > limits.longest:
+        part += word
+        while len(part) > limits.longest:  # the word alone is too long
             end = _character_boundary(part, limits.longest)
             yield part[:end].strip()
             part = part[end:]
