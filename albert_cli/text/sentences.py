@@ -133,7 +133,7 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
 
 
 def _character_boundary(text: str, limit: int) -> int:
-    """Return the last position up to `limit` that no combining mark or vowel sign follows, else `limit`."""
+    """Return the last position up to `limit` at which no combining mark or vowel sign begins, else `limit`."""
     for position in range(limit, limit // 2, -1):
         if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
             return position

@@ -37,7 +37,6 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")  # compress their columns, so no compression ending follows
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
-
 _ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
 STDIN = "-"
 _MAX_WEIGHT = 100

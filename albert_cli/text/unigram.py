@@ -246,11 +246,11 @@ def _last_character_start(data: bytes, start: int, limit: int) -> int:
 
 
 def prune_vocabulary(proto: Any, size: int) -> bytes:
-    """Return the bytes of a model with only the `size` pieces of the highest scores, which stay unchanged.
+    """Return the bytes of a model that has only the `size` pieces with the highest scores.
 
-    Special pieces, symbols and single characters always stay, even if they are more than `size`. The pruned model
-    splits text into as many pieces as a model that is trained to the size, within 0.3 % (measured in English, from
-    16,000 to 4,000 pieces).
+    The scores stay unchanged. Special pieces, symbols and single characters always stay, even if they are more than
+    `size`. The pruned model splits text into as many pieces as a model that is trained to the size, within 0.3 %
+    (measured in English, from 16,000 to 4,000 pieces).
     """
     required = [p for p in proto.pieces if p.type != p.NORMAL or len(p.piece) == 1]
     optional = [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1]
