@@ -1,24 +1,22 @@
 """`albert pretrain`: train a recipe on a data directory, from step 0 or from the newest checkpoint of the run.
 
-`pretrain` lists the stages of a run in their order; `plan_pretraining` is its dry run.
+`pretrain` calls the stages of a run in their order. `plan_pretraining` is the dry run: it trains nothing and describes
+what the run would need.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import plan, run
 from albert_cli.training.device import use_threads
-from albert_cli.training.first_weights import compute_init_words, load_warm_start, set_first_weights
+from albert_cli.training.first_weights import ContinuedRun, set_first_weights
 from albert_cli.training.log import LossHints
 from albert_cli.training.loop import Loop
 from albert_cli.training.optimizers import make_optimizer
@@ -27,6 +25,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 from albert_cli.training.pretrain_result import DryRun, PretrainResult, read_last_evaluation, read_result
 from albert_cli.training.resolve import RunEnvironment, resolve_recipe
 from albert_cli.training.settings import parse_duration
+from albert_cli.training.warm_start import load_parent
 
 
 def pretrain(
@@ -40,9 +39,10 @@ def pretrain(
     device: str = "auto",
     verify: bool = False,
 ) -> PretrainResult:
-    """Train a recipe to its last step, or resume the run in `out`; `albert pretrain --help` lists the options.
+    """Train a recipe to its last step, or resume the run in `out`; `albert pretrain --help` explains the options.
 
-    max_time: the time budget, such as "2h", that sets the number of steps. verify: hash all data again first.
+    max_time: the time budget, such as "2h"; the run then has as many steps as fit into it. verify: hash all data again
+    first.
     """
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with (
@@ -50,9 +50,7 @@ def pretrain(
         run.write_run_status(out) as status,
     ):
         group = inputs.group
-        # The word vectors of `[init]` take up to a minute, and both the time budget and the first weights need them.
-        compute_word_vectors = cache(partial(compute_init_words, inputs.recipe, inputs.corpora, group))
-        resolved = _resolve(inputs, out, resume, budget, compute_word_vectors)
+        resolved = _resolve(inputs, out, resume, budget)
         if group.rank == 0:
             plan.check_disk(resolved, out)
         schedule = resolved.schedule
@@ -62,18 +60,14 @@ def pretrain(
             optimizer = make_optimizer(job.model, resolved.optimizer)
             if group.rank == 0:
                 store.write_text(out / "recipe.toml", job.recipe)
-            set_weights = partial(
-                set_first_weights, job, optimizer, compute_word_vectors, group, out, inputs.data_fingerprint
-            )
+            set_weights = partial(set_first_weights, inputs, job, optimizer, out)
             state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.warmup)
             loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
             loop.run()
-            # If `train.save_every` is a number of steps above 0, the loop has saved the last step. If it is a time, the
-            # last step was hardly ever due, and with 0 the loop saves no step.
-            loop.save()
+            loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
         return read_result(out, schedule.total_steps)
 
 
@@ -87,12 +81,11 @@ def plan_pretraining(
     device: str = "auto",
     verify: bool = False,
 ) -> DryRun:
-    """Check what `pretrain` checks, except the free disk space; print the plan, then measure the duration."""
+    """Print the plan of a run and estimate the run's duration, with the checks of `pretrain` except for disk space."""
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with open_inputs(recipe, data, overrides, device, verify=verify) as inputs:
         group = inputs.group
-        compute_word_vectors = partial(compute_init_words, inputs.recipe, inputs.corpora, group)
-        resolved = _resolve(inputs, out, "auto", budget, compute_word_vectors)
+        resolved = _resolve(inputs, out, "auto", budget)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)
@@ -100,19 +93,13 @@ def plan_pretraining(
 
 
 def load_recipe_for_data(recipe: str, data: Path, overrides: Sequence[str]) -> PretrainRecipe:
-    """Load a recipe with overrides and the vocabulary size of a data directory, as `--show-config` prints it."""
+    """Load the recipe that `--show-config` prints: with the overrides, and the vocabulary size of a data directory."""
     vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
     return load_pretrain_recipe(recipe, overrides, vocabulary.size)
 
 
-def _resolve(
-    inputs: PretrainInputs,
-    out: Path,
-    resume: run.ResumeMode,
-    budget: float | None,
-    compute_word_vectors: Callable[[], Tensor | None],
-) -> PretrainRecipe:
-    """Resolve the recipe for this device, these data and the run in `out`; `budget` is in seconds.
+def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: float | None) -> PretrainRecipe:
+    """Resolve the recipe for its inputs, the run in `out`, and the time budget in seconds, if there is one.
 
     Raises `BusyError` or `ConfigError` if `out` cannot hold the run, or holds a run that the recipe cannot resume.
     """
@@ -120,37 +107,40 @@ def _resolve(
     started = time.monotonic()  # the time budget begins here
     saved = run.load_saved_recipe(out, resume, PretrainRecipe)
     group.barrier()  # rank 0 writes its recipe only after all ranks have looked for a saved one
-    environment = RunEnvironment(inputs.device, group, inputs.data_fingerprint)
-    if not store.saved_steps(out):  # a run with a saved step no longer reads its parent
-        parent = load_warm_start(inputs.recipe, inputs.corpora)
-        if parent is not None:
-            fingerprint = store.fingerprint(parent.checkpoint.directory)
-            environment = replace(environment, parent_fingerprint=fingerprint, parent_run=parent.continued)
+    parent_fingerprint = None
+    parent_run = None
+    warm_start = inputs.recipe.warm_start
+    if warm_start is not None and not store.saved_steps(out):  # a run with a saved step no longer reads its parent
+        parent = load_parent(warm_start, inputs.recipe.model, inputs.corpora.vocabulary)
+        if warm_start.continues is not None:
+            parent_run = ContinuedRun.load(parent.directory)
+        parent_fingerprint = store.fingerprint(parent.directory)
+    fit_steps = None
     if budget is not None:
-        fit_steps = partial(_fit_steps, inputs, started, budget, compute_word_vectors)
-        environment = replace(environment, fit_steps=fit_steps)
+        fit_steps = partial(_fit_steps, inputs, started, budget)
+    environment = RunEnvironment(
+        inputs.device, group, inputs.data_fingerprint, parent_fingerprint, parent_run, fit_steps
+    )
     recipe = resolve_recipe(inputs.recipe, environment, saved)
     inputs.warn_memory(recipe)
     if saved is not None:
         if budget is not None:
             console.info(f"{out}: keeps the {recipe.schedule.total_steps:,} steps of its first start")
         run.check_same_recipe(out, saved, recipe)
-    if environment.parent_run is not None and recipe.warm_start is not None:
+    if parent_run is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
-        console.info(f"continues {environment.parent_run.directory}, and changes: {changes}")
+        console.info(f"continues {parent_run.directory}, and changes: {changes}")
     return recipe
 
 
-def _fit_steps(
-    inputs: PretrainInputs,
-    started: float,
-    budget: float,
-    compute_word_vectors: Callable[[], Tensor | None],
-    recipe: PretrainRecipe,
-) -> PretrainRecipe:
-    """Set the number of steps that fit into a budget of seconds which began at `started`, and print it."""
+def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: PretrainRecipe) -> PretrainRecipe:
+    """Set the number of steps that fit into `budget` seconds, counted from the time `started`, and print it.
+
+    The budget also pays for everything before the first step: word vectors and measurements are made before the rest of
+    the budget is taken.
+    """
     inputs.warn_memory(recipe)
-    compute_word_vectors()  # its time counts, like that of everything before the first step
+    _ = inputs.word_vectors  # computed and cached here
     times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)
     fitted = plan.fit_steps_to_budget(recipe, times)
     console.info(plan.format_budget(recipe, fitted, times, budget))

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from albert_cli import store
+from albert_cli.data.cooccurrence import compute_word_vectors
 from albert_cli.data.records import read_data_facts
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import ConfigError
+from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.informed_init import word_dimensions
 from albert_cli.ranks import RankGroup, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity
 from albert_cli.training.device import choose_device, prepare_model, print_idle_gpus
 from albert_cli.training.distill import Teacher
-from albert_cli.training.first_weights import new_model
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
 from albert_cli.training.plan import estimate_run_memory
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
@@ -37,14 +42,32 @@ class PretrainInputs:
     group: RankGroup
 
     def new_job(self, recipe: PretrainRecipe) -> PretrainingJob:
-        """Create the job of a resolved recipe, with weights sampled from the recipe's seed and with its teacher."""
-        model = new_model(recipe, self.corpora.train)
+        """Create the job of a resolved recipe, with its teacher and with weights sampled from the recipe's seed."""
+        torch.manual_seed(recipe.train.seed)
+        model = PretrainingModel(recipe.model)
+        if recipe.masked_bias == "unigram":
+            counts = (
+                self.corpora.train.unigram_counts() + 1
+            )  # add-one smoothing, because the logarithm of 0 is infinite
+            with torch.no_grad():
+                model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
         prepare_model(model, recipe.train, self.device)
         teacher = None
         if recipe.distill is not None:
             length = recipe.data.max_seq_length
             teacher = Teacher.load(recipe.distill, self.corpora.vocabulary, length, self.device)
         return PretrainingJob(model, recipe, self.corpora, teacher=teacher)
+
+    @cached_property
+    def word_vectors(self) -> Tensor | None:
+        """The word vectors [V, W] of `[init]`, which take up to a minute the first time.
+
+        None if the recipe samples its word vectors, and on ranks other than 0, which receive rank 0's weights.
+        """
+        recipe = self.recipe
+        if recipe.init.words == "random" or self.group.rank != 0:
+            return None
+        return compute_word_vectors(self.corpora.train, word_dimensions(recipe.init, recipe.model), recipe.train.seed)
 
     def warn_memory(self, recipe: PretrainRecipe) -> None:
         """Warn if a micro-batch of a resolved recipe exceeds the available memory."""

@@ -1,7 +1,7 @@
 """Resolve a pretraining recipe: fill in every value that the first start of its run determines.
 
-`resolve_recipe` depends only on the recipe, the environment and, for a resumed run, the recipe that the run has saved.
-It measures some values itself on the environment's device.
+The result of `resolve_recipe` depends only on the recipe, the environment and, for a resumed run, the recipe that the
+run has saved. For some values of "auto" it measures speeds on the environment's device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import RESUME_SAFE_KEYS
 
-# Differences in these sections and keys are no changes. [warm_start] differs by definition. [init] and masked_bias only
-# set first weights, and a run that continues its parent run takes these from it.
+# Sections and keys in which a run may differ from the parent run that it continues, without a line in `changes`: the
+# parent run has another [warm_start] or none, and [init] and masked_bias only set first weights.
 _IGNORED_KEYS = ("warm_start", "init", "masked_bias")
 
 
@@ -45,12 +45,13 @@ class RunEnvironment:
 def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None) -> PretrainRecipe:
     """Fill in every value of a recipe that the first start determines; `saved` is the recipe of the run to resume.
 
-    Raises `ConfigError` if the teacher's fingerprint is not the one in the recipe, or if no step is left. A parent or
-    teacher that has changed since the first start makes the result differ from `saved`, which `run.check_same_recipe`
-    finds.
+    Raises `ConfigError` if the teacher's fingerprint is not the one in the recipe, or if no step is left. If the parent
+    or the teacher has changed since the first start, the result differs from `saved`, and `run.check_same_recipe`
+    reports it.
     """
     recipe = with_warm_start(recipe, environment, saved)
-    recipe = with_teacher_fingerprint(recipe)
+    if recipe.distill is not None:
+        recipe = replace(recipe, distill=recipe.distill.with_fingerprint())
     recipe = with_auto_values(recipe, environment, saved)
     recipe = with_time_budget(recipe, environment, saved)
     return with_changes(recipe, environment)
@@ -61,7 +62,7 @@ def with_warm_start(
 ) -> PretrainRecipe:
     """Fill in the parent's fingerprint and, if the run continues its parent, the parent's step and finished warmup.
 
-    A run with a saved step no longer reads its parent: the values come from its saved recipe.
+    A run with a saved step no longer reads its parent; `saved` has the values then.
     """
     warm_start = recipe.warm_start
     if warm_start is None:
@@ -71,11 +72,11 @@ def with_warm_start(
         warmup = None
         if environment.parent_run is not None:
             step = environment.parent_run.step
-            warmup = environment.parent_run.recipe.schedule.warmup  # in steps, even if its recipe has only a ratio
+            warmup = environment.parent_run.recipe.schedule.warmup
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
-        warmup = saved.schedule.warmup_steps  # what the first start filled in; None if only the ratio is set
+        warmup = saved.schedule.warmup_steps  # None if the parent's warmup was not over, and the recipe has a ratio
         warm_start = replace(
             warm_start,
             fingerprint=warm_start.fingerprint or saved.warm_start.fingerprint,
@@ -86,16 +87,9 @@ def with_warm_start(
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
     if step is not None and warmup is not None and warmup <= step:
-        # The parent finished its warmup; keeping its length puts this run after the warmup.
+        # The parent finished its warmup. With a warmup of the same length, this run begins after it.
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
     return recipe
-
-
-def with_teacher_fingerprint(recipe: PretrainRecipe) -> PretrainRecipe:
-    """Fill in the fingerprint of `[distill]`'s teacher."""
-    if recipe.distill is None:
-        return recipe
-    return replace(recipe, distill=recipe.distill.with_fingerprint())
 
 
 def with_auto_values(
@@ -113,7 +107,7 @@ def with_auto_values(
         if saved is None:
             tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
         else:
-            tokens = saved.batch.max_micro_tokens  # `micro_tokens` as a number; a saved recipe has no "auto"
+            tokens = saved.batch.max_micro_tokens  # a saved recipe has a number, so this is its `micro_tokens`
         recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))
     train, batch = environment.group.broadcast((recipe.train, recipe.batch))
     return replace(recipe, train=train, batch=batch)
@@ -137,7 +131,10 @@ def with_time_budget(
 
 
 def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> PretrainRecipe:
-    """Record what a run changes of its parent run in its recipe; raises `ConfigError` if no step is left."""
+    """Record in the recipe of a continued run how it differs from its parent run's.
+
+    Raises `ConfigError` if the parent run has already made all steps of this recipe.
+    """
     parent_run = environment.parent_run
     if parent_run is None or recipe.warm_start is None:
         return recipe
@@ -153,12 +150,12 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
 
 
 def list_changes(parent_run: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
-    """Compare a run with its parent run: return a line for each recipe key, and for the data, that differ.
+    """Return a line for each recipe key that differs between a run and its parent run, and one if the data differ.
 
-    `_IGNORED_KEYS` and keys that change no result are left out.
+    `_IGNORED_KEYS` and `RESUME_SAFE_KEYS` are left out.
     """
     before = parent_run.recipe
-    if before.schedule.warmup == recipe.schedule.warmup_steps:  # the same warmup, written as a ratio
+    if before.schedule.warmup == recipe.schedule.warmup_steps:  # equal lengths, though the parent may have a ratio
         before = replace(before, schedule=replace(before.schedule, warmup_steps=before.schedule.warmup))
     lines = [
         *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
