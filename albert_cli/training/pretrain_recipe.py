@@ -1,4 +1,4 @@
-"""The sections of a pretraining recipe, the examples of each step, and loading a recipe for a vocabulary."""
+"""A pretraining recipe: its sections, the numbers of the examples in each step, and loading it for a vocabulary."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BatchSettings:
 
     Over the first `warmup_steps` updates the batch grows evenly from `warmup_from` sequences to `train.batch_size`. The
     learning rate has its own warmup (`[schedule]`). `micro_tokens` limits the tokens of a micro-batch, special tokens
-    included; with 0, `train.micro_batch_size` limits its sequences. "auto" is as many tokens as a GPU's memory holds,
-    and 0 on a CPU; the first start saves the number in the run's recipe.
+    included; with 0, `train.micro_batch_size` limits its sequences instead. "auto" is as many tokens as a GPU's memory
+    holds, and 0 on a CPU; the first start saves the number in the run's recipe.
     """
 
     warmup_steps: NonNegativeInt = 0
@@ -92,7 +92,10 @@ class PretrainRecipe:
             )
 
     def with_derived_values(self) -> PretrainRecipe:
-        """Fill in the values that other keys determine: the learning rate, the order labels, no `[init]` if unused."""
+        """Fill in the values that other keys determine: the learning rate, and the classes of the order head.
+
+        With `[warm_start]` the unused section `[init]` gets its defaults.
+        """
         recipe = replace(self, optimizer=self.optimizer.with_lr(self.train.batch_size))
         if self.data.sentence_loss == "three-way":
             recipe = replace(recipe, model=replace(self.model, order_labels=3))
@@ -112,12 +115,12 @@ class PretrainRecipe:
         return growing_steps * batch.warmup_from + int(growth.sum()) + (step - growing_steps) * full_size
 
     def examples_of(self, step: int) -> Integers:
-        """Return the numbers of the step's examples, int64; the steps number their examples consecutively from 0."""
+        """Return the numbers of the step's examples, int64; examples are numbered consecutively over all steps."""
         return np.arange(self.examples_before(step), self.examples_before(step + 1), dtype=np.int64)
 
     @property
     def sequences_per_micro_batch(self) -> int:
-        """The largest number of full-length sequences in a micro-batch."""
+        """The largest number of sequences of `data.max_seq_length` tokens that a micro-batch can have."""
         limit = self.train.micro_batch_size
         if self.batch.max_micro_tokens:
             limit = self.batch.max_micro_tokens // self.data.max_seq_length
@@ -125,7 +128,7 @@ class PretrainRecipe:
 
     @property
     def total_sequences(self) -> int:
-        """Sequences of the whole run, from its first step on."""
+        """The number of sequences in all steps of this run, without those of a run that it continues."""
         return self.examples_before(self.schedule.total_steps) - self.examples_before(self.first_step)
 
     @property
@@ -137,12 +140,18 @@ class PretrainRecipe:
 
 
 def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> PretrainRecipe:
-    """Check the values of a recipe and fill in the derived ones; raises `ConfigError`, which names `origin`."""
+    """Check the values of a recipe and fill in the derived ones.
+
+    Raises `ConfigError` for a wrong value; its message begins with `origin`, the name or path of the recipe.
+    """
     return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
 
 
 def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
-    """Load a recipe with overrides, fitted to a vocabulary; raises `ConfigError` if they do not fit."""
+    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
+
+    Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
+    """
     values = config.read_recipe(recipe)
     if "task" in values:
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
@@ -153,7 +162,7 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
     if not has_shape:
         overridden_keys = values.get("model", {})
         values["model"] = _read_parent_shape(values, recipe) | overridden_keys
-    recipe_size = values.setdefault("model", {}).setdefault("vocab_size", vocab_size)
+    recipe_size = values["model"].setdefault("vocab_size", vocab_size)
     if recipe_size != vocab_size:
         raise ConfigError(
             f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
@@ -163,7 +172,10 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
 
 
 def _read_parent_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
-    """Return the shape of the checkpoint in `[warm_start]` as a [model] section, for a recipe without this section."""
+    """Return the shape of the checkpoint in `[warm_start]` as the values of a [model] section.
+
+    Raises `ConfigError`, which names `origin`, if `[warm_start]` names no checkpoint.
+    """
     section = values.get("warm_start")
     name = None
     if isinstance(section, dict):

@@ -1,4 +1,7 @@
-"""Manage the directory of a run: its lock, its saved recipe, its newest checkpoint, and `status.json`."""
+"""Manage the directory of a run: its lock, its saved recipe, its newest checkpoint, and `status.json`.
+
+`pretrain` and `finetune` use it to start a run, to resume one, and to report the run's state to schedulers.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ def library_versions() -> dict[str, str]:
 
 
 def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> RecipeT | None:
-    """Load the recipe of the run that `out` already holds, or return None for a fresh start.
+    """Load the recipe of the run that `out` already holds; return None if a new run can start there.
 
-    Raises `BusyError` if `out` holds other files than a run, or if `resume` is "never" and `out` holds any file. Raises
-    `ConfigError` if `resume` is "must" and there is no run.
+    Raises `BusyError` if `out` holds other files than a run's, or if `resume` is "never" and `out` holds any file.
+    Raises `ConfigError` if `resume` is "must" and there is no run, and `CheckpointError` if the recipe is damaged.
     """
     entries: list[Path] = []
     if out.is_dir():
@@ -48,7 +51,7 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
         raise BusyError(f"{out}: is not empty", "choose another --out, or use --resume auto to resume its run")
     if path.is_file():
         values = store.read_toml(path)
-        if not isinstance(values.get("train"), dict):
+        if not isinstance(values.get("train"), dict):  # a cut-off file must not resume with the default settings
             raise CheckpointError(f"{path}: has no section [train]", "restore the file, or choose another --out")
         return config.validate_recipe(schema, values, str(path))
     if resume == "must":
@@ -81,11 +84,11 @@ def resume_state(
     parents: Mapping[str, str],
     set_weights: Callable[[], TrainState] = TrainState,
 ) -> TrainState:
-    """Load weights and moments from the newest valid checkpoint, and return its progress.
+    """Load weights and moments from the newest valid checkpoint, and return the state that training resumes from.
 
-    Without a checkpoint, `set_weights` sets the first weights, and its state is returned; the default keeps the model's
-    weights. Rank 0 verifies and chooses the checkpoint, the other ranks follow. Raises `ConfigError` if the checkpoint
-    has other `parents` (fingerprints of data or checkpoints) than this run.
+    Without a checkpoint, `set_weights` sets the first weights and returns the state; its default keeps the model's
+    weights and returns step 0. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises `ConfigError`
+    if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
     """
     step = None
     if group.rank == 0:
@@ -106,7 +109,7 @@ def resume_state(
 
 
 def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if `saved`, the fingerprints of an output's parents, differs from the `current` ones."""
+    """Raise `ConfigError` if a fingerprint in `current` differs from the one that the output `out` has saved."""
     for name, fingerprint in current.items():
         if saved.get(name) != fingerprint:
             other = "other data" if name == "data" else f"another {name}"
@@ -120,10 +123,10 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
 
 @dataclass
 class RunStatus:
-    """`status.json`: the state of a run for schedulers; `exit_code` is None while its process runs.
+    """`status.json`: the state of a run for schedulers; `exit_code` is None while the run's process is alive.
 
-    `state` is "starting" (not yet written), "running", "done", "failed", "diverged" or "interrupted". `command` is the
-    command line that resumes the run.
+    `state` is "starting", "running", "done", "failed", "diverged" or "interrupted"; while it is "starting", the file is
+    not written. `command` is the command line that resumes the run.
     """
 
     state: str = "starting"
@@ -155,17 +158,17 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
             code = getattr(error, "exit_code", 1)
             if isinstance(error, KeyboardInterrupt):
                 code = 130  # 128 + SIGINT, as a shell reports it
-            step = status.step
             steps = store.saved_steps(out)
             if steps:
-                step = checkpoint.step_number(steps[-1])
-            _write_end(out, status, RunStatus(_FAILURE_STATES.get(code, "failed"), code, step, message=str(error)))
+                status.step = checkpoint.step_number(steps[-1])
+            _write_end(out, status, _FAILURE_STATES.get(code, "failed"), code, str(error))
             raise
-        _write_end(out, status, RunStatus("done", 0, status.total_steps))
+        status.step = status.total_steps
+        _write_end(out, status, "done", exit_code=0)
 
 
 def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> None:
-    """Write `status.json` when the training loop begins; only rank 0 writes it."""
+    """Write the first `status.json`, when the training loop begins; only rank 0 writes it."""
     status.state = "running"
     status.step = step
     status.total_steps = total_steps
@@ -175,8 +178,8 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
         store.write_json(out / "status.json", asdict(status))
 
 
-def _write_end(out: Path, status: RunStatus, end: RunStatus) -> None:
-    """Write the final status, unless the block ended before `mark_running`."""
+def _write_end(out: Path, status: RunStatus, state: str, exit_code: int, message: str = "") -> None:
+    """Write the last `status.json`, unless the run ended before `mark_running`."""
     if status.state != "starting":
-        end = replace(end, total_steps=status.total_steps, host=status.host, command=status.command)
+        end = replace(status, state=state, exit_code=exit_code, message=message)
         store.write_json(out / "status.json", asdict(end))

@@ -20,11 +20,13 @@ _PAPER_BATCH: Final = 4096
 class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in the reference code.
 
-    `lr = "auto"` is LAMB's learning rate for the batch size or, in fine-tuning with AdamW, the rate for the number of
-    labels (`training/label_protocol.py`); the resolved recipe has the number. There is no rule for pretraining with
-    AdamW. `clip_norm` limits the global norm of the
-    gradient (0: no limit). `bias_correction` is part of other published forms of LAMB; "nvlamb" also gives LayerNorms
-    and biases a trust ratio (`training/optimizers.py`). The upper bounds keep every value within fp32, below 3.4e38.
+    `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr`), and the number of
+    labels for fine-tuning with AdamW (`training/label_protocol.py`); the saved recipe has the number. Pretraining with
+    AdamW has no such rule.
+
+    `clip_norm` limits the global norm of the gradient (0: no limit). `bias_correction` is part of other published forms
+    of LAMB, and "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`). The upper bounds
+    keep every value within fp32, below 3.4e38.
     """
 
     name: Literal["lamb", "nvlamb", "adamw"] = "lamb"
@@ -45,9 +47,9 @@ class OptimizerSettings:
     def with_lr(self, batch_size: int) -> OptimizerSettings:
         """Replace `lr = "auto"` by the paper's rate times the square root of `batch_size` / 4,096.
 
-        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. With
-        AdamW it does not apply: fine-tuning replaces "auto" by another rule (`FinetuneRecipe.with_label_protocol`)
-        instead of calling this, and pretraining has no rule for it, so "auto" raises `ConfigError`.
+        This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
+        `ConfigError` for AdamW, because the rule is not made for it. Fine-tuning with AdamW replaces "auto" by
+        `FinetuneRecipe.with_label_protocol` instead.
         """
         if self.lr != "auto":
             return self
@@ -62,9 +64,9 @@ class OptimizerSettings:
 class ScheduleSettings:
     """`[schedule]`: the number of updates, and how the learning rate rises and falls over them.
 
-    The rate reaches zero at the last step, or later, at `decay_steps`, if another run is to continue this one
-    (`warm_start.continues`). The warmup has `warmup_steps` steps or, if that is None, the fraction `warmup_ratio` of
-    the steps until the rate is zero.
+    The rate reaches zero at step `decay_steps`, by default the last step. A later step leaves room for another run to
+    continue this one (`warm_start.continues`). The warmup has `warmup_steps` steps or, if that is None, the fraction
+    `warmup_ratio` of the steps until the rate is zero.
     """
 
     total_steps: PositiveInt = 125_000
@@ -128,7 +130,7 @@ class TrainSettings:
     `checkpoint_activations`: save only the input of each block, and compute the block again in the backward pass. Steps
     take a third longer, and the numbers are the same.
     `deterministic`: use only GPU kernels whose bits are reproducible, so that a resumed run ends in the same bytes as
-    an uninterrupted one. A CPU's kernels always are.
+    an uninterrupted one. The kernels of a CPU always have reproducible bits.
     `communication`: precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds.
     `track`: services that show the curves in addition to TensorBoard (`training/trackers.py`).
 
@@ -156,9 +158,9 @@ class TrainSettings:
         self.save_interval()
 
     def save_interval(self) -> tuple[int, float]:
-        """Return `save_every` as (steps, seconds): one of them is 0, and both are 0 for `save_every = 0`.
+        """Return `save_every` as (steps, seconds), with 0 for the unit that it does not use.
 
-        Raises `ConfigError` if it is neither a number nor a duration.
+        Raises `ConfigError` if `save_every` is neither a number nor a duration.
         """
         if isinstance(self.save_every, int):
             return self.save_every, 0.0
@@ -170,11 +172,11 @@ class TrainSettings:
         return replace(self, **values)
 
 
-# Keys of `[train]` that may be "auto" until a run starts. The run's recipe has the values, so that the run resumes with
-# the same ones on another machine.
+# Keys of `[train]` that may be "auto" until a run starts. The run's recipe then has their values, and a resumed run
+# uses these values even on another machine.
 _AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
-# Keys that may differ in a resumed run, because they change the weights by rounding at most.
+# Keys whose values a resumed run may change, because they change the weights by rounding at most.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
     "train.threads", "train.track", "evaluation",
@@ -184,9 +186,9 @@ _SECONDS_PER_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_duration(text: str, name: str) -> float:
-    """Return the seconds of `90s`, `25m`, `2h`, `1d` or a bare number of seconds.
+    """Parse `90s`, `25m`, `2h`, `1d` or a bare number of seconds; return seconds.
 
-    Raises `ConfigError`, which names the option or key `name`, for any other text and for zero.
+    Raises `ConfigError` for any other text and for zero. `name` is the option or key that the error names.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if match is None or float(match[1]) <= 0:
