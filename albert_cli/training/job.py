@@ -38,20 +38,20 @@ class LoopSettings(Protocol):
 class MicroBatch(Generic[BatchT]):
     """A part of a step's batch that one rank computes at once.
 
-    `number`: its index among the step's micro-batches of all ranks. `counts`: by loss, the number of items that the
-    loss sums over in this micro-batch (masked positions, pairs, examples). `flops`: FLOPs of the full model for this
-    micro-batch, forward and backward.
+    `number`: the micro-batch's index among the step's micro-batches of all ranks. `data`: what `loss_sums` reads.
+    `counts`: by name of a loss, the number of items that it sums over (masked positions, pairs, examples). `flops`: the
+    FLOPs of the forward and backward pass.
     """
 
     number: int
     data: BatchT
     counts: Mapping[str, int]
     tokens: int
-    flops: float = 0.0
+    flops: float
 
 
 class TrainingJob(ABC, Generic[BatchT]):
-    """A model, its recipe, and how to compute its losses."""
+    """A model and its recipe, with methods that sample its batches, compute its losses, and evaluate and write it."""
 
     model: nn.Module
     settings: LoopSettings
@@ -90,7 +90,7 @@ class TrainingJob(ABC, Generic[BatchT]):
 
     @abstractmethod
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
-        """Keep a copy of the weights and record the score in the state, if this evaluation is the best so far."""
+        """Keep a copy of the weights and record the score in `state`, if `metrics` are the best so far."""
 
     @abstractmethod
     def write_model(self, directory: Path) -> None:
@@ -98,9 +98,9 @@ class TrainingJob(ABC, Generic[BatchT]):
 
 
 def split_micro_batches(total: int, size: int, group: RankGroup) -> Iterator[tuple[int, int, int]]:
-    """Split `total` examples into micro-batches of `size`; yield (number, start, stop) of those of this rank.
+    """Split `total` examples into micro-batches of at most `size`; yield this rank's as (number, start, stop).
 
-    The split does not depend on the world size, only the assignment of the micro-batches to ranks does.
+    The micro-batches do not depend on the world size. They are assigned to the ranks in turn.
     """
     for number, start in enumerate(range(0, total, size)):
         if number % group.world_size == group.rank:

@@ -17,20 +17,7 @@ from albert_cli import console, journal
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.trackers import Trackers
 
-# Every hint of a run, with the fields that its rule fills in.
-_HINTS: Final = {
-    "spike": (
-        "loss jumped from {median:.3f} to {loss:.3f} by step {step:,} (gradient norm {norm:.3g}, usually "
-        "{usual_norm:.3g}): if it does not come back, lower optimizer.lr or lengthen the warmup; "
-    ),
-    "plateau": (
-        "MLM loss has stayed at {mean:.2f} for {steps:,} steps (the unigram entropy is {entropy:.2f}: the model "
-        "knows how often tokens occur, but uses no context). Try informed initialization ([init]), more updates "
-        "(shorter sequences, smaller batches), a lower optimizer.lr, "
-        'model.initializer_range = "auto" or masked_bias = "unigram"; '
-    ),
-}
-_DOCS_REFERENCE: Final = 'see "When the loss stalls or jumps" in docs/pretraining.md'
+_DOCS_REFERENCE: Final = '; see "When the loss stalls or jumps" in docs/pretraining.md'  # the end of every hint
 
 _SPIKE_RECORDS: Final = 50  # the last journal records, whose median is the usual loss
 _MIN_SPIKE_RECORDS: Final = 20  # with fewer records the median is not yet the usual loss
@@ -42,19 +29,20 @@ _MAD_TO_DEVIATION: Final = 1.4826
 
 _PLATEAU_STEPS: Final = 500  # steps without progress before the first hint; the number doubles with each hint
 _PROGRESS_NATS: Final = 0.1  # a smaller decrease of the mean loss is noise
-# A model that uses context is this far below the unigram entropy; copying unmasked tokens reaches less.
+# The loss of a model that uses context is at least this far below the unigram entropy. A model without context gains
+# less, by copying the tokens that are to be predicted but were not replaced by [MASK].
 _CONTEXT_NATS: Final = 0.3
 _MEAN_STEPS: Final = 250  # means over this many steps are compared, because the loss of one step is noisy
 
-LossRecord = Mapping[str, float]  # a journal record; hints need "step", "loss", "mlm_loss" and "grad_norm"
+LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_loss" and "grad_norm"
 
 
 @dataclass
 class StepWindow:
     """Sums over the steps since the last journal record: losses and metrics, tokens of all ranks, FLOPs of this rank.
 
-    `counts`: by name, the number of steps that have the value, because a step without items of a loss has no mean.
-    `started`: `time.monotonic()` at the first step; pauses move it forward.
+    `counts`: by name, the number of steps that have the value; a step without items of a loss lacks the loss.
+    `started`: `time.monotonic()` at the first step, plus the seconds of later pauses.
     """
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -64,7 +52,7 @@ class StepWindow:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, values: Mapping[str, float], tokens: int, flops: float) -> None:
-        """Add one step."""
+        """Add the values, tokens and FLOPs of one step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
@@ -105,12 +93,10 @@ class SpikeRule:
             deviation = _MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in self._losses)
             self._is_high = loss > median + max(_SPIKE_NATS, _SPIKE_DEVIATIONS * deviation)
             if self._is_high and not was_high:
-                hint = _HINTS["spike"].format(
-                    median=median,
-                    loss=loss,
-                    step=record["step"],
-                    norm=record["grad_norm"],
-                    usual_norm=statistics.median(self._norms),
+                hint = (
+                    f"loss jumped from {median:.3f} to {loss:.3f} by step {record['step']:,} (gradient norm "
+                    f"{record['grad_norm']:.3g}, usually {statistics.median(self._norms):.3g}): if it does not come "
+                    "back, lower optimizer.lr or lengthen the warmup"
                 )
         self._losses.append(loss)
         self._norms.append(record["grad_norm"])
@@ -121,9 +107,9 @@ class SpikeRule:
 class PlateauRule:
     """A rule that gives a hint when the MLM loss stalls near the unigram entropy, at growing intervals.
 
-    `unigram_entropy` is in nats, `warmup` in steps. The fields `_loss_sum` and `_summed_steps` are for the next mean;
-    `_best_mean` is the last mean that was progress, at `_best_step`; `_patience` is the number of steps without
-    progress before the next hint.
+    `unigram_entropy` is in nats, `warmup` in steps. Losses are averaged over `_MEAN_STEPS` steps: `_loss_sum` sums them
+    over the last `_summed_steps` steps. `_best_mean` is the last mean that was progress, at `_best_step`. `_patience`
+    is the number of steps without progress before the next hint.
     """
 
     unigram_entropy: float
@@ -138,7 +124,7 @@ class PlateauRule:
     def observe(self, record: LossRecord) -> str | None:
         """Add a record; return a hint if the loss has made no progress for `_patience` steps."""
         step = int(record["step"])
-        steps = step - self._last_step  # the record has their mean loss
+        steps = step - self._last_step  # the record's loss is the mean over these steps
         self._last_step = step
         self._loss_sum += steps * record["mlm_loss"]
         self._summed_steps += steps
@@ -155,22 +141,27 @@ class PlateauRule:
         if steps_without_progress < self._patience or mean < self.unigram_entropy - _CONTEXT_NATS:
             return None
         self._patience *= 2
-        return _HINTS["plateau"].format(mean=mean, steps=steps_without_progress, entropy=self.unigram_entropy)
+        return (
+            f"MLM loss has stayed at {mean:.2f} for {steps_without_progress:,} steps (the unigram entropy is "
+            f"{self.unigram_entropy:.2f}: the model knows how often tokens occur, but uses no context). Try informed "
+            "initialization ([init]), more updates (shorter sequences, smaller batches), a lower optimizer.lr, "
+            'model.initializer_range = "auto" or masked_bias = "unigram"'
+        )
 
 
 class LossHints:
-    """Hints about a loss that jumps or does not fall, from the records of the journal in their order.
+    """The rules for hints about a loss that jumps or does not fall; they read the journal's records in their order.
 
     The hints depend on the records alone, so a resumed run prints the same hints as an uninterrupted one.
-    `unigram_entropy`, in nats, is the loss of a model that only knows token frequencies. `warmup`: steps in which slow
-    progress is normal.
+    `unigram_entropy`, in nats, is the loss of a model that only knows token frequencies. `warmup` is the number of
+    steps in which slow progress is normal.
     """
 
     def __init__(self, unigram_entropy: float, warmup: int) -> None:
         self._rules = (SpikeRule(), PlateauRule(unigram_entropy, warmup))
 
     def observe(self, record: LossRecord) -> list[str]:
-        """Add a record of the journal; return the hints of the rules that apply to it."""
+        """Add a record of the journal; return the hints that it causes, none for an evaluation's record."""
         if not {"loss", "mlm_loss", "grad_norm"} <= record.keys():
             return []
         hints = [rule.observe(record) for rule in self._rules]
@@ -178,10 +169,10 @@ class LossHints:
 
 
 class RunLog:
-    """The journal `metrics.jsonl` of a run, the same values for the trackers, and hints; only rank 0 has one.
+    """The log of a run on rank 0: it writes the journal `metrics.jsonl`, the trackers' curves, and the hints.
 
-    Opening the log drops the records after `step`, the step from which the run resumes, and gives the remaining records
-    to `hints`, if there are any hints.
+    Opening the log removes the journal's records after `step`, the step from which the run resumes. The rules in
+    `hints` read the remaining records first. `hints` is None for a run without hints.
     """
 
     def __init__(self, out: Path, step: int, hints: LossHints | None, trackers: Trackers) -> None:
@@ -194,7 +185,7 @@ class RunLog:
                 hints.observe(cast(LossRecord, record))
 
     def write_steps(self, state: TrainState, means: Mapping[str, float], speed: Mapping[str, float]) -> None:
-        """Write a record of the steps since the last record, and the hints that apply to it."""
+        """Write a record of the steps since the last record, and print and write the hints that it causes."""
         record = {"step": state.step, **{key: _round_digits(value) for key, value in means.items()}, **speed}
         self._write("train", record, state, {**means, **speed})
         if self._hints is None:
@@ -204,7 +195,7 @@ class RunLog:
             console.warn(hint)
 
     def write_evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """Write a record of an evaluation, with the metrics under the key `eval`."""
+        """Write a record of an evaluation, with its metrics under the key `eval`."""
         rounded = {key: _round_digits(value) for key, value in metrics.items()}
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 

@@ -48,9 +48,9 @@ class StepResult:
     """The outcome of one update, the same on every rank except for `flops`.
 
     `values`: the losses and metrics, averaged over the global batch, the gradient's norm before clipping, and the
-    learning rate. A loss or metric without items in the batch is absent.
-    `tokens` counts all ranks, `flops` this rank only.
-    `stop_requested`: a signal asked one of the ranks to stop. `save_due`: the time in `train.save_every` has passed.
+    learning rate. A loss or metric without items in the batch is absent. `tokens` are those of all ranks, `flops` those
+    of this rank only. `stop_requested`: a signal requested one of the ranks to stop. `save_due`: the time in
+    `train.save_every` has passed.
     """
 
     values: Mapping[str, float]
@@ -64,8 +64,8 @@ class StepResult:
 class Loop(Generic[BatchT]):
     """One run of a job, from the step in `state` to the last step of `schedule`.
 
-    `out` is the run's directory, `label` the text before the progress bar. `parents`: the fingerprints that every
-    checkpoint records. `hints`: the rules for hints about the loss; None prints no hints.
+    `out` is the run's directory, `label` the text before the progress bar. `parents`: the fingerprints of data and
+    parent checkpoints, which every checkpoint records. `hints`: the rules for hints about the loss; None prints none.
     """
 
     job: TrainingJob[BatchT]
@@ -81,7 +81,7 @@ class Loop(Generic[BatchT]):
     _last_save: float = field(default=0.0, init=False)  # `time.monotonic()` of the last save, or of the start
 
     def run(self) -> None:
-        """Train to the last step; evaluate and save when `[train]` says that it is due.
+        """Train to the last step; evaluate and save at the intervals that `[train]` sets.
 
         Raises `DivergedError` if a loss, a gradient or an evaluation is not finite. Raises `Interrupted` after saving
         if a signal (SIGTERM, SIGUSR1, Ctrl-C) asks the process to stop.
@@ -173,9 +173,9 @@ class Loop(Generic[BatchT]):
         # The sums of the two flags are the numbers of ranks that request to stop and to save.
         local_counts = (tokens, self._stop_requested, self._is_save_time())
         replicated = torch.cat([norm[None], item_counts])
-        global_means, (all_tokens, stops, saves), (grad_norm, *counts) = sum_over_ranks(
-            means, local_counts, replicated, self.group
-        )
+        global_means, global_counts, replicated_values = sum_over_ranks(means, local_counts, replicated, self.group)
+        all_tokens, stops, saves = global_counts
+        grad_norm, *counts = replicated_values
         # A loss without items has no mean: for example, a batch may have no sentence pair.
         values = {name: mean for name, mean, count in zip(means, global_means, counts, strict=True) if count > 0}
         losses = {name: values[name] for name in self.job.loss_names if name in values}
@@ -198,8 +198,9 @@ class Loop(Generic[BatchT]):
     def _raise_diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
         """Write `diverged.json` and raise `DivergedError`.
 
-        Both name the losses that are not finite, by rank; if all losses are finite, the weights whose gradients are
-        not. `means` are this rank's parts of the losses, `values` the global losses and the gradient's norm.
+        The file and the error name the losses that are not finite, with their ranks. If all losses are finite, they
+        name the weights whose gradients are not. `means` are this rank's parts of the mean losses, `values` the global
+        losses and the gradient's norm.
         """
         local_causes = [name for name in self.job.loss_names if not math.isfinite(float(means[name]))]
         causes: list[str] = []
@@ -225,11 +226,14 @@ class Loop(Generic[BatchT]):
         return every > 0 and self.state.step % every == 0
 
     def _evaluate(self, log: RunLog | None) -> None:
-        """Score the weights, log the scores, and let the job keep the weights if they are the best so far."""
+        """Score the weights, log the scores, and let the job keep the weights if they are the best so far.
+
+        Raises `DivergedError` if a score is not finite.
+        """
         metrics = evaluate_job(self.job, self.group)
         if not metrics:
             return
-        # The last update may have made a weight infinite, and no later step would notice.
+        # If the last update of the run made a weight infinite, no later step can find it.
         if not all(map(math.isfinite, metrics.values())):
             raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", _STABILITY_HINT)
         if log:
@@ -239,7 +243,7 @@ class Loop(Generic[BatchT]):
         self.job.keep_best(metrics, self.state)
 
     def save(self, log: RunLog | None = None) -> None:
-        """Commit a checkpoint of the current step."""
+        """Commit a checkpoint of the current step, after flushing the log, which must not have fewer steps."""
         if log:
             log.sync()
         if self.group.rank == 0:
@@ -255,8 +259,8 @@ class Loop(Generic[BatchT]):
 class DivergenceReport:
     """`diverged.json`: the message of the error that ended a run, and the fingerprints of the run's parents.
 
-    `step` and `not_finite`: the step whose losses or gradients are not finite, and the names of these losses or of
-    their weights; None and empty if an evaluation diverged.
+    `step` is the step that diverged, and `not_finite` lists its losses, or else the weights, that caused it. If an
+    evaluation diverged, `step` is None and `not_finite` is empty.
     """
 
     message: str
@@ -273,9 +277,10 @@ def accumulate(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute the gradient of the global batch's loss, and leave it in each parameter's `.grad`.
 
-    Returns this rank's part of each mean loss and extra metric, and the number of items of each over all ranks, fp32
-    [len(means)]. The parts of all ranks add up to the means. Every sum is divided by its count over the *global* batch,
-    so neither the micro-batch size nor the number of ranks changes the update. Nothing here waits for the device.
+    Returns (means, item counts). `means` has this rank's part of each mean loss and extra metric, by name; the parts of
+    all ranks add up to the means. The item counts, fp32 [len(means)], are those of all ranks. Every sum is divided by
+    its count over the *global* batch, so neither the micro-batch size nor the number of ranks changes the update.
+    Nothing here waits for the device.
     """
     device = job.device
     train = job.settings.train
@@ -299,7 +304,7 @@ def accumulate(
             torch.autograd.backward(loss)
         for name, divisor in divisors.items():
             means[name] += sums[name].detach() / divisor
-    if not parts:  # the other ranks wait for the zeros of a rank without micro-batches
+    if not parts:  # without a backward pass this rank must still send its zeros, for which the other ranks wait
         reduce_gradients(job.model, group, sent_dtype)
     return means, torch.stack(list(item_counts.values()))
 
@@ -338,14 +343,14 @@ def evaluate_job(job: TrainingJob[BatchT], group: RankGroup) -> dict[str, float]
 def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: int, seconds: float) -> float:
     """Measure the seconds of one step of the loop, including sampling and logging.
 
-    The measurement takes at least `steps` steps and `seconds` seconds. Its first half is not counted, because kernels
-    are compiled for every new shape. The learning rate is close to zero so that no step diverges, but the weights
-    change: discard them afterwards.
+    The measurement takes at least `steps` steps and `seconds` seconds. Its first half is not counted, because the first
+    steps compile kernels. The learning rate is close to zero so that no step diverges, but the weights change: discard
+    them afterwards.
     """
     endless = ScheduleSettings(total_steps=10**9, warmup_steps=10**9)
-    begin = time.monotonic()
-    uncounted_steps = 0  # 0 until the first half is over
-    counted_from = begin
+    started = time.monotonic()
+    uncounted_steps = 0  # the steps of the first half; 0 until it is over
+    counted_from = started
     with TemporaryDirectory(prefix="albert-") as out:
         optimizer = make_optimizer(job.model, job.settings.optimizer)
         loop = Loop(job, optimizer, endless, Path(out), group, label="measuring")
@@ -353,12 +358,13 @@ def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: i
             for count, result in enumerate(results, start=1):
                 if result.stop_requested:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")
-                elapsed = group.broadcast(time.monotonic() - begin)  # all ranks must end at the same step
-                if uncounted_steps and count >= steps and elapsed >= seconds:
-                    machine.synchronize(job.device)  # kernels run after their calls have returned
-                    return group.broadcast((time.monotonic() - counted_from) / (count - uncounted_steps))
-                if not uncounted_steps and count >= steps / 2 and elapsed >= seconds / 2:
+                elapsed = group.broadcast(time.monotonic() - started)  # all ranks must end at the same step
+                if uncounted_steps == 0:
+                    if count >= steps / 2 and elapsed >= seconds / 2:
+                        machine.synchronize(job.device)  # kernels run after their calls have returned
+                        uncounted_steps = count
+                        counted_from = time.monotonic()
+                elif count >= steps and elapsed >= seconds:
                     machine.synchronize(job.device)
-                    uncounted_steps = count
-                    counted_from = time.monotonic()
+                    return group.broadcast((time.monotonic() - counted_from) / (count - uncounted_steps))
     raise AssertionError("the loop has no last step")
