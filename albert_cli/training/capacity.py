@@ -17,10 +17,11 @@ from albert_cli.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a process needs.
+    """The bytes that a training process needs, by purpose.
 
-    `state`: weights, gradients and moments. `activations`: saved for the backward pass of a micro-batch. `teacher`: the
-    teacher's weights and working memory. `total` also counts the temporary tensors of a step.
+    `state`: weights, gradients and moments. `activations`: what the forward pass of a micro-batch saves for the
+    backward pass. `teacher`: the teacher's weights and temporary tensors. `total`: the largest need at any time,
+    including the temporary tensors of a step.
     """
 
     state: int
@@ -37,10 +38,9 @@ def estimate_memory(
     device: torch.device,
     teacher: ModelConfig | None = None,
 ) -> MemoryEstimate:
-    """Count the bytes that a process needs for its state and for a micro-batch of `sequences` of full length.
+    """Count the bytes that a process needs for its state and for a micro-batch of `sequences` of `length` tokens.
 
-    `length` is the length of a sequence in tokens. A teacher adds its weights and its working memory; it saves nothing
-    for a backward pass.
+    A teacher adds its weights and the temporary tensors of its forward pass, but no activations for a backward pass.
     """
     setup = costs.ComputeSetup.from_recipe(device.type, train.precision, train.compile)
     state = costs.state_bytes(model, setup)
@@ -48,7 +48,7 @@ def estimate_memory(
     working = sequences * working_bytes(model, length, setup)
     teacher_bytes = 0
     if teacher is not None:
-        uncompiled = replace(setup, compiled=False)  # the softmax of the teacher is never compiled
+        uncompiled = replace(setup, compiled=False)  # the softmax over the teacher's logits is never compiled
         teacher_bytes = costs.state_bytes(teacher, setup).weights
         teacher_bytes += sequences * working_bytes(teacher, length, uncompiled)
     return MemoryEstimate(

@@ -1,8 +1,8 @@
 """Save and restore a run's checkpoints: the model in Hugging Face's layout, and the state from which training resumes.
 
-The state is the weights, two moments per weight and a small JSON file. No state of a data loader is saved, because a
-batch is a function of (seed, step). No state of a random generator is saved, because the generators are seeded for
-each micro-batch from (seed, step, number of the micro-batch).
+The state consists of the weights, the optimizer's tensors (LAMB: two moments per weight) and a small JSON file. It has
+no state of a data loader, because a batch is a function of (seed, step). It has no state of a random generator, because
+the generators are seeded for each micro-batch from (seed, step, number of the micro-batch).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 @dataclass
 class TrainState:
-    """The progress of a run: updates done, seconds trained, and the score and step of fine-tuning's best evaluation.
+    """The progress of a run: the number of updates, the seconds of training, and the best evaluation of fine-tuning.
 
-    `best_score` is None, and `best_step` 0, before the first evaluation and in pretraining.
+    `best_score` is None and `best_step` is 0 before the first evaluation, and always in pretraining.
     """
 
     step: int = 0
@@ -41,7 +41,7 @@ def read_state(directory: Path) -> TrainState:
 
 
 def step_directory(out: Path, step: int) -> Path:
-    """Return the directory of a step."""
+    """Return the directory of a step's checkpoint in the run `out`."""
     return out / f"step-{step:08d}"
 
 
@@ -61,7 +61,9 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of `state.step`, then delete all but the newest `keep`; return the new one's directory.
 
-    A checkpoint that exists already is not written again. `write_model` writes the model into a staged directory.
+    A checkpoint that exists already is not written again. `write_model` writes the model into the directory that it
+    gets, `recipe` is the resolved recipe as TOML, and `parents` are the fingerprints of the data and the checkpoints
+    that the run depends on.
     """
     directory = step_directory(out, state.step)
     saved = store.saved_steps(out)
@@ -78,7 +80,7 @@ def save_checkpoint(
 
 
 def _checkpoint_size(saved: list[Path], optimizer: Optimizer) -> int:
-    """Estimate the bytes of a checkpoint from the last one, or else from the weights and their two moments."""
+    """Return the bytes of the last saved checkpoint; without one, those of the weights and LAMB's two moments."""
     if saved:
         return sum(path.stat().st_size for path in saved[-1].iterdir())
     return sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])

@@ -1,9 +1,9 @@
 """Cross-entropy over a vocabulary on a CPU, with its gradient computed in the same pass over the logits.
 
-torch's function reads and writes [M, V] numbers in fp32 about ten times per step, a fifth of a narrow model's time.
-Here a few rows at a time go through all operations while they are in the CPU's cache.
+torch's `cross_entropy` reads and writes [M, V] numbers in fp32 about ten times per step. This takes a fifth of the time
+of a narrow model. Here a few rows at a time go through all operations while they are in the CPU's cache.
 
-Suffixes of shapes: M masked positions, V pieces of the vocabulary, C rows of a chunk.
+Suffixes of shapes: M masked positions, V pieces of the vocabulary, C rows of a chunk, R rows that are searched.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def cross_entropy_sum(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tens
 class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-        needs_gradient = ctx.needs_input_grad[0]
-        gradient_MV = torch.empty_like(logits_MV) if needs_gradient else None
+        gradient_MV = torch.empty_like(logits_MV) if ctx.needs_input_grad[0] else None
         loss = torch.zeros(())
         correct = torch.zeros((), dtype=torch.int64)
         rows = max(1, _CHUNK_NUMBERS // logits_MV.shape[1])
@@ -43,7 +42,7 @@ class _CrossEntropySum(torch.autograd.Function):
             exponentials_CV = values_CV.sub_(max_C1).exp_()
             sums_C1 = exponentials_CV.sum(1, keepdim=True)
             loss += (sums_C1.log() + max_C1 - label_values_C1).sum()
-            if gradient_MV is not None:  # softmax minus the one-hot label
+            if gradient_MV is not None:  # the gradient of the loss is the softmax minus the one-hot label
                 chunk_gradient_CV = exponentials_CV.div_(sums_C1)
                 chunk_gradient_CV.scatter_add_(1, labels_C1, torch.full_like(label_values_C1, -1.0))
                 gradient_MV[begin : begin + rows] = chunk_gradient_CV
@@ -62,8 +61,8 @@ class _CrossEntropySum(torch.autograd.Function):
 def _count_correct(logits_CV: Tensor, labels_C: Tensor, has_max_C: Tensor) -> Tensor:
     """Count the labels that are the argmax of their logits; `has_max_C` marks rows whose label has the largest logit.
 
-    In fp32 such a label is the argmax. In bf16 several logits of a row are often equal, and the first of them is the
-    argmax, so the marked rows [R] are searched.
+    In fp32 a marked row's label is the argmax. In bf16 several logits of a row are often equal and largest, and the
+    argmax is the first of them, so the marked rows are searched for it.
     """
     if logits_CV.dtype == torch.float32:
         return has_max_C.sum()

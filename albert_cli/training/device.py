@@ -1,4 +1,8 @@
-"""The device of training and how it computes: precision, compilation, threads, and deterministic kernels."""
+"""The device of a computation, and how it computes: precision, compilation, threads, and deterministic kernels.
+
+`resolve_auto` replaces every "auto" of a recipe's `[train]`, by measuring where necessary, and `prepare_model` applies
+the settings to a model. Training, evaluation, inference and benchmarks use both.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
-_MIN_ONEDNN_SPEEDUP: Final = 1.05  # oneDNN rounds differently, so a gain within the measurement's noise is ignored
+_MIN_ONEDNN_SPEEDUP: Final = 1.05  # a smaller gain is within the measurement's noise, and oneDNN rounds differently
 _MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds more than fp32, so it must be clearly faster
 _MIN_BF16_WIDTH: Final = 96  # hidden size; in narrower models casts take the time that matmuls save
 # FLOPs of a layer's forward pass for each thread. A layer has some two hundred small operations; with fewer FLOPs,
@@ -66,11 +70,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def print_idle_gpus(device: torch.device) -> None:
-    """Print how to use the GPUs that a single process leaves idle."""
-    if device.type != "cuda":
-        return
-    count = torch.cuda.device_count()
-    if world_size() == 1 and count > 1:
+    """Print how to use the GPUs that a single process leaves idle, if there are any."""
+    if device.type == "cuda" and world_size() == 1 and torch.cuda.device_count() > 1:
+        count = torch.cuda.device_count()
         console.info(f"uses 1 of {count} GPUs; --nproc {count} uses all of them, with the same result")
 
 
@@ -80,9 +82,10 @@ def print_idle_gpus(device: torch.device) -> None:
 def resolve_auto(
     settings: TrainSettings, config: ModelConfig, device: torch.device, *, sequences: int, length: int
 ) -> TrainSettings:
-    """Replace each "auto" by the best value on this device, for micro-batches of `sequences` of `length` tokens.
+    """Replace each "auto" by the fastest value on this device, for micro-batches of `sequences` of `length` tokens.
 
-    On a GPU `threads` stays "auto". Raises `ConfigError` if compilation is required and impossible.
+    Precision, matmuls and compilation are measured or tried here. On a GPU `threads` stays "auto", because it applies
+    to CPUs only. Raises `ConfigError` if compilation is required and fails.
     """
     precision = settings.precision
     if precision == "auto":
@@ -92,7 +95,9 @@ def resolve_auto(
     if matmul == "auto":
         matmul = "torch"
         if device.type == "cpu" and precision == "fp32" and compile_ == "off":  # only these use `train.matmul`
-            matmul = _choose_matmul(config, sequences * length)
+            speedup = measure_onednn_speedup(config.hidden_size, config.intermediate_size, sequences * length)
+            if speedup >= _MIN_ONEDNN_SPEEDUP:
+                matmul = "onednn"
     elif matmul == "onednn" and not has_onednn():
         console.warn(
             'train.matmul = "onednn": this torch has no oneDNN and computes without; results differ in rounding'
@@ -120,7 +125,7 @@ def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device)
 
 
 def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp32", "bf16"]:
-    """Return bf16 (for matmuls only) on a GPU that has it, and on a CPU if it is faster for a model of this width."""
+    """Return "bf16" on a GPU that has it, and on a CPU where it is faster for a model of this width; else "fp32"."""
     if device.type == "cpu":
         is_faster = config.hidden_size >= _MIN_BF16_WIDTH and measure_bf16_speedup() >= _MIN_BF16_SPEEDUP
     else:
@@ -129,16 +134,10 @@ def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp3
     return "bf16" if is_faster else "fp32"
 
 
-def _choose_matmul(config: ModelConfig, tokens: int) -> MatmulBackend:
-    """Return oneDNN if it multiplies the matrices of a layer faster than torch, forward and backward."""
-    speedup = measure_onednn_speedup(config.hidden_size, config.intermediate_size, tokens)
-    return "onednn" if speedup >= _MIN_ONEDNN_SPEEDUP else "torch"
-
-
 def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
     """Return the number of torch's threads that a layer's forward pass keeps busy (`_FLOPS_PER_THREAD`)."""
-    # A model of one layer with a tiny vocabulary has the FLOPs of the layer and few others. Sharing does not change
-    # them, but groups of layers need more than one layer.
+    # The FLOPs of one layer are about those of a model with one layer and a tiny vocabulary. Sharing does not change
+    # the FLOPs, but a model that shares weights in groups may require more than one layer.
     layer = dataclasses.replace(without_sharing(config), vocab_size=64, num_hidden_layers=1)
     flops = sequences * length * training_flops(layer, length) / 3  # the forward pass is a third of a training step
     return min(torch.get_num_threads(), max(1, round(flops / _FLOPS_PER_THREAD)))
@@ -146,10 +145,10 @@ def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
 
 @functools.cache
 def measure_bf16_speedup() -> float:
-    """Measure how much faster this CPU multiplies matrices in bf16 than in fp32, in 0.1 to 0.3 s.
+    """Measure how much faster this CPU multiplies matrices in bf16 than in fp32, with the faster library for fp32.
 
-    The result is the same on a busy machine: one thread computes, its CPU time is measured, and the fastest of
-    alternating rounds counts. fp32 is measured with its fastest library.
+    The measurement takes 0.1 to 0.3 s. Its result is the same on a busy machine: one thread computes, its CPU time is
+    measured, and the fastest of alternating rounds counts.
     """
     cpu = torch.device("cpu")
     with use_threads(1), torch.random.fork_rng(devices=[]):
@@ -161,11 +160,11 @@ def measure_bf16_speedup() -> float:
 
 @functools.cache
 def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float:
-    """Measure how much faster oneDNN computes two linears of these widths, forward and backward, in up to 1.5 s.
+    """Measure how much faster oneDNN is than torch for two linear layers of these widths, forward and backward.
 
-    At most 1,024 tokens and widths of 768 and 3,072 are measured, because larger matmuls have the same FLOP rates. The
-    time is measured as in `measure_bf16_speedup`. Without oneDNN, or if the matmuls are too small for it, the speedup
-    is 1.
+    The measurement takes up to 1.5 s and is made as in `measure_bf16_speedup`. At most 1,024 tokens and widths of 768
+    and 3,072 are measured, because larger matmuls have the same FLOP rates. Without oneDNN, or if the matmuls are too
+    small for it, the speedup is 1.
     """
     tokens = min(tokens, 1024)
     hidden = min(hidden, 768)
@@ -202,7 +201,7 @@ def _measure_thread_seconds(calls: Sequence[Callable[[], object]], rounds: int) 
 
 @contextlib.contextmanager
 def use_threads(count: int | Literal["auto"]) -> Iterator[None]:
-    """Compute with this many threads while the block runs; "auto" changes nothing."""
+    """Compute with `count` of torch's threads on the CPU while the block runs; "auto" changes nothing."""
     before = torch.get_num_threads()
     if count != "auto":
         torch.set_num_threads(count)
@@ -238,7 +237,7 @@ def summarize_compile_error(error: BaseException) -> str:
 
 
 def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.device) -> None:
-    """Configure a model's encoder by `[train]`, after `resolve_auto`, and move the model to the device."""
+    """Configure a model's encoder by the result of `resolve_auto`, and move the model to the device."""
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
@@ -274,7 +273,7 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     """While the block runs, use only kernels whose bits are reproducible, if `enabled`.
 
     Other GPU kernels add numbers in no fixed order: attention's backward pass, gradients of embeddings, split matmuls.
-    A CPU computes the same bits without it. Raises `ConfigError` if torch lacks a reproducible kernel.
+    On a CPU all kernels are reproducible. Raises `ConfigError` if torch lacks a reproducible kernel for an operation.
     """
     if not enabled:
         yield

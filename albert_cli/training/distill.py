@@ -1,4 +1,8 @@
-"""Distill a teacher, usually a larger model: learn its distribution over the vocabulary at every masked position."""
+"""Distill a teacher into the model in training, the student.
+
+At every masked position the student learns the teacher's distribution over the vocabulary. The teacher is usually a
+larger model with the same vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,12 @@ from albert_cli.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """`[distill]`: a `teacher` with the same vocabulary (a checkpoint directory, a run, a Hub id).
+    """`[distill]`: the `teacher` (a checkpoint directory, a run or a Hub id), and the distillation loss.
 
-    The distillation loss is added to the other losses: `weight` times the KL divergence of the student's distribution
-    over the vocabulary from the teacher's. Both distributions are softened by `temperature`, and the loss is multiplied
-    by the square of the temperature (Hinton et al., 2015). The first start records the teacher's `fingerprint`, so that
-    resuming with another teacher fails.
+    The distillation loss is added to the other losses. It is `weight` times KL(teacher || student), the divergence of
+    the two distributions over the vocabulary. `temperature` softens both, and the loss is multiplied by its square
+    (Hinton et al., 2015). The first start records the teacher's `fingerprint`, so that resuming with another teacher
+    fails.
     """
 
     teacher: str
@@ -34,7 +38,7 @@ class DistillSettings:
     fingerprint: str | None = None
 
     def with_fingerprint(self) -> DistillSettings:
-        """Fill in the teacher's fingerprint; raises `ConfigError` if the recipe has another teacher's."""
+        """Fill in the teacher's fingerprint; raises `ConfigError` if `fingerprint` is already set and differs."""
         directory = hub.find_checkpoint(self.teacher)
         fingerprint = hub.verify_fingerprint(directory, "teacher", "distill.fingerprint", self.fingerprint)
         return replace(self, fingerprint=fingerprint)
@@ -71,7 +75,7 @@ class Teacher:
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:
-        """Return weight * temperature² * KL(teacher || student), summed over the masked positions.
+        """Return weight * temperature² * KL(teacher || student), a scalar in fp32, summed over the masked positions.
 
         `student_MV` are the student's logits at the masked positions of `tokens`.
         """

@@ -4,8 +4,8 @@ You et al., 2019 (arXiv 1904.00962), in the form of ALBERT's `lamb_optimizer.py`
 ratio, and neither decay nor ratio for LayerNorms and biases. `optimizer.bias_correction` gives the LAMB of apex and
 timm. With it, `optimizer.name = "nvlamb"` is apex's NVLAMB, where LayerNorms and biases have a ratio too.
 
-torch's fused AdamW kernel advances both moments and adds m / (sqrt(v) + eps) to a tensor. If the tensor holds
-`decay * w` before, it holds LAMB's update after; two norms and one addition to the weights follow.
+A step of LAMB uses torch's fused AdamW kernel, which advances both moments and adds m / (sqrt(v) + eps) to a tensor.
+The tensor holds `decay * w` before, and LAMB's update after it. Two norms and one addition to the weights follow.
 
 A step of LAMB moves 56 bytes of fp32 per parameter: 8 for the decay, 28 for the kernel, 8 for the norms and 12 for the
 addition. AdamW moves 28. No implementation of LAMB needs less than 40, because the ratio must be known before the first
@@ -65,7 +65,7 @@ class Lamb(Optimizer):
             self.state[p] = {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
-        """Add a group as torch does, without its decorator: that would import the compiler, in 1.5 seconds."""
+        """Add a group like torch's method, but without the method's decorator, which imports the compiler in 1.5 s."""
         inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 
     @torch.no_grad()
@@ -81,7 +81,8 @@ class Lamb(Optimizer):
             if parameters[0].device.type == "cpu":
                 batches = [[parameter] for parameter in parameters]  # one by one, so that each stays in the cache
             for batch in batches:
-                # `updates` holds decay * w; the kernel at a rate of -1 adds m / (sqrt(v) + eps) to it: LAMB's u.
+                # `updates` first holds decay * w. The kernel, at a rate of -1, adds m / (sqrt(v) + eps), which makes it
+                # u.
                 updates = self._scaled(batch, group["decay"])
                 self._advance(batch, updates, group["steps"], lr=-1.0, decay=0.0)
                 torch._foreach_addcmul_(batch, updates, trust_ratios(batch, updates), value=-group["lr"])
@@ -121,7 +122,7 @@ class Lamb(Optimizer):
 
 
 def is_norm_or_bias(name: str) -> bool:
-    """Return True if a parameter of this name is a LayerNorm's or a bias.
+    """Return True if a parameter of this name is a bias, or the weight of a LayerNorm.
 
     Such parameters have no weight decay and, except under "nvlamb", no trust ratio.
     """
@@ -139,8 +140,9 @@ def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[T
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor, [len(tensors)].
 
-    On a CPU the norms of the rows are computed first, and their squares are added pairwise. torch's own norm of a whole
-    tensor has only a handful of running sums there, whose rounding makes the norm of 23 M entries wrong by 1e-3.
+    On a CPU the norms of the rows are computed first, and then their squares are added, which torch does pairwise. A
+    single norm over the tensor has only a handful of running sums on a CPU; their rounding makes the norm of 23 M
+    entries wrong by 1e-3.
     """
     if tensors[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(list(tensors)))
@@ -159,7 +161,7 @@ OPTIMIZERS: Final[Mapping[str, Callable[[NamedParameters, OptimizerSettings], Op
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """Create the recipe's optimizer over all of a model's parameters."""
+    """Create the optimizer that `settings` name, over all of a model's parameters."""
     return OPTIMIZERS[settings.name](model.named_parameters(), settings)
 
 
@@ -168,7 +170,7 @@ def update_weights(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    for group in optimizer.param_groups:  # `zero_grad` would import the compiler
+    for group in optimizer.param_groups:  # torch's `zero_grad` would import the compiler, in 1.5 s
         for parameter in group["params"]:
             parameter.grad = None
 
@@ -187,7 +189,7 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
 
 
 def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state tensors by `KEY.PARAMETER`; LAMB's keys `first` and `second` are its moments."""
+    """Return the optimizer's state tensors by `KEY.PARAMETER`; LAMB's moments have the keys `first` and `second`."""
     tensors = {}
     for name, parameter in _iter_parameters(optimizer):
         for key, tensor in optimizer.state[parameter].items():
@@ -211,18 +213,14 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
                 raise ValueError(f"no {key}.{name}")
             if key not in expected_keys:
                 raise ValueError(f"{key}.{name} is not of this optimizer")
-            if key in state:
-                expected_shape = state[key].shape
-            elif tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
-                expected_shape = tensor.shape
-            else:
-                expected_shape = parameter.shape
+            if key not in state and tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
+                state[key] = tensor
+                continue
+            expected_shape = state[key].shape if key in state else parameter.shape
             if tensor.shape != expected_shape:
                 raise ValueError(f"{key}.{name} is {list(tensor.shape)}")
             if key in state:
                 state[key].copy_(tensor)
-            elif tensor.dim() == 0:
-                state[key] = tensor
             else:
                 state[key] = tensor.to(parameter.device)
     for group in optimizer.param_groups:
@@ -230,6 +228,6 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
 
 
 def _iter_parameters(optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the name and the tensor of every parameter."""
+    """Yield the name and the tensor of every parameter of the optimizer."""
     for group in optimizer.param_groups:
         yield from zip(group["param_names"], group["params"], strict=True)

@@ -1,9 +1,10 @@
 """Sum gradients over the ranks: once per step, one bucket at a time while the last backward pass still runs.
 
-Micro-batches before the last one send nothing, because sending their sum early would not shorten the wait: the gradient
-of the last micro-batch has the same size and would have to follow. The wait is short because many gradients are
-complete before the last backward pass ends. Without shared layers, most of the communication overlaps with the backward
-pass. With shared layers, the gradients of the shared block and of the token embeddings are complete only at its end.
+Only the backward pass of a step's last micro-batch sends anything. Sending the gradients of earlier micro-batches would
+not shorten the wait, because the last gradients have the same size and would have to follow. The wait is short where
+many gradients are complete before the last backward pass ends. Without shared layers, most of the communication
+overlaps with this pass. With shared layers, the gradients of the shared block and of the token embeddings are complete
+only at its end.
 
 The sums equal those of `DistributedDataParallel` bit for bit. A rank without a micro-batch can take part too.
 """
@@ -46,7 +47,7 @@ class GradientBuckets:
             free_bytes -= fp32_bytes
 
     def mark_complete(self, parameter: Tensor) -> None:
-        """Record that a gradient is complete; send the next buckets in the order, up to the first incomplete one."""
+        """Record that a gradient is complete; send the next buckets in their order, up to the first incomplete one."""
         self._complete.add(parameter)
         while len(self._sent) < len(self.buckets) and self._complete.issuperset(self.buckets[len(self._sent)]):
             self._send_next()

@@ -1,9 +1,9 @@
-"""Load the examples of a task and encode them as tokens; `Inputs` holds both."""
+"""Read the examples of a task and encode them as tokens; `Inputs` holds the examples and their tokens by split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -13,7 +13,8 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 
-# The subset is the beginning of this epoch's order. Training never reaches the epoch, so no epoch repeats the order.
+# A training subset is the beginning of this epoch's order. Training never gets to this epoch, so no epoch has the same
+# order as the subset.
 _SUBSET_EPOCH = 2**64 - 1
 
 
@@ -22,7 +23,8 @@ class InputSettings:
     """The settings that, together with a task's files, determine the task's inputs.
 
     `train_split` is None if a checkpoint is only scored. `train_examples` is the size of the training subset that
-    `seed` samples (0: all examples). With `both_orders` the training features hold every pair in both orders.
+    `seed` samples; with 0 all examples are used, and `seed` stays 0. With `both_orders` the training features hold
+    every pair in both orders.
     """
 
     train_split: str | None
@@ -32,16 +34,10 @@ class InputSettings:
     seed: int = 0
     both_orders: bool = False
 
-    def with_seed(self, seed: int) -> InputSettings:
-        """Return the settings for another seed; without a subset all seeds have equal inputs and equal settings."""
-        if self.train_examples == 0:
-            return self
-        return replace(self, seed=seed)
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """The examples and the encoded features of a task by split; `fingerprint` is a hash of all examples."""
+    """The examples of a task and their encoded features, by split; `fingerprint` is a hash of all examples."""
 
     settings: InputSettings
     examples: Mapping[str, Sequence[Example]]
@@ -50,13 +46,13 @@ class Inputs:
 
     @property
     def train(self) -> Features:
-        """The features to train on."""
+        """The features of the training split, or of its subset; with `both_orders` also those of the swapped pairs."""
         assert self.settings.train_split is not None, "inputs for scoring have no training split"
         return self.features[self.settings.train_split]
 
     @property
     def train_examples(self) -> Sequence[Example]:
-        """The examples to train on."""
+        """The examples of the training split, or of its subset."""
         assert self.settings.train_split is not None, "inputs for scoring have no training split"
         return self.examples[self.settings.train_split]
 
@@ -77,7 +73,10 @@ class Inputs:
 
 
 def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, settings: InputSettings) -> Inputs:
-    """Read and encode the splits of a task from `data`; raises `InputError` for missing or damaged files."""
+    """Read and encode the splits of a task from `data`, the task's files as in `TaskRequest`.
+
+    Raises `InputError` for missing or damaged files.
+    """
     examples = read_examples(task, data, settings)
     features: dict[str, Features] = {}
     for split, split_examples in examples.items():
@@ -90,7 +89,7 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
 
 
 def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:
-    """Return the examples by split: the training split or its subset, if settings name one, and every dev split.
+    """Return the examples by split: the training split (or its subset) if `settings` name one, and every dev split.
 
     Raises `InputError` for missing or damaged files.
     """
@@ -120,7 +119,7 @@ def require_training_data(task: AnyTask) -> str:
 def encode_examples(
     task: AnyTask, examples: Sequence[Example], vocabulary: Vocabulary, max_seq_length: int
 ) -> Features:
-    """Encode examples as tokens and print how many were truncated."""
+    """Encode examples as tokens, and print how many of them were truncated to `max_seq_length` tokens."""
     features: Features = task.encode(examples, vocabulary, max_seq_length)
     if features.truncated:
         too_long = task.describe_truncation(max_seq_length)

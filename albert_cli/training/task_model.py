@@ -1,4 +1,4 @@
-"""The model of a fine-tuning run, built from a checkpoint, and its scores on the dev splits."""
+"""The model of a fine-tuning run: its "auto" settings and schedule, building it from a checkpoint, and scoring it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ from albert_cli.training.task_setup import PreparedTask
 
 
 def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
-    """Resolve every "auto" in the recipe's `[train]`, for the size and mean length of the inputs' first micro-batch."""
+    """Return the recipe's `[train]` with every "auto" resolved, for micro-batches like the first one of the inputs."""
     features = inputs.train if prepared.needs_training else inputs.dev
     train = prepared.recipe.train
     packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
     lengths = np.diff(packed.offsets)
-    return resolve_auto(
-        train,
-        prepared.checkpoint.config,
-        prepared.device,
-        sequences=len(lengths),
-        length=max(1, round(float(lengths.mean()))),
-    )
+    mean_length = max(1, round(float(lengths.mean())))
+    shape = prepared.checkpoint.config
+    return resolve_auto(train, shape, prepared.device, sequences=len(lengths), length=mean_length)
 
 
 def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings:
@@ -41,7 +37,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
-    # "auto" epochs and learning rate are resolved first: few labels need many epochs.
+    # The number of labels determines the epochs of "auto".
     recipe = prepared.recipe.with_label_protocol(inputs.num_training_examples)
     # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
@@ -51,11 +47,11 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainSettings) -> Any:
     """Build the model that a run starts from, and move it to the device.
 
-    The encoder is the intermediate task's, or the one that `model.weights` selects; the head is new or the checkpoint's
-    (`model.head`). `seed` samples new weights. `train` configures the encoder and must not contain "auto".
+    The encoder is the intermediate task's, or the one that `model.weights` selects. The head is new or the checkpoint's
+    (`model.head`). New weights are sampled from `seed`. `train` configures the encoder and must not contain "auto".
     """
-    # Free the previous run's model now: creating a process's first optimizer leaves a reference cycle that contains the
-    # callers' frames, and so their model.
+    # Free the model of the previous run now. It is part of a reference cycle: creating the first optimizer of a process
+    # leaves a cycle that contains the frames of the callers, and they hold the model.
     gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
@@ -94,7 +90,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
 def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
     """Copy an encoder into a new model: the intermediate run's if there is one, else the checkpoint's.
 
-    Under `model.head = "checkpoint"` the head is copied too. With random weights and no intermediate run, nothing is.
+    With `model.head = "checkpoint"`, copy the head too. With random weights and no intermediate run, copy nothing.
     """
     settings = prepared.recipe.model
     if settings.weights == "random" and prepared.intermediate is None:
@@ -110,10 +106,10 @@ def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """A model's metrics on every dev split, and its outputs on the first one.
+    """A model's metrics on every dev split, and its outputs on the first dev split.
 
-    The metrics of the later splits have the split's name as a prefix. `best_threshold` is the best threshold on the
-    null odds; only SQuAD 2.0 has one.
+    The names of metrics on other dev splits have a prefix, such as `mismatched_` for MNLI's second split.
+    `best_threshold` is the best threshold on the null odds; only SQuAD 2.0 has one.
     """
 
     scores: dict[str, float]

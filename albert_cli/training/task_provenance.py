@@ -1,4 +1,4 @@
-"""Provenance of a task's score: the inputs and settings that determine it, as its results record them."""
+"""Provenance of a task's score: the fingerprints, hashes and settings that a result records next to the score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hash_recipe(recipe: FinetuneRecipe) -> str:
 
 
 def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str]:
-    """Return the fingerprints of the checkpoints and data that a run depends on; a run resumes only with equal ones."""
+    """Return the fingerprints of a run's checkpoints and data, by name; a run resumes only if they are unchanged."""
     parents = {"checkpoint": store.fingerprint(prepared.checkpoint.directory)}
     if prepared.intermediate is not None:
         parents["intermediate"] = store.fingerprint(prepared.intermediate.directory)
@@ -52,7 +52,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
 
 
 def _intermediate_task(prepared: PreparedTask) -> str | None:
-    """Return the task that this command or an earlier one fine-tuned the encoder on before this task."""
+    """Return the task that the encoder was fine-tuned on before this task, by this command or an earlier one."""
     recipe = prepared.recipe
     if recipe.intermediate_task != PRETRAINED:
         return recipe.intermediate_task

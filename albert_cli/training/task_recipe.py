@@ -21,7 +21,7 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import NER
-from albert_cli.training.label_protocol import choose_protocol
+from albert_cli.training.label_protocol import DROPOUT, LEARNING_RATE, choose_epochs
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 PRETRAINED: Final = "pretrained"  # no intermediate task
@@ -34,11 +34,11 @@ _ATTENTION_KEYS: Final = ("attention", "attention_window", "attention_block", "a
 class TaskDataSettings:
     """`[data]` of a fine-tuning recipe.
 
-    `max_seq_length` is the longest input in tokens. Longer inputs are truncated, of two texts the longer one first.
-    `train_examples` is the number of training examples that the run's seed samples (0: all), for curves over the
-    number of labels; a larger subset contains the smaller subsets of the same seed. With `both_orders` an epoch also
-    has every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B, MRPC,
-    QQP).
+    `max_seq_length` is the longest input in tokens. Longer inputs are truncated; of two texts, the longer one is
+    truncated first. `train_examples` is the number of training examples that the run's seed samples (0: all), for
+    curves over the number of labels. A larger subset contains the smaller subsets of the same seed. With `both_orders`
+    an epoch also has every training pair with its texts swapped, for tasks whose label does not depend on the order
+    (STS-B, MRPC, QQP).
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # room for two texts and their special tokens
@@ -48,10 +48,10 @@ class TaskDataSettings:
 
 @dataclass(frozen=True)
 class TaskScheduleSettings:
-    """`[schedule]` of a fine-tuning recipe: its length in `total_steps` or in `epochs` (default: 1,000 steps).
+    """`[schedule]` of a fine-tuning recipe: the length in `total_steps` or in `epochs` (default: 1,000 steps).
 
-    `epochs = "auto"` depends on the number of labels (`training/label_protocol.py`). The warmup is as in
-    `ScheduleSettings`.
+    The number of labels determines `epochs = "auto"` (`training/label_protocol.py`). The keys of the warmup mean the
+    same as in `ScheduleSettings`.
     """
 
     total_steps: PositiveInt | None = None
@@ -62,11 +62,11 @@ class TaskScheduleSettings:
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
-        if self.epochs is None:  # with epochs, the caller checks the schedule when the number of items is known
+        if self.epochs is None:  # with epochs, the number of steps is not known before the data are read
             self.to_steps(num_items=1, batch_size=1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
-        """Convert the length to steps, at least one; an epoch has `num_items` items. `epochs` must not be "auto"."""
+        """Convert the length to steps, at least one; an epoch has `num_items` examples. `epochs` must not be "auto"."""
         assert self.epochs != "auto"
         if self.epochs is not None:
             total_steps = max(1, round(self.epochs * num_items / batch_size))
@@ -82,7 +82,7 @@ class TaskModelSettings:
     """`[model]` of a fine-tuning recipe.
 
     `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
-    `dropout = "auto"` depends on the number of labels (`training/label_protocol.py`).
+    `training/label_protocol.py` has the value for `dropout = "auto"`.
 
     `weights` are the encoder's initial weights: "pretrained", or one of two controls that show what pretraining
     contributes. "random" samples new weights for the checkpoint's shape and vocabulary. "init" takes the weights at
@@ -140,7 +140,14 @@ class TaskModelSettings:
         Raises `ConfigError` if `labels` has another number of names than the checkpoint has classes.
         """
         if self.labels:
-            checkpoint = self._name_labels(checkpoint)
+            if len(self.labels) != len(checkpoint.labels):
+                raise ConfigError(
+                    f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has "
+                    f"{len(checkpoint.labels)}",
+                    "name each output of the checkpoint once, in their order",
+                )
+            id2label = {str(number): name for number, name in enumerate(self.labels)}
+            checkpoint = replace(checkpoint, values={**checkpoint.values, "id2label": id2label})
         values = {key: getattr(self, key) for key in _ATTENTION_KEYS}
         changes = {key: value for key, value in values.items() if value is not None}
         checkpoint = replace(checkpoint, config=replace(checkpoint.config, **changes))
@@ -148,23 +155,14 @@ class TaskModelSettings:
             return checkpoint
         return resize_positions(checkpoint, self.max_position_embeddings, self.positions)
 
-    def _name_labels(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with the names in `labels` as its class names."""
-        if len(self.labels) != len(checkpoint.labels):
-            raise ConfigError(
-                f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has {len(checkpoint.labels)}",
-                "name each output of the checkpoint once, in their order",
-            )
-        id2label = {str(number): name for number, name in enumerate(self.labels)}
-        return replace(checkpoint, values={**checkpoint.values, "id2label": id2label})
-
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
     """A fine-tuning recipe; the paper's recipes are in `recipes/finetune/` (Table 14).
 
     `intermediate_task = "mnli"` takes the encoder from a model that is fine-tuned on MNLI first, as the paper does for
-    RTE, STS-B and MRPC (footnote 4). Controls are fine-tuned on that task first too.
+    RTE, STS-B and MRPC (footnote 4). The controls ("random" and "init" as `model.weights`) are fine-tuned on MNLI first
+    too.
     """
 
     task: str
@@ -201,22 +199,21 @@ class FinetuneRecipe:
         return recipe
 
     def with_label_protocol(self, num_labels: int) -> FinetuneRecipe:
-        """Replace "auto" epochs, learning rate and dropout by the protocol's values for this number of labels.
+        """Replace "auto" epochs, learning rate and dropout by the values of `training/label_protocol.py`.
 
-        With 0 labels, which only scoring has, the values are those for one label.
+        With 0 labels, which only scoring has, the epochs are those for one label.
         """
-        protocol = choose_protocol(max(1, num_labels))
         recipe = self
         if recipe.schedule.epochs == "auto":
-            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=protocol.epochs))
+            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=choose_epochs(max(1, num_labels))))
         if recipe.optimizer.lr == "auto":
-            recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=protocol.lr))
+            recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=LEARNING_RATE))
         if recipe.model.dropout == "auto":
-            recipe = replace(recipe, model=replace(recipe.model, dropout=protocol.dropout))
+            recipe = replace(recipe, model=replace(recipe.model, dropout=DROPOUT))
         return recipe
 
     def clamp_to_positions(self, positions: int) -> FinetuneRecipe:
-        """Shorten `max_seq_length` to a model's positions, and a SQuAD question to half of them."""
+        """Shorten `max_seq_length` to a model's number of positions, and SQuAD's questions to half of the positions."""
         if self.data.max_seq_length <= positions:
             return self
         span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
@@ -226,8 +223,8 @@ class FinetuneRecipe:
 def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPES) -> FinetuneRecipe:
     """Load the recipe of a task, with overrides; raises `ConfigError` if there is none or its values do not fit.
 
-    task: a task's name, the full name of a shipped recipe (`mini/rte`), or a file. recipes: the folder in which a
-    task's recipe is looked up, either a folder of shipped recipes or a directory with `TASK.toml`.
+    task: a task's name, the full name of a shipped recipe (`mini/rte`), or a file. recipes: the folder that has a
+    task's recipe `TASK.toml`, either a folder of shipped recipes or another directory.
     """
     if task.endswith(".toml") or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
@@ -241,9 +238,12 @@ def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPE
 
 
 def _find_recipe(task: str, recipes: str) -> str:
-    """Return the name or the path of a task's recipe in a folder; raises `ConfigError` for an unknown task."""
-    is_trained = task in ("table", NER) or find_task(task).train_split is not None
-    if not is_trained:  # a task without training data is only scored, and only the paper's folder has its recipe
+    """Return the name or the path of a task's recipe in a folder.
+
+    Raises `ConfigError` for an unknown task, and if the folder has no recipe for the task.
+    """
+    has_training_data = task in ("table", NER) or find_task(task).train_split is not None
+    if not has_training_data:  # such a task is only scored, and only the folder of the paper has its recipe
         recipes = PAPER_RECIPES
     name = f"{recipes}/{task}"
     if name in config.shipped_recipes():

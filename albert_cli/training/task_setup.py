@@ -1,9 +1,12 @@
-"""A task prepared for training or scoring: its resolved recipe, its verified checkpoint and its vocabulary."""
+"""Prepare a task for training or scoring, from the options of a command.
+
+`prepare_task` loads the recipe, opens and verifies the checkpoint with its vocabulary, and opens the task.
+`PreparedTask` holds them and loads the task's inputs.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,7 +38,7 @@ class TaskRequest:
     device: str = "auto"
     nproc: int = 1  # runs at the same time
     retrain: bool = False  # fine-tune a checkpoint of the same task instead of scoring it
-    controls: tuple[str, ...] = ()  # values of `model.weights` from which the same seeds also start, for comparison
+    controls: tuple[str, ...] = ()  # values of `model.weights` ("random", "init") with which to repeat all seeds
     recipes: str = PAPER_RECIPES  # the folder of the task's recipe
     baselines: bool = True  # also train linear models
     array_job: ArrayJob | None = None  # fine-tune only the runs of this array job
@@ -55,11 +58,11 @@ OpenCheckpoints = dict[Path, OpenCheckpoint]  # by directory, so that a command 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """Everything that the runs of a task with different seeds share, except their inputs.
+    """A task with its recipe and its checkpoint: everything that its runs share for all seeds, except for the inputs.
 
-    `needs_training`: False if the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate task,
-    whose encoder replaces the encoder of `checkpoint`. `intermediate_note` is the reason why the recipe's intermediate
-    task was left out, None if it was not.
+    `needs_training` is False if the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate
+    task, whose encoder replaces the encoder of `checkpoint`. If the recipe's intermediate task was skipped,
+    `intermediate_note` has the reason.
     """
 
     request: TaskRequest
@@ -75,45 +78,49 @@ class PreparedTask:
     def input_settings(self, seed: int | None = None) -> InputSettings:
         """Return the settings that determine a seed's inputs; the default seed is the recipe's."""
         data = self.recipe.data
+        settings = InputSettings(None, self.task.dev_splits, data.max_seq_length)
         if not self.needs_training:
-            return InputSettings(train_split=None, dev_splits=self.task.dev_splits, max_seq_length=data.max_seq_length)
-        settings = InputSettings(
-            train_split=require_training_data(self.task),
-            dev_splits=self.task.dev_splits,
-            max_seq_length=data.max_seq_length,
-            train_examples=data.train_examples,
-            both_orders=data.both_orders,
-        )
-        return settings.with_seed(self.recipe.train.seed if seed is None else seed)
+            return settings
+        train_split = require_training_data(self.task)
+        settings = replace(settings, train_split=train_split, both_orders=data.both_orders)
+        if data.train_examples == 0:  # all seeds have equal inputs, so they also have equal settings
+            return settings
+        if seed is None:
+            seed = self.recipe.train.seed
+        return replace(settings, train_examples=data.train_examples, seed=seed)
 
     def load_inputs(self, seed: int | None = None) -> Inputs:
         """Read and encode the inputs of a seed; raises `InputError` for missing or damaged files."""
         return load_inputs(self.task, self.request.data, self.vocabulary, self.input_settings(seed))
 
     def warn_about_text(self, inputs: Inputs) -> None:
-        """Print a warning if the texts to train on are far from the checkpoint's pretraining text."""
+        """Print a warning if the training texts differ much from the text that the checkpoint was pretrained on."""
         if isinstance(inputs.train, PairFeatures):
             counts = read_token_counts(self.checkpoint.directory)
             warn_about_mismatch(self.task.title, self.vocabulary, inputs.train.ids, counts)
 
     def check_inputs(self) -> None:
-        """Read the task's files; raises `InputError` if one is missing or damaged. Nothing is returned."""
+        """Read the task's files to check them; raises `InputError` if one is missing or damaged."""
         read_examples(self.task, self.request.data, self.input_settings())
 
 
 def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
-    """Resolve the recipe, verify the checkpoint and find the task's files; nothing is trained or written.
+    """Load the recipe, verify the checkpoint and open the task; nothing is trained or written.
 
-    opened: the checkpoints that this command has already read; this function adds the ones that it reads.
+    name: a task, or a recipe as in `load_recipe`. opened: the checkpoints that this command has already read; this
+    function adds the ones that it reads. Raises `InputError` if dev is to be scored and the task has no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
-        # `name` is the full name of a recipe; an intermediate task's recipe is in the same folder.
-        request = dataclasses.replace(request, recipes=name.partition("/")[0])
+        # `name` is the full name of a recipe, and the recipe of an intermediate task is to come from the same folder.
+        request = replace(request, recipes=name.partition("/")[0])
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, _model_head(source.checkpoint))
+        head = ModelHead(source.checkpoint.labels)
+        if source.checkpoint.is_multi_label:
+            head = ModelHead(source.checkpoint.output_names, is_multi_label=True)
+        task: AnyTask = open_table(recipe.table, request.data, head)
     elif recipe.task == NER:
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
@@ -123,38 +130,25 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     return prepare_with_recipe(recipe, request, task, source)
 
 
-def _model_head(checkpoint: hub.Checkpoint) -> ModelHead:
-    """Return the classes of a checkpoint's text classifier, by which a table's labels are read."""
-    if checkpoint.is_multi_label:
-        return ModelHead(checkpoint.output_names, is_multi_label=True)
-    return ModelHead(checkpoint.labels)
-
-
 def prepare_with_recipe(
     recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, needs_training: bool = True
 ) -> PreparedTask:
-    """Apply a recipe to a task and a checkpoint, and shorten the inputs to the model's positions.
+    """Apply a recipe to a task and a checkpoint, and limit the length of the inputs to the model's positions.
 
-    needs_training: False prepares to score the finished checkpoint on `request.split`, without training data.
+    needs_training: if False, the task is prepared to score the finished checkpoint on `request.split`, without training
+    data.
     """
     task = task.with_recipe(recipe)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if not needs_training:
         task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
-    return PreparedTask(
-        request,
-        recipe,
-        task,
-        checkpoint,
-        source.vocabulary,
-        choose_device(request.device),
-        needs_training,
-    )
+    device = choose_device(request.device)
+    return PreparedTask(request, recipe, task, checkpoint, source.vocabulary, device, needs_training)
 
 
 def open_checkpoint(directory: Path, opened: OpenCheckpoints | None = None) -> OpenCheckpoint:
-    """Return a checkpoint and its vocabulary from `opened`, or read both and add them to `opened`."""
+    """Return a checkpoint and its vocabulary from `opened`; if they are not in it, read them and add them to it."""
     if opened is None:
         opened = {}
     if directory not in opened:

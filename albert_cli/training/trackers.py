@@ -1,8 +1,8 @@
 """Send the curves of a run to trackers: TensorBoard, Weights & Biases, MLflow and trackio.
 
-TensorBoard is used wherever it is installed; `train.track` names the other trackers. The environment variables of each
-tool choose its project and server (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, `TRACKIO_DIR`, …). `metrics.jsonl` has every
-value, so a tracker that fails is reported once and dropped, and training continues.
+TensorBoard is used wherever it is installed; `train.track` names the other trackers. The environment variables of a
+tool choose the project and the server (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, `TRACKIO_DIR`, …). `metrics.jsonl` has
+every value that the trackers get. A tracker that fails is therefore reported once and dropped, and training continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from albert_cli import console, store
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.formatting import first_line
 
-PROJECT: Final = "albert"  # unless an environment variable of the tool names another project
+PROJECT: Final = "albert"  # the project in every tool, unless an environment variable of the tool names another one
 # A file in the run's directory: each tracker's identifier of this run, so that a resumed run continues its curves.
 IDS_FILE: Final = "trackers.json"
 
@@ -41,7 +41,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """TensorBoard's event files in `RUN/tensorboard`.
 
-    An error of the disk ends the run, as for every other file in the run's directory.
+    They are files of the run, so an error of the disk ends the run, as for its other files.
     """
 
     name = "tensorboard"
@@ -139,7 +139,8 @@ class Trackio:
         self.run_id = run_id or f"{out.name}-{uuid.uuid4().hex[:8]}"
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
         with redirect_stdout(sys.stderr):  # stdout is for the result of the command, with `--json` for its JSON alone
-            self._finish: Callable[[], None] = trackio.finish  # after `Run.finish`, trackio would finish again at exit
+            # Not `Run.finish`: after it, trackio would finish the run a second time at exit.
+            self._finish: Callable[[], None] = trackio.finish
             self._run = trackio.init(project=project, name=self.run_id, resume="allow", config=dict(recipe))
 
     def write(self, values: Mapping[str, float], step: int) -> None:
@@ -165,7 +166,7 @@ _HINTS: Final = {
 
 
 class Trackers:
-    """All trackers of a run; a tracker that fails is reported and dropped, because the journal has every value."""
+    """All trackers of a run; one that fails is reported and dropped, except that errors of the disk end the run."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -183,7 +184,7 @@ class Trackers:
                 console.warn(f"{tracker.name}: {first_line(error)}; its curves end at step {step}, training continues")
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write what the trackers have buffered, and close them."""
         for tracker in self._trackers:
             try:
                 tracker.close()
@@ -196,8 +197,8 @@ class Trackers:
 def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[str, object]) -> Trackers:
     """Open TensorBoard if it is installed, and the trackers in `names`; a resumed run continues its curves.
 
-    `step` is the step from which the run starts or resumes. Raises `ConfigError` if a named tracker is not installed or
-    cannot start, for example without a login.
+    `step` is the step from which the run starts or resumes. Trackers record the values of `recipe` with the run. Raises
+    `ConfigError` if a named tracker is not installed or cannot start, for example without a login.
     """
     trackers: list[Tracker] = []
     if importlib.util.find_spec("tensorboard") is not None:
@@ -220,7 +221,7 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
 
 
 def _flatten(recipe: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values of nested sections by their full keys, such as `train.seed`."""
+    """Return the values of nested sections by their full keys, such as `train.seed`; every key begins with `prefix`."""
     flat: dict[str, object] = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):

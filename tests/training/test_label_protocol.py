@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 
 from albert_cli.errors import ConfigError
-from albert_cli.training.label_protocol import choose_protocol
+from albert_cli.training.label_protocol import DROPOUT, LEARNING_RATE, choose_epochs
 from albert_cli.training.task_recipe import load_recipe
 
 COUNTS = (1, 50, 100, 500, 2_000, 20_000, 50_000, 1_000_000)
 
 
 def test_more_labels_have_fewer_epochs_and_more_updates() -> None:
-    epochs = [choose_protocol(count).epochs for count in COUNTS]
+    epochs = [choose_epochs(count) for count in COUNTS]
     updates = [count * value for count, value in zip(COUNTS, epochs, strict=True)]
     assert all(few >= many for few, many in pairwise(epochs))
     assert all(few < many for few, many in pairwise(updates))
@@ -24,11 +24,10 @@ def test_more_labels_have_fewer_epochs_and_more_updates() -> None:
 def test_recipe_auto_values_follow_the_label_count() -> None:
     recipe = load_recipe("table", (), "mini")
     assert (recipe.schedule.epochs, recipe.optimizer.lr, recipe.model.dropout) == ("auto", "auto", "auto")
-    protocol = choose_protocol(500)
     resolved = recipe.with_label_protocol(500)
-    assert resolved.schedule.epochs == protocol.epochs
-    assert resolved.optimizer.lr == protocol.lr
-    assert resolved.model.encoder_dropout == protocol.dropout
+    assert resolved.schedule.epochs == choose_epochs(500)
+    assert resolved.optimizer.lr == LEARNING_RATE
+    assert resolved.model.encoder_dropout == DROPOUT
 
 
 def test_recipe_numbers_override_auto_values() -> None:
