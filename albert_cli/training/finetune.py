@@ -1,6 +1,6 @@
 """`albert finetune`: one run of one task with one seed, from a checkpoint to a scored task checkpoint (§4.2).
 
-`finetune` lists the stages of a run in their order; `FinetuneJob` is what the training loop trains.
+`finetune` calls the stages of a run in their order, and `FinetuneJob` is the job that the training loop trains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
-from albert_cli.training import capacity, checkpoint, run
+from albert_cli.training import capacity, checkpoint, run, task_model
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
 from albert_cli.training.job import MicroBatch, TrainingJob, split_micro_batches
@@ -33,19 +33,12 @@ from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport, Loop
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_inputs import Inputs
-from albert_cli.training.task_model import (
-    build_model,
-    resolve_schedule,
-    resolve_train_settings,
-    score_majority,
-    score_model,
-)
 from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints, training_protocol
-from albert_cli.training.task_recipe import FinetuneRecipe, TaskScheduleSettings
+from albert_cli.training.task_recipe import FinetuneRecipe
 from albert_cli.training.task_setup import PreparedTask
 
 _BEST_WEIGHTS = "best.safetensors"  # in a step's directory: the weights of the best evaluation so far
-_CHANCE_FRACTION = 0.99  # a dev loss above this fraction of the loss of the label frequencies counts as chance
+_CHANCE_FRACTION = 0.99  # a run is at chance if its dev loss is at least this fraction of the loss at chance
 _COLLAPSE_HINT = "try a lower optimizer.lr, a longer warmup or another seed"
 
 TaskBatch = tuple[PackedBatch, Array]  # a packed batch and its labels
@@ -56,7 +49,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     """A fine-tuning run as a job of the training loop.
 
     `settings` is the task's recipe with the run's seed and without "auto". `best` holds a copy of the weights at the
-    best evaluation so far, in host memory.
+    best evaluation so far, in host memory; it is empty before the first evaluation.
     """
 
     prepared: PreparedTask
@@ -89,7 +82,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         return {"loss": self.prepared.task.loss_sum(self.model, packed, labels, self.prepared.device)}
 
     def evaluate(self, group: RankGroup) -> dict[str, float]:
-        """Compute every metric on the dev split that selects the best checkpoint."""
+        """Compute every metric on the first dev split, which selects the best weights."""
         task = self.prepared.task
         outputs = task.predict(self.model, self.inputs.dev, self.prepared.device)
         return task.compute_metrics(outputs, self.inputs.dev, self.inputs.dev_examples)
@@ -103,7 +96,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             self.best = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
 
     def write_model(self, directory: Path) -> None:
-        """Write the current model and, for resuming, the weights of the best evaluation."""
+        """Write the current model and, for a resumed run, the weights of the best evaluation."""
         task = self.prepared.task
         layout = _table_layout(task, self.settings.table)
         finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
@@ -113,7 +106,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             save_file(self.best, directory / _BEST_WEIGHTS)
 
     def publish(self, out: Path, scores: Mapping[str, float], outputs: object) -> None:
-        """Turn `out` into the task checkpoint of the current model, with its card and its predictions on dev."""
+        """Turn `out` into the task checkpoint of the current model, with a model card and the predictions on dev."""
         self.best = {}  # the published weights are the best ones, so `write_model` need not add them
         task = self.prepared.task
         fingerprint = store.fingerprint(self.prepared.checkpoint.directory)
@@ -143,10 +136,13 @@ def finetune(
     continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again.
     """
     prepared = replace(prepared, recipe=prepared.recipe.with_label_protocol(inputs.num_training_examples))
-    schedule = resolve_schedule(prepared, inputs)
+    schedule = task_model.resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)
-    recipe = _run_recipe(prepared, schedule, seed)
+    recipe = prepared.recipe
+    recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=schedule.total_steps, epochs=None))
+    if seed is not None:
+        recipe = replace(recipe, train=replace(recipe.train, seed=seed))
     with run.write_run_status(out) as status:
         saved = run.load_saved_recipe(out, resume, FinetuneRecipe)
         if saved is not None:
@@ -159,7 +155,8 @@ def finetune(
                 return finished
             if not retry_diverged:
                 _raise_saved_divergence(parents, out)
-        recipe = replace(recipe, train=recipe.train.with_resolved(resolve_train_settings(prepared, inputs)))
+        resolved_train = task_model.resolve_train_settings(prepared, inputs)
+        recipe = replace(recipe, train=recipe.train.with_resolved(resolved_train))
         with use_threads(recipe.train.threads), _record_divergence(parents, out):
             job = _start_job(prepared, inputs, recipe)
             optimizer = make_optimizer(job.model, recipe.optimizer)
@@ -174,7 +171,10 @@ def finetune(
 
 
 def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
-    """Return the columns and the delimiter of the training table, by which `albert predict` reads other tables."""
+    """Return the columns, delimiter and quoting of the training table, which `albert predict` expects in other tables.
+
+    The result is empty if the task is not a table's. A value that `albert predict` detects itself is left out.
+    """
     columns: dict[str, object] = {}
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
         columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
@@ -193,26 +193,14 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
     return layout
 
 
-def _run_recipe(prepared: PreparedTask, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
-    """Return the task's recipe with the run's seed, and with `schedule`, whose length is a number of steps."""
-    train = prepared.recipe.train
-    if seed is not None:
-        train = replace(train, seed=seed)
-    schedule_in_steps = TaskScheduleSettings(
-        total_steps=schedule.total_steps, warmup_steps=schedule.warmup_steps, warmup_ratio=schedule.warmup_ratio
-    )
-    return replace(prepared.recipe, schedule=schedule_in_steps, train=train)
-
-
 def _start_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
-    """Create the job of a run with its first model; print a warning before if the memory may not suffice."""
+    """Warn if the memory may not suffice, then create the job of a run with the model that the run starts from."""
     train = recipe.train
+    shape = prepared.checkpoint.config
     sequences = min(train.micro_batch_size, train.batch_size)
-    estimate = capacity.estimate_memory(
-        prepared.checkpoint.config, train, recipe.data.max_seq_length, sequences, prepared.device
-    )
+    estimate = capacity.estimate_memory(shape, train, recipe.data.max_seq_length, sequences, prepared.device)
     capacity.warn_training_memory(estimate, sequences, prepared.device)
-    return FinetuneJob(prepared, inputs, recipe, build_model(prepared, inputs, train.seed, train))
+    return FinetuneJob(prepared, inputs, recipe, task_model.build_model(prepared, inputs, train.seed, train))
 
 
 def _publish_best(
@@ -224,10 +212,10 @@ def _publish_best(
     task = prepared.task
     precision = job.settings.train.precision
     job.model.load_state_dict(job.best)
-    scored = score_model(prepared, inputs, job.model, precision)
+    scored = task_model.score_model(prepared, inputs, job.model, precision)
     job.publish(out, scored.scores, scored.outputs)
     score = scored.scores[task.metrics[0]]
-    majority = score_majority(prepared, inputs)
+    majority = task_model.score_majority(prepared, inputs)
     beats_majority = majority is None or score > majority
     collapsed = find_collapse(task, scored.outputs, inputs, out / journal.JOURNAL, beats_majority=beats_majority)
     if collapsed is not None:
@@ -279,7 +267,7 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
 
 
 def _raise_saved_divergence(parents: Mapping[str, str], out: Path) -> None:
-    """Raise the `DivergedError` in `diverged.json` again, if an earlier attempt left this file."""
+    """Raise the `DivergedError` of an earlier attempt again, if the attempt left `diverged.json`."""
     if (out / DIVERGED_FILE).is_file():
         diverged = store.read_record(out / DIVERGED_FILE, DivergenceReport)
         run.check_parents(out, diverged.parents, parents)
@@ -300,9 +288,9 @@ def _record_divergence(parents: Mapping[str, str], out: Path) -> Iterator[None]:
 def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, beats_majority: bool) -> str | None:
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
-    outputs: the published model's outputs on dev. log: the run's journal; only its dev losses are used, because a
-    training loss is a mean over a varying number of steps. beats_majority: the model scores higher than a predictor
-    that knows only the training labels.
+    outputs: the published model's outputs on dev. log: the run's journal. beats_majority: the model scores higher than
+    a predictor that knows only the training labels, so its dev loss is not checked. Training losses are not compared
+    with chance, because the journal has their means over varying numbers of steps.
     """
     constant_predictions = task.describe_collapse(outputs, inputs.dev)
     if constant_predictions:

@@ -1,4 +1,8 @@
-"""Intermediate fine-tuning: a run's encoder comes from a model fine-tuned on another task (footnote 4: MNLI)."""
+"""Intermediate fine-tuning: a run's encoder comes from a model that was fine-tuned on another task first.
+
+The paper fine-tunes RTE, STS-B and MRPC from an MNLI checkpoint (footnote 4). A recipe names the other task with
+`intermediate_task`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
-KEY = "intermediate_task"
+KEY = "intermediate_task"  # of a fine-tuning recipe
 
 
 def missing_intermediate(prepared: PreparedTask) -> str | None:
-    """Return the name of the intermediate task to fine-tune on first, or None.
+    """Return the name of the intermediate task to fine-tune on first; None if there is nothing to do.
 
-    The result is None if the recipe names no intermediate task, if the checkpoint is only scored, or if it already has
-    the intermediate task's head.
+    There is nothing to do if the recipe names no intermediate task, if the checkpoint is only scored, or if the
+    checkpoint has the intermediate task's head, so that it was fine-tuned on this task already.
     """
     name = prepared.recipe.intermediate_task
     if name == PRETRAINED or not prepared.needs_training or find_task(name).has_head(prepared.checkpoint):
@@ -37,7 +41,8 @@ def add_intermediate(
     """Fine-tune on the recipe's intermediate task in a run below `folder`, and take the encoder of that run.
 
     A finished run is not repeated. If the intermediate task's data are missing, the task starts from the checkpoint
-    itself, with a warning. overrides: changes to the recipe of the intermediate run (default: those of this task).
+    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task).
+    opened: the checkpoints that this command has already read.
     """
     name = missing_intermediate(prepared)
     if name is None:
@@ -57,15 +62,15 @@ def add_intermediate(
 
 
 def use_intermediate(prepared: PreparedTask, directory: Path) -> PreparedTask:
-    """Take the encoder from a finished run of the intermediate task."""
+    """Return the task with the encoder of a finished run of the intermediate task in `directory`."""
     return replace(prepared, intermediate=open_checkpoint(directory).checkpoint)
 
 
 def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
-    """Start from the checkpoint itself, and print a warning with the reason.
+    """Return the task without its intermediate task, and print a warning with the reason.
 
-    The recipes of RTE, STS-B and MRPC use MNLI as the paper does; they must also work without MNLI's files. Raises
-    `InputError` if the user requested the intermediate task with `-s`.
+    This lets the recipes of RTE, STS-B and MRPC work without MNLI's files. Raises `InputError` if the user requested
+    the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
     if any(map(_sets_key, prepared.request.overrides)):

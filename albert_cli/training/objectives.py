@@ -1,4 +1,8 @@
-"""Pretraining with MLM and a sentence-pair loss such as SOP (§3.1) as a job of the training loop."""
+"""Pretraining with MLM and a sentence-pair loss such as SOP (§3.1) as a job of the training loop.
+
+`PretrainingJob` samples micro-batches from a token corpus, computes their losses, scores held-out text, and writes the
+model with its card.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +37,15 @@ from albert_cli.training.text_match import write_token_counts
 
 # Evaluation examples are sampled like training examples, from a seed that `train.seed` does not allow.
 EVALUATION_SEED: Final = 2**62
-_PAIR_TASKS: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")  # both are scored, whatever the model trains
+_PAIR_TASKS: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")  # an evaluation scores both (§4.6)
 
 
 @dataclass(frozen=True)
 class PretrainingCorpora:
     """The training text and the held-out text of a run; `evaluation`: more corpora to score, by name.
 
-    `unigram_entropy`, in nats, is the MLM loss on the held-out text of a model that only knows token frequencies. If it
-    is None, the held-out text is not scored.
+    `unigram_entropy`, in nats, is the MLM loss on the held-out text of a model that only knows token frequencies. The
+    held-out text is not scored if it is empty or its entropy is None.
     """
 
     train: TokenCorpus
@@ -53,10 +57,11 @@ class PretrainingCorpora:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A micro-batch of N sequences with M masked positions: as arrays on the host, and as tensors on the device.
+    """A micro-batch of N sequences with M masked positions.
 
-    On the device: the packed tokens, the ids of the masked tokens (int64 [M]), and the classes of the sentence pairs
-    (int64 [N]; `NO_LABEL` for a sequence without a pair). Only `bench/pretrain.py` reads `host`.
+    `host` has the arrays in host memory, which only `bench/pretrain.py` and tests read. The other fields are on the
+    device: the packed tokens, the ids of the masked tokens (int64 [M]), and the classes of the sentence pairs
+    (int64 [N]; `NO_LABEL` for a sequence without a pair).
     """
 
     host: PackedBatch
@@ -69,7 +74,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
     """Split the indices of `lengths` [B] into groups whose lengths sum to at most `budget`; no length may exceed it.
 
     The longest sequences come first. A group then has similar lengths, so there is little padding where attention needs
-    a rectangle, and a micro-batch that does not fit into memory fails immediately.
+    a rectangle. And if the largest micro-batch does not fit into memory, the step fails at its beginning.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])  # tokens up to and including each sequence
@@ -88,7 +93,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
 class PretrainingJob(TrainingJob[SampledBatch]):
     """MLM and sentence-pair training on a token corpus, evaluated on held-out text.
 
-    `last_metrics` are the scores of the last evaluation, which the model card of a checkpoint lists. `teacher` adds a
+    `last_metrics` are the scores of the last evaluation, for the model card of a checkpoint. A `teacher` adds a
     distillation loss.
     """
 
@@ -113,7 +118,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def extra_metrics(self) -> Mapping[str, str]:
-        """The accuracies, each with the loss that has the same number of items."""
+        """The accuracies; each maps to the loss whose item count it shares."""
         return {name.replace("loss", "accuracy"): name for name in self._evaluated_losses}
 
     def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[SampledBatch]]:
@@ -123,7 +128,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         examples = settings.examples_of(step)
         local_parts: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
-            # Every rank needs the lengths of all ranks' examples; they take a small part of the sampling time.
+            # Every rank samples the lengths of all examples, to split them alike; this takes a small part of the time.
             lengths = sample_lengths(corpus, settings.data, seed, examples)
             for number, indices in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:
@@ -138,11 +143,14 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def _sample_micro_batch(
         self, corpus: TokenCorpus, number: int, seed: int, examples: Integers, pairs: PairSettings
     ) -> MicroBatch[SampledBatch]:
-        """Sample the examples with these numbers, and count their items, tokens and FLOPs."""
+        """Sample the examples with the numbers in `examples`, and count their items, tokens and FLOPs.
+
+        `number` is the micro-batch's index in its step. `pairs` can differ from the recipe's settings in an evaluation.
+        """
         batch = sample_batch(corpus, self.corpora.vocabulary, pairs, seed, examples)
         if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:
-            # A head of three classes has 0 = in order, 1 = swapped, 2 = other document. NSP alone labels the last one
-            # as 1.
+            # A head of three classes has 0 = in order, 1 = swapped, 2 = other document. NSP labels a pair from two
+            # documents as 1.
             batch = replace(batch, order_labels=np.where(batch.order_labels == 1, 2, batch.order_labels))
         counts = {"mlm_loss": len(batch.masked_index)}
         if self.teacher:
@@ -150,7 +158,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(batch.order_labels != NO_LABEL))
         flops = costs.batch_flops(self.model.config, np.diff(batch.offsets), len(batch.masked_index))
-        # This runs in the prefetching thread, so the training thread does not wait for the copy to the device.
+        # In training this runs in the prefetching thread, so the training thread does not wait for the copy.
         masked_labels, order_labels = to_device(
             [batch.masked_labels.astype(np.int64), batch.order_labels.astype(np.int64)], self.device
         )
@@ -183,7 +191,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         return metrics
 
     def _scores(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
-        """Return the losses and accuracies on one corpus, and the accuracies on the pair tasks that are not trained."""
+        """Return the losses and accuracies on one corpus, and the accuracy of each pair task that is not trained."""
         pairs = self.settings.data
         means = self._means(corpus, pairs, group)
         metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
@@ -200,7 +208,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
-        A metric without items is left out: NSP in a corpus of one document, SOP in documents of one sentence.
+        A metric without items is left out: the order accuracy of NSP if the corpus has one document, and that of SOP if
+        every document has one sentence.
         """
         names = (*self._evaluated_losses, *self.extra_metrics)
         sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items
@@ -214,7 +223,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def evaluate_examples(
         self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
     ) -> dict[str, tuple[float, int]]:
-        """Return (sum, number of items) of each loss and accuracy over these evaluation examples."""
+        """Return (sum, number of items) of each loss and accuracy over the evaluation examples with these numbers."""
         part = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
         sums = self.loss_sums(part.data)
         # A loss counts its own items; an accuracy has the items of its loss.
@@ -228,7 +237,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         config = self.model.config
         sentence_loss = self.settings.data.sentence_loss
         order_labels = hub.ORDER_LABELS[sentence_loss]
-        if sentence_loss != "none" and config.order_labels == 3:  # NSP and SOP train two of such a head's classes
+        if sentence_loss != "none" and config.order_labels == 3:  # a head of three classes, whatever loss trains it
             order_labels = hub.ORDER_LABELS["three-way"]
         elif len(order_labels) != config.order_labels:  # an untrained head has no class names
             order_labels = ()
@@ -245,7 +254,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
 
 def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
-    """Sum the MLM and sentence-pair losses, with softmax in fp32, and count correct predictions, from the logits."""
+    """Return the summed MLM and sentence-pair losses, with softmax in fp32, and the numbers of correct predictions."""
     if masked_MV.device.type == "cpu" and not torch.compiler.is_compiling():
         mlm_loss, mlm_correct = cross_entropy_sum(masked_MV, labels_M)
     else:
@@ -261,7 +270,7 @@ def _sum_losses(masked_MV: Tensor, order_NC: Tensor, labels_M: Tensor, labels_N:
 
 @cache
 def _compiled_sum_losses() -> Callable[..., dict[str, Tensor]]:
-    """Compile `_sum_losses`, which then makes fewer passes over the large logits [M, V]."""
+    """Return `_sum_losses` compiled, which makes fewer passes over the large logits [M, V]."""
     from torch._dynamo import maybe_mark_dynamic
 
     compiled = torch.compile(_sum_losses)

@@ -1,4 +1,7 @@
-"""Plan a pretraining run: count memory and disk, measure time, and find the steps that fit into a time budget."""
+"""Plan a pretraining run before it trains: count memory and disk, measure the speed, and fit steps into a time budget.
+
+`pretrain` uses it for `--max-time`, for `batch.micro_tokens = "auto"` and for its dry run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 _MAX_MICRO_TOKENS: Final = 131_072  # kernels are not faster with larger micro-batches
-_MEASURED_SECONDS: Final = 2.0  # the longest step that a dry run measures; a longer one is scaled from fewer sequences
+# The longest step that a dry run measures. For a longer one it measures fewer sequences, and scales the time.
+_MEASURED_SECONDS: Final = 2.0
 _RESERVED_FRACTION: Final = 0.03  # of a time budget, in reserve because a machine can slow down
 # The assumed time to save a checkpoint: a constant, and a rate of a slow disk that includes hashing and syncing.
 _CHECKPOINT_SECONDS: Final = 0.1
@@ -38,7 +42,7 @@ _CHECKPOINT_BYTES_PER_SECOND: Final = 2e8
 
 
 def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences: int) -> MemoryEstimate:
-    """Count the bytes that a process needs for a micro-batch of `sequences` of full length."""
+    """Count the bytes that a process needs, with its teacher, for a micro-batch of `sequences` of full length."""
     teacher = None
     if recipe.distill is not None:
         teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json")
@@ -48,7 +52,8 @@ def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences:
 def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_size: int) -> int:
     """Return the value of `batch.micro_tokens = "auto"`: 0 on a CPU, else as many tokens as the free memory holds.
 
-    The value is at most `_MAX_MICRO_TOKENS`, and at most the tokens of a rank's part of the batch.
+    On a GPU it is a multiple of the sequence length, at least one sequence. It is at most `_MAX_MICRO_TOKENS`, and at
+    most the tokens of a rank's part of the batch.
     """
     if device.type != "cuda":
         return 0
@@ -70,7 +75,7 @@ def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
-    """Raise `CheckpointError` if the disk has no room for the retained checkpoints and the one being written."""
+    """Raise `CheckpointError` if the disk has no room for `train.keep` checkpoints and the one being written."""
     missing = max(1, recipe.train.keep + 1 - len(store.saved_steps(out)))
     needed = missing * costs.checkpoint_bytes(recipe.model)
     free = store.free_bytes(out)
@@ -94,7 +99,10 @@ class StepTimes:
 
 
 def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
-    """Measure a run whose time budget of `budget` seconds began at `started`; the job's weights change."""
+    """Measure the times of a run's parts, within its budget of `budget` seconds, which began at the time `started`.
+
+    The steps of the measurement change the job's weights.
+    """
     full_batch_job = replace(job, settings=_without_batch_warmup(job.settings))
     with use_threads(job.settings.train.threads):
         # The measurement counts toward the budget, so it takes at most a twentieth of it.
@@ -120,8 +128,8 @@ def measure_evaluation(job: PretrainingJob, group: RankGroup) -> float:
 def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRecipe:
     """Set the number of steps to the largest that fits into the time budget with evaluations and checkpoints.
 
-    The warmups and the decay are scaled by the same factor as the number of steps, so the schedule keeps its shape. In
-    a continued run the warmups are over, so they keep their length.
+    The warmups of learning rate and batch size and the decay are scaled by the same factor as the number of steps, so
+    the schedule keeps its shape. In a continued run the warmups are over, so they keep their length.
     """
     schedule = recipe.schedule
     total_steps = recipe.first_step + _count_fitting_steps(recipe, times)
@@ -150,7 +158,7 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
     train = recipe.train
     planned = recipe.schedule.total_steps - recipe.first_step
     step_seconds = times.step
-    if planned > 0:  # the batch warmup has smaller batches: scale to the mean batch size of the recipe
+    if planned > 0:  # `times.step` is for the full batch, and a batch warmup makes the mean batch smaller
         step_seconds *= recipe.total_sequences / (planned * train.batch_size)
     saving_seconds = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
     save_steps, save_seconds = train.save_interval()
@@ -167,7 +175,10 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
 
 
 def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
-    """Describe the steps that fit into a budget of seconds, and their warmup next to the recipe's."""
+    """Return a line with the number of steps that fit into a budget of seconds, and their warmup next to the recipe's.
+
+    `planned` is the recipe before `fit_steps_to_budget`, and `fitted` is the result.
+    """
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (
         f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: {steps:,} steps fit into "
@@ -181,7 +192,7 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
 
 
 def _without_batch_warmup(recipe: PretrainRecipe) -> PretrainRecipe:
-    """Return the recipe with the full batch from the first step on, to measure it."""
+    """Return the recipe with the full batch from the first step on, for measurements."""
     return replace(recipe, batch=replace(recipe.batch, warmup_steps=0))
 
 
@@ -190,7 +201,7 @@ def _without_batch_warmup(recipe: PretrainRecipe) -> PretrainRecipe:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The shapes, tokens, memory and disk of a run; a value that is unknown or does not apply is None.
+    """The steps, tokens, memory and disk space of a run; a value that is unknown or does not apply is None.
 
     The fields are the rows of the printed table and the keys of its JSON. Bytes of memory are those of one process.
     """
@@ -248,10 +259,11 @@ def _format_value(name: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class DurationEstimate:
-    """Seconds of a run, scaled from steps of `measured_sequences` of the micro-batch's `micro_batch` sequences.
+    """The estimated seconds of a run, scaled from measured steps.
 
-    If not even one sequence fits into the memory, `measured_sequences` is 0, and `seconds` is the run's FLOPs divided
-    by `flops_per_second`, the measured rate of matmuls on all ranks.
+    `micro_batch` is the number of sequences in the run's micro-batches, and `measured_sequences` the number in those
+    that were measured. If not even one sequence fits into the memory, `measured_sequences` is 0, and `seconds` is the
+    run's FLOPs divided by `flops_per_second`, the measured rate of matmuls on all ranks.
     """
 
     seconds: float
@@ -321,9 +333,10 @@ def estimate_duration(
     group: RankGroup,
     new_job: Callable[[PretrainRecipe], PretrainingJob],
 ) -> DurationEstimate:
-    """Measure the steps of one micro-batch per rank, and scale their time to the sequences of the run.
+    """Measure steps of one micro-batch per rank, and scale their time to the sequences of the run.
 
-    The micro-batch is reduced until it fits into the free memory and, by its FLOPs, into `_MEASURED_SECONDS`.
+    The measured micro-batch is smaller than the run's if, by its FLOPs, the run's would take more than
+    `_MEASURED_SECONDS`, or if it would not fit into the free memory. `new_job` creates the job of a recipe.
     """
     train = recipe.train
     length = recipe.data.max_seq_length

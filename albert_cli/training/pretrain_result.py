@@ -1,4 +1,4 @@
-"""The results that `albert pretrain` prints: of a finished run, and of a dry run."""
+"""The results that `albert pretrain` prints: of a finished run, read from its files, and of a dry run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 class PretrainResult:
     """The outcome of a run: its last checkpoint, its speed, and the metrics of its last evaluation.
 
-    `seconds` are those of training, over all starts of the run. `tokens_per_second` is the last measured speed, None if
-    the journal has none.
+    `seconds` is the time of training, over all starts of the run. `tokens_per_second` is the last speed in the journal,
+    None if the journal has none.
     """
 
     checkpoint: Path
@@ -63,7 +63,7 @@ class PretrainResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The plan and the estimated duration of a run."""
+    """The outcome of a dry run: the resolved recipe, the plan, and the estimated duration."""
 
     recipe: PretrainRecipe
     plan: RunPlan
@@ -81,7 +81,7 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
     records = journal.read_journal(out / journal.JOURNAL)
     speeds = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
     metrics = read_last_evaluation(out, total_steps)
-    # Without held-out text, or with a damaged line in the journal, some of these are missing.
+    # Some of these metrics are missing without held-out text, or if a line of the journal is damaged.
     if {"mlm_loss", "mlm_accuracy", "unigram_entropy"} <= metrics.keys():
         metrics["below_unigram_entropy"] = round(metrics["unigram_entropy"] - metrics["mlm_loss"], 4)
     return PretrainResult(

@@ -1,7 +1,7 @@
 """Compare the text of a task with the text that a model was pretrained on, by the tokens of both.
 
-A checkpoint of `albert pretrain` has the token counts of its text in `token_counts.safetensors`. Other checkpoints lack
-this file; for them only the fraction of unknown tokens is checked.
+A checkpoint of `albert pretrain` has the token counts of its pretraining text in `token_counts.safetensors`. For other
+checkpoints, only the fraction of unknown tokens is checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from albert_cli.text.vocabulary import Vocabulary
 _COUNTS_FILE: Final = "token_counts.safetensors"
 _COUNTS_KEY: Final = "counts"
 _MIN_TOKENS: Final = 500  # with fewer tokens the rates are mostly noise
-# Beyond these limits, pretraining on the task's text is the better use of time (docs/domain.md has examples).
+# The limits of `TextMatch`. Beyond them, pretraining on the task's text is the better use of time; docs/domain.md has
+# measurements on both sides of the limits.
 _MAX_UNKNOWN: Final = 0.02
 _MIN_RELATIVE_LENGTH: Final = 0.8
 _MAX_RELATIVE_COST: Final = 1.3
@@ -30,11 +31,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TextMatch:
-    """Rates of a task's tokens compared with those of the pretraining text.
+    """The fraction of unknown tokens in a task's text, and two rates relative to the pretraining text.
 
-    unknown: the fraction of unknown tokens. relative_length: the mean characters per token, divided by this mean in the
-    pretraining text. relative_cost: the mean nats per character under the unigram frequencies of the pretraining text,
-    divided by this mean in the pretraining text. The last two are None without token counts.
+    relative_length: the mean number of characters per token in the task's text, divided by this mean in the pretraining
+    text. relative_cost: the mean nats per character in the task's text, under the unigram frequencies of the
+    pretraining text, divided by this mean in the pretraining text. Both are None without token counts.
     """
 
     unknown: float
@@ -42,7 +43,7 @@ class TextMatch:
     relative_cost: float | None = None
 
     def describe_mismatch(self) -> str | None:
-        """Describe the values that are beyond their limits; return None if all are within."""
+        """Return a phrase for each value that is beyond its limit, joined by commas; None if there is no such value."""
         reasons = []
         if self.unknown > _MAX_UNKNOWN:
             reasons.append(f"{self.unknown:.1%} of its tokens are unknown")
@@ -80,7 +81,7 @@ def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts
 
 
 def warn_about_mismatch(title: str, vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> None:
-    """Print a warning if a task's texts, with the tokens `ids` [n], are far from the pretraining text."""
+    """Print a warning if the tokens `ids` [n] of a task's texts differ much from the pretraining text's (`counts`)."""
     if len(ids) < _MIN_TOKENS:
         return
     mismatch = measure_match(vocabulary, ids, counts).describe_mismatch()

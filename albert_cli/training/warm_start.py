@@ -1,9 +1,10 @@
 """Warm start: pretraining that begins with the weights of another checkpoint, or continues its run.
 
-Two uses: growing the depth (appendix A.1) starts from the weights alone; training longer, on other text or without
-dropout (§4.8) continues a run with its moments. If layers share weights, a deeper network repeats the same weights more
-often, so it can start from a shallower one. A network of several groups can start every group from the parent's group
-0, as in the reference code.
+There are two uses. A deeper model starts from the weights of a shallower one (appendix A.1). Longer training, on other
+text or without dropout (§4.8), continues a run with its moments.
+
+If layers share weights, a deeper model only repeats the same weights more often, so it can start from a shallower one.
+A model of several groups can start every group from the parent's group 0, as in the reference code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _EQUAL_KEYS: Final = (
     "type_vocab_size", "layer_norm_eps", "inner_group_num", "has_projection",
 )  # fmt: skip
 
-# The key that the hint of an error names, for a compared property that is not a key of the recipe itself.
+# For a property in `_EQUAL_KEYS` that is no key of a recipe: the key that sets it, for the hint of the error.
 _KEY_TO_SET: Final = {"has_projection": "always_project"}
 
 
@@ -103,7 +104,7 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
 
 
 def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
-    """Raise `ConfigError` unless each moment of the continued run has the shape of its weight in the model."""
+    """Raise `ConfigError` unless the moments of the continued run fit the model: as many blocks and positions."""
     parent_counts = _block_counts(parent.config)
     parent_positions = parent.config.max_position_embeddings
     if (parent_counts, parent_positions) != (_block_counts(model), model.max_position_embeddings):
@@ -115,7 +116,7 @@ def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
 
 
 def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
-    """Return the index of the parent's block to copy for each attention block and each feed-forward block of the child.
+    """Return, for each attention and for each feed-forward block of the child, the index of the parent's block to copy.
 
     With equal numbers of blocks, each block is a copy of the block with the same index. With `stack` the parent's
     blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise the blocks of the parent's
@@ -126,7 +127,7 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = 
     child_counts = _block_counts(child)
     group_counts = (parent.inner_group_num, parent.inner_group_num)  # a group has this many blocks of either kind
     has_one_group = parent_counts == group_counts
-    # A model of one layer has as many groups as layers; its only group counts as shared.
+    # A model of one layer has as many groups as layers, but its only group counts as shared.
     layers_share = parent.sharing == "all" and (parent.num_hidden_groups < parent.num_hidden_layers or has_one_group)
     grows = all(c >= p for c, p in zip(child_counts, parent_counts, strict=True))
     if child_counts == parent_counts or (grows and stack):
@@ -149,7 +150,7 @@ def _block_counts(model: ModelConfig) -> tuple[int, int]:
 
 
 def _describe_blocks(counts: tuple[int, int]) -> str:
-    """Describe the result of `_block_counts` for a message."""
+    """Return the result of `_block_counts` as words for a message."""
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
 
 
@@ -160,7 +161,10 @@ def copy_parent_weights(
     *,
     stack: bool = False,
 ) -> None:
-    """Copy the parent's weights into the model, and print what was copied; `optimizer_note` ends the printed line."""
+    """Copy the parent's weights into the model, block by block as `map_parent_blocks` says, and print what was copied.
+
+    `optimizer_note` ends the printed line. Heads that the parent lacks keep the model's weights.
+    """
     prefixes = ("encoder.attention.", "encoder.feed_forward.")
     tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(prefixes)}
     block_maps = map_parent_blocks(model.config, parent.config, stack=stack)
