@@ -69,7 +69,10 @@ def save_checkpoint(
     saved = store.saved_steps(out)
     if directory in saved:
         return directory
-    size = _checkpoint_size(saved, optimizer)
+    if saved:
+        size = sum(path.stat().st_size for path in saved[-1].iterdir())
+    else:  # the weights and LAMB's two moments
+        size = sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
     with store.commit_directory(directory, "checkpoint", parents, size) as staging:
         write_model(staging)
         save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER_FILE)
@@ -79,16 +82,10 @@ def save_checkpoint(
     return directory
 
 
-def _checkpoint_size(saved: list[Path], optimizer: Optimizer) -> int:
-    """Return the bytes of the last saved checkpoint; without one, those of the weights and LAMB's two moments."""
-    if saved:
-        return sum(path.stat().st_size for path in saved[-1].iterdir())
-    return sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-
-
 def prune_checkpoints(out: Path, keep: int) -> None:
-    """Delete all checkpoints but the newest `keep`."""
-    for directory in store.saved_steps(out)[:-keep]:
+    """Delete all checkpoints but the newest `keep`, the oldest first; 0 deletes all of them."""
+    steps = store.saved_steps(out)
+    for directory in steps[: max(0, len(steps) - keep)]:
         store.remove_directory(directory)
 
 

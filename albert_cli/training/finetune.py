@@ -175,7 +175,7 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
 
     The result is empty if the task is not a table's. A value that `albert predict` detects itself is left out.
     """
-    columns: dict[str, object] = {}
+    columns: dict[str, object]
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
         columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
     elif isinstance(task.source, ChoiceTableSource):
@@ -183,14 +183,10 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
         columns = {role: name for role, name in names.items() if name}
     else:
         return {}
-    layout: dict[str, object] = {}
-    if columns:
-        layout["columns"] = columns
-    if table.delimiter:
-        layout["delimiter"] = table.delimiter
+    layout: dict[str, object] = {"columns": columns, "delimiter": table.delimiter}
     if table.quoting != "auto":
         layout["quoting"] = table.quoting
-    return layout
+    return {key: value for key, value in layout.items() if value}
 
 
 def _start_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
@@ -244,7 +240,7 @@ def _publish_best(
         seconds=round(state.seconds, 2),
     )
     result.write(out / RESULTS)  # the run is finished once this file exists
-    _remove_step_checkpoints(out)
+    checkpoint.prune_checkpoints(out, keep=0)  # only resuming needs them, and the best model is in `out` itself
     return result
 
 
@@ -262,7 +258,7 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
     store.verify(out, "task")
     if missing := set(prepared.task.metrics) - result.scores.keys():
         raise CheckpointError(f"{out / RESULTS}: damaged: scores.{min(missing)} is missing")
-    _remove_step_checkpoints(out)  # a run that was killed after it wrote its result still has them
+    checkpoint.prune_checkpoints(out, keep=0)  # a run that was killed after it wrote its result still has them
     return result
 
 
@@ -304,9 +300,3 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
     if losses and min(losses) >= _CHANCE_FRACTION * chance_loss:
         return f"loss at chance (lowest {min(losses):.3f}; the label frequencies alone give {chance_loss:.3f})"
     return None
-
-
-def _remove_step_checkpoints(out: Path) -> None:
-    """Delete the steps of a finished run, which only resuming needs; the best model is in `out` itself."""
-    for directory in store.saved_steps(out):
-        store.remove_directory(directory)

@@ -33,7 +33,10 @@ class ContinuedRun:
 
     @classmethod
     def load(cls, directory: Path) -> ContinuedRun:
-        """Load a run from a step's directory; raises `CheckpointError` unless this is a complete pretraining step."""
+        """Load a run from the directory of a step.
+
+        Raises `CheckpointError` unless this is a step of `albert pretrain` with all its files.
+        """
         manifest = store.read_manifest(directory)
         files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
         if manifest is not None and all((directory / name).is_file() for name in files):

@@ -170,8 +170,10 @@ class Loop(Generic[BatchT]):
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         tokens = sum(part.tokens for part in parts)
+        _, save_seconds = settings.train.save_interval()
+        is_save_time = self.group.rank == 0 and 0 < save_seconds <= time.monotonic() - self._last_save
         # The sums of the two flags are the numbers of ranks that request to stop and to save.
-        local_counts = (tokens, self._stop_requested, self._is_save_time())
+        local_counts = (tokens, self._stop_requested, is_save_time)
         replicated = torch.cat([norm[None], item_counts])
         global_means, global_counts, replicated_values = sum_over_ranks(means, local_counts, replicated, self.group)
         all_tokens, stops, saves = global_counts
@@ -189,11 +191,6 @@ class Loop(Generic[BatchT]):
             stop_requested=stops > 0,
             save_due=saves > 0,
         )
-
-    def _is_save_time(self) -> bool:
-        """Return True on rank 0 if `train.save_every` has passed since the last save."""
-        _, seconds = self.job.settings.train.save_interval()
-        return self.group.rank == 0 and 0 < seconds <= time.monotonic() - self._last_save
 
     def _raise_diverged(self, means: Mapping[str, Tensor], values: Mapping[str, float]) -> NoReturn:
         """Write `diverged.json` and raise `DivergedError`.
@@ -233,7 +230,7 @@ class Loop(Generic[BatchT]):
         metrics = evaluate_job(self.job, self.group)
         if not metrics:
             return
-        # If the last update of the run made a weight infinite, no later step can find it.
+        # If the last update of the run made a weight infinite, no later step can notice it.
         if not all(map(math.isfinite, metrics.values())):
             raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", _STABILITY_HINT)
         if log:
@@ -243,7 +240,7 @@ class Loop(Generic[BatchT]):
         self.job.keep_best(metrics, self.state)
 
     def save(self, log: RunLog | None = None) -> None:
-        """Commit a checkpoint of the current step, after flushing the log, which must not have fewer steps."""
+        """Commit a checkpoint of the current step; flush the log before, so that it has all steps of the checkpoint."""
         if log:
             log.sync()
         if self.group.rank == 0:

@@ -45,10 +45,7 @@ def pretrain(
     first.
     """
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
-    with (
-        open_inputs(recipe, data, overrides, device, verify=verify) as inputs,
-        run.write_run_status(out) as status,
-    ):
+    with open_inputs(recipe, data, overrides, device, verify=verify) as inputs, run.write_run_status(out) as status:
         group = inputs.group
         resolved = _resolve(inputs, out, resume, budget)
         if group.rank == 0:
@@ -134,13 +131,9 @@ def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: 
 
 
 def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: PretrainRecipe) -> PretrainRecipe:
-    """Set the number of steps that fit into `budget` seconds, counted from the time `started`, and print it.
-
-    The budget also pays for everything before the first step: word vectors and measurements are made before the rest of
-    the budget is taken.
-    """
+    """Set the number of steps that fit into `budget` seconds, which began at the time `started`, and print it."""
     inputs.warn_memory(recipe)
-    _ = inputs.word_vectors  # computed and cached here
+    _ = inputs.word_vectors  # computed and cached now: the budget includes the time of everything before the first step
     times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)
     fitted = plan.fit_steps_to_budget(recipe, times)
     console.info(plan.format_budget(recipe, fitted, times, budget))

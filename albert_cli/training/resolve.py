@@ -77,12 +77,8 @@ def with_warm_start(
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
         warmup = saved.schedule.warmup_steps  # None if the parent's warmup was not over, and the recipe has a ratio
-        warm_start = replace(
-            warm_start,
-            fingerprint=warm_start.fingerprint or saved.warm_start.fingerprint,
-            step=step,
-            changes=saved.warm_start.changes,
-        )
+        fingerprint = warm_start.fingerprint or saved.warm_start.fingerprint
+        warm_start = replace(warm_start, fingerprint=fingerprint, step=step, changes=saved.warm_start.changes)
     else:
         return recipe
     recipe = replace(recipe, warm_start=warm_start)

@@ -148,8 +148,7 @@ class TaskModelSettings:
                 )
             id2label = {str(number): name for number, name in enumerate(self.labels)}
             checkpoint = replace(checkpoint, values={**checkpoint.values, "id2label": id2label})
-        values = {key: getattr(self, key) for key in _ATTENTION_KEYS}
-        changes = {key: value for key, value in values.items() if value is not None}
+        changes = {key: getattr(self, key) for key in _ATTENTION_KEYS if getattr(self, key) is not None}
         checkpoint = replace(checkpoint, config=replace(checkpoint.config, **changes))
         if self.max_position_embeddings is None:
             return checkpoint

@@ -99,20 +99,16 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
         )
     map_parent_blocks(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the blocks do not fit
     if warm_start.continues is not None:
-        _check_moments_fit(parent, model)
+        # The moments cannot be resized: each must have the shape of its weight in the model.
+        parent_counts = _block_counts(parent.config)
+        parent_positions = parent.config.max_position_embeddings
+        if (parent_counts, parent_positions) != (_block_counts(model), model.max_position_embeddings):
+            raise ConfigError(
+                f"{parent.directory}: has moments of {_describe_blocks(parent_counts)} and {parent_positions} "
+                "positions; the recipe's model has other numbers",
+                "use warm_start.checkpoint for the weights alone",
+            )
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
-
-
-def _check_moments_fit(parent: hub.Checkpoint, model: ModelConfig) -> None:
-    """Raise `ConfigError` unless the moments of the continued run fit the model: as many blocks and positions."""
-    parent_counts = _block_counts(parent.config)
-    parent_positions = parent.config.max_position_embeddings
-    if (parent_counts, parent_positions) != (_block_counts(model), model.max_position_embeddings):
-        raise ConfigError(
-            f"{parent.directory}: has moments of {_describe_blocks(parent_counts)} and {parent_positions} positions; "
-            "the recipe's model has other numbers",
-            "use warm_start.checkpoint for the weights alone",
-        )
 
 
 def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
