@@ -208,8 +208,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
-        A metric without items is left out: the order accuracy of NSP if the corpus has one document, and that of SOP if
-        every document has one sentence.
+        A metric without items is left out. Examples are the order metrics of NSP if the corpus has one document, and
+        those of SOP if every document has one sentence.
         """
         names = (*self._evaluated_losses, *self.extra_metrics)
         sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items

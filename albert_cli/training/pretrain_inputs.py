@@ -46,9 +46,8 @@ class PretrainInputs:
         torch.manual_seed(recipe.train.seed)
         model = PretrainingModel(recipe.model)
         if recipe.masked_bias == "unigram":
-            counts = (
-                self.corpora.train.unigram_counts() + 1
-            )  # add-one smoothing, because the logarithm of 0 is infinite
+            # Add-one smoothing, because the logarithm of 0 is infinite.
+            counts = self.corpora.train.unigram_counts() + 1
             with torch.no_grad():
                 model.masked.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
         prepare_model(model, recipe.train, self.device)
