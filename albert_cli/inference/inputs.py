@@ -149,9 +149,8 @@ class InputReader(Generic[ExampleT]):
             all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
             dialect = replace(dialect, quoting=is_quoted(all_lines, dialect))
         delimited = open_delimited(name, lines, dialect)
-        columns, rows = delimited.named_columns_and_rows()
-        for number, cells in rows:
-            yield number, dict(zip(columns, cells, strict=True))
+        for number, cells in delimited.rows:
+            yield number, dict(zip(delimited.columns, cells, strict=True))
 
     def _table_rows(
         self, name: str, rows: Iterator[tuple[int, dict[str, object]]]

@@ -1,16 +1,18 @@
-"""Define a task, from reading its files to writing its predictions.
+"""Define the interface of a task, from reading its files to writing its predictions.
 
-A kind of task is a subclass of `Task`, for example `Classification`. A task is an instance: an entry of
-`registry.TASKS`, or a custom table. Training, evaluation and prediction know `Task` only; the kind decides what an
-example, the features and the outputs are.
+A kind of task is a subclass of `Task`, for example `Classification`. A task is an instance of a kind: an entry of
+`registry.TASKS`, or made of a user's files by `open_table` or `open_token_task`. Training, evaluation and prediction
+use only the interface. The subclass decides what an example is, how it is encoded as features, and what a model
+outputs for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, Self, TypeVar, cast
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from albert_cli import store
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import ConfigError, DivergedError, InputError
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens, pack
@@ -41,15 +43,7 @@ class Example(Protocol):
 
     @property
     def id(self) -> str:
-        """The name under which its prediction is written."""
-
-
-class TaskRecipe(Protocol):
-    """The sections of a fine-tuning recipe that `Task.with_recipe` may read."""
-
-    @property
-    def span(self) -> SpanSettings:
-        """The section `[span]`: settings of tasks whose answers are spans of a text."""
+        """The example's name in files of predictions."""
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -64,14 +58,17 @@ class TaskInfo:
 
     * `title` is the name in tables and messages.
     * The first of `metrics` selects the best checkpoint.
-    * `labels` name the classes in the order of the logits; a task without labels is a regression.
-    * `inputs` is the number of texts in an example: 1 or 2; 0 if a checkpoint to predict with does not tell.
+    * `labels` name the classes in the order of the logits. Classification without labels is regression.
+    * `inputs` is the number of texts in an example: 1 or 2. It is 0 for a task that predicts with a checkpoint whose
+      `config.json` does not record the number: both are then accepted.
     * `dev_splits` and `test_splits` begin with the main split.
-    * `classifier_of` names the task whose models also answer this one: MNLI's answer AX, and RACE's each of its levels.
-    * `sibling_tasks` are further tasks whose fine-tuned models are accepted.
-    * `published` lists the metrics in the paper's tables; empty for the first of `metrics` alone.
-    * `scores_whole_file`: if the data are a single file, all of it is dev data, and nothing is held out of it.
-    * `accepts_any_task`: the data are not for training, so models of all tasks with the same `inputs` are accepted.
+    * `classifier_of` is a task whose models also answer this task: "mnli" for AX, "race" for the levels of RACE.
+    * `sibling_tasks` are further tasks whose models are accepted; their use is printed.
+    * `published` lists the metrics in the paper's tables; if it is empty, they have only the first of `metrics`.
+    * `scores_whole_file` is true for scoring: if the data are a single file, all of it is dev data. For training a part
+      of the file is held out as dev data.
+    * `accepts_any_task` is true for data that are not for training: models of all tasks with the same `inputs` are
+      accepted.
     """
 
     name: str
@@ -95,9 +92,10 @@ class TaskInfo:
         return (*train, *self.dev_splits, *self.test_splits)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """Return a label's class index, or its value in a regression.
+        """Return the class index of a label, or in a regression its value.
 
-        Raises `InputError` for another label; the message begins with `where`, the label's file and line.
+        Raises `InputError` for a label that is no class, or no valid value. The message begins with `where`, which is
+        the label's file and line.
         """
         if text not in self.labels:
             hint = "correct the label, or remove the row"
@@ -106,7 +104,7 @@ class TaskInfo:
 
 
 class ExampleSource(Protocol[ExampleT_co]):
-    """Files or a data set from which a task's examples are read."""
+    """A reader of a task's examples, from files or from a data set of the Hub."""
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> Sequence[ExampleT_co]:
         """Read all examples of a split from `data`: a path, `hf:NAME`, or None for the source's default.
@@ -119,8 +117,8 @@ class ExampleSource(Protocol[ExampleT_co]):
 class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     """A task: how to read its examples, to encode them as features, and to use a model's outputs for them.
 
-    The outputs of `predict` hold the answers to all examples, in the order of the examples. `source` is None for a task
-    that `from_checkpoint` derives, which only predicts.
+    `predict` returns the outputs for all examples, in their order. `source` is None for a task that `from_checkpoint`
+    derives, which only predicts.
     """
 
     source: ExampleSource[ExampleT] | None = None
@@ -146,18 +144,27 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def example_fields(self, example: ExampleT) -> dict[str, object]:
-        """Return the example's texts, by the names that they have in a file of predictions."""
+        """Return the example's texts by their keys in a file of predictions, for example "text" and "text_pair"."""
+
+    def with_splits(self, files: Container[str]) -> Self:
+        """Return the task with the splits for which there are `files`; without a dev file, dev is held out of train."""
+        return dataclasses.replace(
+            self,
+            train_split="train" if "train" in files else None,
+            dev_splits=("dev",) if "train" in files or "dev" in files else (),
+            test_splits=("test",) if "test" in files else (),
+        )
 
     # ---------------------------------------------------------------- training
 
-    def with_recipe(self, recipe: TaskRecipe) -> Self:
-        """Return the task with the recipe's settings for its kind."""
+    def with_span_settings(self, settings: SpanSettings) -> Self:
+        """Return the task with the settings of the section `[span]`, if it answers questions by spans."""
         return self
 
     def for_scoring(self, split: EvaluationSplit = "dev") -> Self:
-        """Return the task for scoring on dev or test: a single file is scored whole; only training holds out a part.
+        """Return the task for scoring on dev or test; with "test", the test splits take the place of the dev splits.
 
-        Raises `InputError` if the task has no test split.
+        Raises `InputError` for "test" if the task has no test split.
         """
         scored = dataclasses.replace(self, scores_whole_file=True)
         if split == "dev":
@@ -168,13 +175,13 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return dataclasses.replace(scored, title=title, dev_splits=self.test_splits, test_splits=())
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
-        """Return the recipe overrides (`key=value`) with which inputs are encoded as in a checkpoint's fine-tuning."""
+        """Return recipe overrides (`key=value`) that encode inputs as in the fine-tuning that `finetuned` records."""
         return [f"data.max_seq_length={finetuned.max_seq_length}"]
 
     def group_for_encoding(self, examples: Sequence[ExampleT]) -> Iterable[Sequence[ExampleT]]:
         """Split examples into consecutive groups, each for one call of `encode`.
 
-        A group of multiple-choice questions has the same number of options, so that `encode` adds no padding.
+        For multiple choice, all questions of a group have the same number of options, so that `encode` adds no padding.
         """
         return [examples]
 
@@ -187,11 +194,11 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         raise ConfigError(f"data.both_orders: {self.title} has no pairs of texts", "set it to false")
 
     def describe_truncation(self, max_seq_length: int) -> str:
-        """Return the words that follow the number of truncated examples in a message."""
+        """Describe truncation in the words that follow the number of truncated examples in a message."""
         return f"inputs are longer than {max_seq_length} tokens"
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task with the null odds above which a question is left unanswered.
+        """Return the task with another threshold: the null odds above which a question is left unanswered.
 
         Raises `ConfigError` for a task that does not answer questions by spans.
         """
@@ -199,7 +206,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @property
     def null_threshold(self) -> float | None:
-        """The null odds above which a question is left unanswered; None if every example has an answer."""
+        """The null odds above which a question is left unanswered; None if the task leaves none unanswered."""
         return None
 
     @property
@@ -215,7 +222,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         """Return the loss, summed over the items (examples or windows) of a batch: a scalar.
 
-        `labels` are as `FeaturesT.batch` returns them.
+        `labels` are those that the features' method `batch` returns with the batch.
         """
 
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
@@ -229,33 +236,40 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def compute_metrics(self, outputs: OutputsT, features: FeaturesT, examples: Sequence[ExampleT]) -> dict[str, float]:
-        """Compute the task's metrics by name; kinds whose outputs are logits add the mean loss per item as `loss`."""
+        """Return the task's metrics by name; all kinds except span answering add the mean loss as `loss`."""
 
     @abstractmethod
     def score_baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
-        """Compute the first metric on dev of answers that use nothing but the training labels.
+        """Return the first metric on dev of simple predictions that need no model.
 
-        A subclass defines these answers, for example the most frequent class.
+        The subclass derives them from the labels of train, for example the most frequent class for all examples.
         """
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:
-        """Return the loss of a model that knows only the label frequencies; None if that is undefined."""
+        """Return the loss of a model that knows only the label frequencies; None if the kind of task defines none."""
         return None
 
     @abstractmethod
     def describe_collapse(self, outputs: OutputsT, features: FeaturesT) -> str | None:
-        """Describe outputs that are the same for all inputs although the labels differ; None for other outputs."""
+        """Describe outputs that are the same for all inputs although the labels differ; return None for others."""
 
     @abstractmethod
     def average(self, outputs: Sequence[OutputsT]) -> OutputsT:
         """Average the outputs of an ensemble's models on the same examples (§4.9)."""
 
     @abstractmethod
-    def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, with_details: bool) -> list[str]:
-        """Return a JSON line per example.
+    def iter_predictions(
+        self, examples: Sequence[ExampleT], outputs: OutputsT, *, with_details: bool
+    ) -> Iterator[dict[str, object]]:
+        """Yield the fields of each example's line in a file of predictions.
 
         `with_details` adds texts, gold answers and scores for a report on mistakes.
         """
+
+    def format_predictions(self, examples: Sequence[ExampleT], outputs: OutputsT, *, with_details: bool) -> list[str]:
+        """Return a JSON line per example, with the fields of `iter_predictions`."""
+        predictions = self.iter_predictions(examples, outputs, with_details=with_details)
+        return [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions]
 
     def write_predictions(self, directory: Path, examples: Sequence[ExampleT], outputs: OutputsT) -> None:
         """Write `PREDICTIONS`, and the files that the task's official tools read."""
@@ -266,21 +280,38 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @abstractmethod
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write a checkpoint; its `config.json` names the model class, of `transformers` if it has the head."""
+        """Write a checkpoint; its `config.json` names a model class of `transformers` if that has such a head."""
 
     @abstractmethod
+    def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
+        """Return the classifier's row for each of `output_names`; None if the checkpoint's head is not for this task.
+
+        The list is empty for a head whose outputs have no names, and so no order.
+        """
+
+    @abstractmethod
+    def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
+        """Return the error for a checkpoint whose head is missing or not for this task."""
+
     def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        """Return True if the checkpoint's head answers this task, so that it can be scored without training."""
+        """Return True if the checkpoint's head answers this task, so that the checkpoint needs no training."""
+        return self.accepts_checkpoint(checkpoint) and self.match_head(checkpoint) is not None
 
     def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
         """Return the checkpoint with the head's outputs in the order of `output_names`.
 
         Raises `CheckpointError` if the head is not for this task.
         """
-        return checkpoint
+        rows = self.match_head(checkpoint)
+        if rows is None:
+            raise self.wrong_head(checkpoint)
+        if not rows:
+            return checkpoint
+        head = {name: tensor[rows] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
+        return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
 
     def accepts_checkpoint(self, checkpoint: hub.Checkpoint) -> bool:
-        """Return True if models of the checkpoint's task are accepted, or if the checkpoint names no task."""
+        """Return True if the checkpoint's task is one whose models are accepted, or if the checkpoint names no task."""
         finetuned = checkpoint.finetuned_task
         if finetuned is None or finetuned.task in (self.name, self.classifier_of, *self.sibling_tasks):
             return True
@@ -298,7 +329,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Derive the task that a checkpoint's head answers, to predict with it; None for a head of another kind."""
 
 
-# A task of an unknown kind. Callers cannot look into its examples and outputs, but only pass them back to the task.
+# A task of an unknown kind. To callers its examples and outputs are opaque: they only pass them back to the task.
 AnyTask = Task[Example, Features, object]
 
 
@@ -310,14 +341,14 @@ def as_any_task(task: Task[ExampleT, FeaturesT, OutputsT]) -> AnyTask:
 def iter_evaluation_batches(
     features: Features, device: torch.device, max_tokens: int = EVALUATION_TOKENS
 ) -> Iterator[tuple[Int64, PackedTokens]]:
-    """Yield batches that cover every item once: indices into `features` [B], and the packed items on the device."""
+    """Yield batches that together have every item once: indices of items [B], and the packed items on the device."""
     for index in features.eval_batches(max_tokens):
         batch, _ = features.batch(index)
         yield index, pack(batch, device)
 
 
 def check_finite(outputs: Array) -> None:
-    """Raise `DivergedError` if outputs are not finite; without this check `argmax` would make classes of NaN."""
+    """Raise `DivergedError` if outputs are not finite; without this check `argmax` would return a class for NaN."""
     if not np.isfinite(outputs).all():
         raise DivergedError("the model's predictions are not finite", "lower optimizer.lr, or use other weights")
 

@@ -1,7 +1,7 @@
 """Multiple choice: select the option that answers a question about a passage, by one logit per option (RACE, §4.2).
 
-Each option is encoded as a sequence `[CLS] passage [SEP] question and option [SEP]`. Q is the number of questions, K
-the largest number of options of a question.
+Each option is encoded as a sequence `[CLS] passage [SEP] question and option [SEP]`. Shapes: Q questions, K options of
+the question with the most options.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, first_of
 from albert_cli.text.vocabulary import Vocabulary
 
-MAX_ANSWER_TOKENS = 128  # tokens of question and option together, as in the reference's RACE
+_MAX_ANSWER_TOKENS = 128  # of question and option together; the default `max_qa_length` of the reference's RACE
 MAX_OPTIONS = len(ascii_uppercase)  # an option's name in predictions is a letter
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
@@ -43,8 +43,8 @@ _SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 class ChoiceExample:
     """A question about a passage, with its options; passage or question may be empty.
 
-    `label` is the index of the correct option, None if it is hidden. `group` names a part of the data with an accuracy
-    of its own, such as RACE's "middle" and "high".
+    `label` is the index of the correct option, None if it is hidden. `group` names the part of the data to which the
+    question belongs, such as RACE's "middle"; the accuracy is also computed for each group.
     """
 
     id: str
@@ -56,7 +56,7 @@ class ChoiceExample:
 
     @property
     def answers(self) -> list[str]:
-        """The question with each option: the option replaces the question's blanks (`_`, `___`), or follows it."""
+        """The question with each option, which replaces the question's blanks (`_`, `___`) or follows the question."""
         if "_" in self.question:
             texts_between_blanks = _BLANK.split(self.question)
             return [option.join(texts_between_blanks) for option in self.options]
@@ -72,27 +72,33 @@ class Choice(LogitsTask[ChoiceExample]):
     def parse_example(self, line: InputLine) -> ChoiceExample:
         """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`.
 
-        Passage or question may be absent, but not both.
+        Passage or question may be absent, but not both. Raises `InputError` unless there are 2 to `MAX_OPTIONS`
+        options.
         """
         values = line.values()
-        options = _parse_options(first_of(values, ("choices", "options")), line.where)
+        options = first_of(values, ("choices", "options"))
+        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
+            raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _SHAPE)
+        if len(options) > MAX_OPTIONS:
+            hint = f"give at most {MAX_OPTIONS}, one for each letter"
+            raise InputError(f"{line.where}: {len(options)} choices", hint)
         passage = first_of(values, ("text", "passage", "article", "context"))
         if passage is None:
             passage = ""
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
             raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _SHAPE)
-        return ChoiceExample(str(values.get("id", line.number)), passage, question, options, None)
+        return ChoiceExample(str(values.get("id", line.number)), passage, question, tuple(options), None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
-        """Split into groups of consecutive examples with the same number of options."""
+        """Split examples into groups of consecutive ones with the same number of options."""
         return (list(group) for _, group in groupby(examples, key=lambda example: len(example.options)))
 
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
-        """Encode K sequences per question, the passage first; missing options become empty sequences.
+        """Encode K sequences per question. A question with fewer options is padded with sequences without text.
 
-        A question with its option keeps its last tokens, because the option comes last: at most `MAX_ANSWER_TOKENS`, or
-        half of `max_seq_length` if that is less. A passage keeps its first tokens.
+        A question with its option keeps its last tokens, because the option comes last: at most `_MAX_ANSWER_TOKENS`,
+        or half of `max_seq_length` if that is less. The passage keeps its first tokens, as many as then fit.
         """
         size = len(examples)
         counts = np.array([len(example.options) for example in examples], dtype=np.int64)
@@ -107,7 +113,7 @@ class Choice(LogitsTask[ChoiceExample]):
         answer = slices.select(size + np.arange(size * max_options))
         is_padding = (np.arange(max_options) >= counts[:, None]).ravel()
         max_text_tokens = max_seq_length - SPECIALS
-        answer_length = np.minimum(answer.length, min(MAX_ANSWER_TOKENS, (max_text_tokens + 1) // 2))
+        answer_length = np.minimum(answer.length, min(_MAX_ANSWER_TOKENS, (max_text_tokens + 1) // 2))
         passage_length = np.where(is_padding, 0, np.minimum(passage.length, max_text_tokens - answer_length))
         is_truncated = ~is_padding & ((passage_length < passage.length) | (answer_length < answer.length))
         return PairFeatures(
@@ -124,7 +130,8 @@ class Choice(LogitsTask[ChoiceExample]):
         )
 
     def new_model(self, config: ModelConfig) -> MultipleChoice:
-        return MultipleChoice(config, choices=len(self.labels))  # each batch replaces it by its number of options
+        # `loss_sum` and `predict` set `choices` to the number of options of their batches.
+        return MultipleChoice(config, choices=len(self.labels))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         """Return the cross-entropy over each question's options, summed over questions.
@@ -142,9 +149,9 @@ class Choice(LogitsTask[ChoiceExample]):
         return self.loss_from_logits(logits_QK.masked_fill(is_padding_QK, _MASKED_LOGIT), label_Q)
 
     def predict(self, model: nn.Module, features: PairFeatures, device: torch.device) -> Array:
-        """Return logits [Q, K]; padding has `_MASKED_LOGIT`."""
+        """Return logits [Q, K], with `_MASKED_LOGIT` for the padding of questions with fewer than K options."""
         choices = features.sequences_per_item
-        # The check of an export passes a `ReplayedModel`, which returns the logits of ONNX and has no `choices`.
+        # `albert export` passes a `ReplayedModel` to check its ONNX file; this model has no `choices`.
         if isinstance(model, MultipleChoice):
             model.choices = choices
         logits = predict_logits(model, features, choices, device)
@@ -158,7 +165,7 @@ class Choice(LogitsTask[ChoiceExample]):
     def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[ChoiceExample]
     ) -> dict[str, float]:
-        """Compute the accuracy, the accuracy of each named group of examples (`GROUP_accuracy`), and the mean loss."""
+        """Return the accuracy, the accuracy of each named group (`GROUP_accuracy`), and the mean loss."""
         is_correct = outputs.argmax(axis=1) == features.gold
         metrics = {"accuracy": float(is_correct.mean())}
         groups = np.array([example.group for example in examples])
@@ -168,9 +175,9 @@ class Choice(LogitsTask[ChoiceExample]):
         return {**metrics, "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[ChoiceExample]) -> float:
-        """Return the loss of uniform probabilities.
+        """Return the loss of uniform probabilities over each question's options.
 
-        The head scores each option without its position, so it cannot learn that some letters are correct more often.
+        The head does not see an option's letter, so it cannot learn that some letters are correct more often.
         """
         return float(np.mean(np.log([len(example.options) for example in train])))
 
@@ -178,33 +185,20 @@ class Choice(LogitsTask[ChoiceExample]):
         return {"text": example.passage, "question": example.question, "choices": list(example.options)}
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write encoder and head as `transformers` does: without labels, because options have no names."""
+        """Write encoder and head; `config.json` has no labels, because options have no names."""
         hub.write_checkpoint(model, directory, _ARCHITECTURE, (), finetuned)
 
-    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
+    def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
         classifier_rows = len(checkpoint.tensors.get("classifier.weight", ()))
-        is_choice_head = checkpoint.architecture == _ARCHITECTURE and classifier_rows == 1
-        return is_choice_head and self.accepts_checkpoint(checkpoint)
+        return [] if checkpoint.architecture == _ARCHITECTURE and classifier_rows == 1 else None
 
-    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Return the checkpoint unchanged, since options have no names; raises `CheckpointError` for another head."""
-        if checkpoint.architecture != _ARCHITECTURE:
-            message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'
-            hint = "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
-            raise CheckpointError(message, hint)
-        return checkpoint
+    def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
+        message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'
+        hint = "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
+        return CheckpointError(message, hint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
         if checkpoint.architecture != _ARCHITECTURE:
             return None
         return cls(name="", title="predict", metrics=(), labels=tuple(ascii_uppercase))
-
-
-def _parse_options(value: object, where: str) -> tuple[str, ...]:
-    """Return the options of a question; raises `InputError` for anything but a list of 2 to `MAX_OPTIONS` texts."""
-    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(option, str) for option in value):
-        raise InputError(f'{where}: "choices" is not a list of two texts or more', _SHAPE)
-    if len(value) > MAX_OPTIONS:
-        raise InputError(f"{where}: {len(value)} choices", f"give at most {MAX_OPTIONS}, one for each letter")
-    return tuple(value)

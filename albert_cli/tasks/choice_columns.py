@@ -1,6 +1,7 @@
-"""Find the columns of a table of multiple-choice questions, and read their options and labels.
+"""Find the columns of a table of multiple-choice questions, and read options and labels from its rows.
 
-A label may be a letter, a number, a name that the data set gives to the option, or the option's text.
+A label denotes the correct option by a letter, by a number, by a name that the data set gives to the option, or by the
+option's text. The way in which the labels of a table denote options is called their reading.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.choice import MAX_OPTIONS
-from albert_cli.tasks.columns import find_column, missing_column
+from albert_cli.tasks.columns import find_column, find_named_columns, find_usual_column, missing_column
 from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -25,8 +26,9 @@ CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")  # a column of one option each
-_INSPECTED_ROWS = 10  # rows that decide whether a column holds lists
+# The name, in lower case, of a column with the first, second, … option of each question, such as `choice1`.
+_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
+_INSPECTED_ROWS = 10  # the first rows, which decide whether a column holds lists
 
 
 class ChoiceColumns(NamedTuple):
@@ -39,10 +41,10 @@ class ChoiceColumns(NamedTuple):
 
 
 def is_choice_table(table: TextTable, settings: TableSettings) -> bool:
-    """Return True for a table of multiple-choice questions, by the settings or by its columns."""
+    """Return True if the settings or the table's columns say that its rows are multiple-choice questions."""
     if settings.kind != "auto":
         return settings.kind == "choice"
-    if settings.labels:  # classes; options have none
+    if settings.labels:  # the user lists classes, and multiple choice has none
         return False
     options = _find_option_columns(table, settings)
     if settings.choices or len(options) != 1:
@@ -67,57 +69,64 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
 def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
     """Return the indices of the columns with options; () if there are none.
 
-    They are the columns that the settings name, or the column with lists, or several columns with names such as
-    `choice1` or `option_b`.
+    They are the columns that the settings name, or one column with a usual name for lists of options, or several
+    columns with names such as `choice1` or `option_b`.
     """
-    for name in settings.choices:
-        if name not in table.columns:
-            raise missing_column(table, "choices", [name])
     if settings.choices:
-        return tuple(map(table.columns.index, settings.choices))
-    list_column = find_column(table, "choices", settings, CHOICE_COLUMN_NAMES)
+        return find_named_columns(table, "choices", settings.choices)
+    list_column = find_usual_column(table, CHOICE_COLUMN_NAMES["choices"])
     if list_column is not None:
         return (list_column,)
     columns = tuple(index for index, name in enumerate(table.columns) if _OPTION_COLUMN.fullmatch(name.lower()))
     return columns if len(columns) > 1 else ()
 
 
-def read_options(table: TextTable, columns: ChoiceColumns, row: int) -> tuple[str, ...]:
-    """Return the options of the question in a row.
+class ChoiceRow(NamedTuple):
+    """The label of a question ("" if it is hidden), its options, their names (() without names), and file and line."""
+
+    label: str
+    options: tuple[str, ...]
+    names: tuple[str, ...]
+    where: str
+
+
+def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
+    """Read options and label of every row; the label is empty without a column of labels.
 
     Raises `InputError` if a column of lists holds anything but a list of 2 to `MAX_OPTIONS` texts.
     """
-    cells = table.cells[row]
-    if len(columns.options) > 1:
-        return tuple(cells[column] for column in columns.options)
-    options = _parse_option_list(cells[columns.options[0]]).texts
-    if len(options) < 2:
-        name = table.columns[columns.options[0]]
-        raise InputError(f"{table.where(row)}: {name!r} is not a list of two texts or more", 'write ["…", "…"]')
-    if len(options) > MAX_OPTIONS:
-        raise InputError(f"{table.where(row)}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
-    return options
+    rows = []
+    for index, cells in enumerate(table.cells):
+        where = table.where(index)
+        names: tuple[str, ...] = ()
+        if len(columns.options) > 1:
+            options = tuple(cells[column] for column in columns.options)
+        else:
+            (list_column,) = columns.options
+            options, names = _parse_option_list(cells[list_column])
+            if len(options) < 2:
+                message = f"{where}: {table.columns[list_column]!r} is not a list of two texts or more"
+                raise InputError(message, 'write ["…", "…"]')
+            if len(options) > MAX_OPTIONS:
+                raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
+        label = "" if columns.label is None else cells[columns.label].strip()
+        rows.append(ChoiceRow(label, options, names, where))
+    return rows
 
 
-class _OptionList(NamedTuple):
-    """The texts of a question's options, and their names if the data set gives them names."""
+def _parse_option_list(cell: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts and the names of options; both are () if the cell holds neither of the two formats.
 
-    texts: tuple[str, ...]
-    names: tuple[str, ...]
-
-
-def _parse_option_list(cell: str) -> _OptionList:
-    """Parse a JSON list of texts, or an object with the lists `text` and `label` (names), as in ARC.
-
-    The texts are () for anything else.
+    The formats are a JSON list of texts, without names, and an object with the lists `text` and `label` (the names), as
+    in the data set ARC.
     """
     try:
         value = json.loads(cell)
     except (json.JSONDecodeError, RecursionError):
-        return _OptionList((), ())
+        return (), ()
     if isinstance(value, dict):
-        return _OptionList(_to_texts(value.get("text")), _to_texts(value.get("label")))
-    return _OptionList(_to_texts(value), ())
+        return _to_texts(value.get("text")), _to_texts(value.get("label"))
+    return _to_texts(value), ()
 
 
 def _to_texts(value: object) -> tuple[str, ...]:
@@ -128,27 +137,6 @@ def _to_texts(value: object) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------- labels
-
-
-class ChoiceRow(NamedTuple):
-    """A question's label ("" if it is hidden), its options, their names (() without names), and file and line."""
-
-    label: str
-    options: tuple[str, ...]
-    names: tuple[str, ...]
-    where: str
-
-
-def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
-    """Read options and label of every row; the label is empty without a column of labels."""
-    rows = []
-    for index, cells in enumerate(table.cells):
-        label = "" if columns.label is None else cells[columns.label].strip()
-        names: tuple[str, ...] = ()
-        if len(columns.options) == 1:
-            names = _parse_option_list(cells[columns.options[0]]).names
-        rows.append(ChoiceRow(label, read_options(table, columns, index), names, table.where(index)))
-    return rows
 
 
 def _index_by_name(row: ChoiceRow) -> int | None:
@@ -173,7 +161,7 @@ def _index_by_text(row: ChoiceRow) -> int | None:
     return options.index(row.label) if row.label in options else None
 
 
-# The ways to read a label. Each returns the index of the option, or None if the label cannot be read in this way.
+# The functions that read a label. They return the index of the option, or None if the reading does not fit the label.
 _READINGS: Mapping[ChoiceLabels, Callable[[ChoiceRow], int | None]] = {
     "names": _index_by_name,
     "letters": _index_by_letter,
@@ -181,7 +169,7 @@ _READINGS: Mapping[ChoiceLabels, Callable[[ChoiceRow], int | None]] = {
     "numbers-from-1": partial(_index_by_number, first=1),
     "texts": _index_by_text,
 }
-_DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
+LABEL_DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
     "names": "the names of the choices",
     "letters": "letters",
     "numbers-from-0": "numbers from 0",
@@ -191,20 +179,18 @@ _DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
 
 
 def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, counts_from_0: bool) -> ChoiceLabels:
-    """Return the reading of the settings, or decide on the one that fits the labels of all rows.
+    """Return the reading in the settings or, if that is "auto", the reading that fits the labels of all rows.
 
-    `counts_from_0`: the option columns are numbered from 0, so numeric labels are too. Raises `InputError` if no
-    reading fits, and if several fit that disagree about a row.
+    Without rows the result is "auto". `counts_from_0` is true if the option columns are numbered from 0; numbers in
+    labels then count from 0, too. Raises `InputError` if no reading fits, or if two fit but disagree about a row.
     """
-    if settings.choice_labels != "auto":
+    if settings.choice_labels != "auto" or not rows:
         return settings.choice_labels
-    unreadable = {
-        reading: [row for row in rows if read_index(row) is None] for reading, read_index in _READINGS.items()
-    }
-    fitting = [reading for reading, rows_without_index in unreadable.items() if not rows_without_index]
-    if not fitting:  # show a label that the best reading cannot read
-        best = min(unreadable, key=lambda reading: len(unreadable[reading]))
-        raise choice_label_error(unreadable[best][0], best)
+    misfits = {reading: [row for row in rows if read_index(row) is None] for reading, read_index in _READINGS.items()}
+    fitting = [reading for reading, misfit_rows in misfits.items() if not misfit_rows]
+    if not fitting:  # report a row that does not fit the reading with the fewest misfits
+        best = min(misfits, key=lambda reading: len(misfits[reading]))
+        raise _choice_label_error(misfits[best][0], best)
     if "names" in fitting:  # the data set itself names the choices
         return "names"
     if counts_from_0 and "numbers-from-0" in fitting:
@@ -212,27 +198,22 @@ def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, 
     for row in rows:
         indices = {_READINGS[reading](row) for reading in fitting}
         if len(indices) > 1:
-            descriptions = " or ".join(_DESCRIPTIONS[reading] for reading in fitting)
+            descriptions = " or ".join(LABEL_DESCRIPTIONS[reading] for reading in fitting)
             hint = " or ".join(f"-s table.choice_labels={reading}" for reading in fitting)
             raise InputError(f"{row.where}: the labels may be {descriptions}", f"use {hint}")
     return fitting[0]
 
 
-def choice_label_error(row: ChoiceRow, reading: ChoiceLabels) -> InputError:
-    """Return the error for a label that names none of the row's options in this reading."""
+def _choice_label_error(row: ChoiceRow, reading: ChoiceLabels) -> InputError:
+    """Return the error for a label that denotes none of the row's options in this reading."""
     message = f"{row.where}: label {row.label!r} names none of {len(row.options)} choices"
-    hint = f"write {_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
+    hint = f"write {LABEL_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
     return InputError(message, hint)
 
 
 def parse_choice_label(row: ChoiceRow, reading: ChoiceLabels) -> int:
-    """Return the index of the option that a label names; raises `InputError` if it names none."""
+    """Return the index of the option that the row's label denotes; raises `InputError` if it denotes none."""
     index = _READINGS[reading](row)
     if index is None:
-        raise choice_label_error(row, reading)
+        raise _choice_label_error(row, reading)
     return index
-
-
-def describe_choice_labels(reading: ChoiceLabels) -> str:
-    """Describe a reading of labels in a message, for example as "letters"."""
-    return _DESCRIPTIONS[reading]

@@ -1,16 +1,14 @@
-"""Classification and regression of a text or a pair of texts (§4.2), and tools for other tasks with logits.
+"""Classification and regression of a text or a pair of texts (§4.2), and tools for other kinds of task.
 
-`LogitsTask` holds what classification and multiple choice have in common. In shapes N is the number of examples, C the
-number of classes or options.
+`LogitsTask` is the base class of classification and multiple choice. The functions at the end compare the names of
+classes, parse and encode texts, and compute logits. Shapes: N examples, C classes or options.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, TypeVar
@@ -28,19 +26,15 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
-from albert_cli.tasks.base import Array, Task, check_finite, iter_evaluation_batches
+from albert_cli.tasks.base import Array, Example, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, text_fields
 from albert_cli.tasks.metrics import scores
 from albert_cli.text.vocabulary import Vocabulary
 
 
-class LabeledExample(Protocol):
+class LabeledExample(Example, Protocol):
     """An example with a single label."""
-
-    @property
-    def id(self) -> str:
-        """The name under which its prediction is written."""
 
     @property
     def label(self) -> int | float | None:
@@ -63,7 +57,7 @@ class TextExample:
 class LogitsTask(Task[LabeledT, PairFeatures, Array]):
     """A task whose outputs are logits float32 [N, C], with a column for each class or option, or a single value."""
 
-    collapse_message: ClassVar[str] = "one class for all inputs"  # describes predictions without any difference
+    collapse_message: ClassVar[str] = "one class for all inputs"  # printed if all predictions are the same
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
         (labels_N,) = to_device([labels], device)
@@ -81,11 +75,11 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return not self.labels
 
     def output_labels(self, example: LabeledT) -> tuple[str, ...]:
-        """Return the labels of an example's logits, in their order; multiple choice may have fewer than `labels`."""
+        """Return the labels of an example's logits in order: all, or in multiple choice one per option."""
         return self.labels
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
-        """Return the loss per example."""
+        """Return the loss per example; `outputs` are logits [N, C]."""
         loss_sum = self.loss_from_logits(torch.from_numpy(outputs), torch.from_numpy(features.gold))
         return float(loss_sum) / len(features)
 
@@ -94,7 +88,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return predict_logits(model, features, len(self.output_names), device)
 
     def average(self, outputs: Sequence[Array]) -> Array:
-        """Return mean values, or logits whose softmax is the mean of the models' probabilities (§4.9)."""
+        """Return the models' mean values, or logits whose softmax is the mean of their probabilities (§4.9)."""
         if self.is_regression:
             return np.asarray(np.mean(outputs, axis=0))
         probabilities = np.mean([softmax(logits) for logits in outputs], axis=0)
@@ -105,7 +99,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def score_baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
-        """Compute the first metric of predicting the most frequent class, or the mean value, for all examples.
+        """Return the first metric on dev if the most frequent class or the mean value of train is always predicted.
 
         Of equally frequent classes the first is predicted.
         """
@@ -116,9 +110,9 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return scores([metric], np.full(len(gold), prediction), gold)[metric]
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        """Describe predictions that are the same for all examples; None for others and for constant labels.
+        """Describe predictions that are the same for all examples, unless the labels are the same, too.
 
-        Values count as the same if they differ by at most a thousandth of the largest.
+        Predicted values count as the same if they differ by at most a thousandth of the largest absolute value.
         """
         predicted = self.predictions_from_logits(outputs)
         tolerance = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
@@ -126,36 +120,35 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
             return None
         return "one value for all inputs" if self.is_regression else self.collapse_message
 
-    def format_predictions(self, examples: Sequence[LabeledT], outputs: Array, *, with_details: bool) -> list[str]:
-        """Return JSON lines with id, gold label if it is not hidden, prediction, and each class's probability.
+    def iter_predictions(
+        self, examples: Sequence[LabeledT], outputs: Array, *, with_details: bool
+    ) -> Iterator[dict[str, object]]:
+        """Yield id, gold label unless it is hidden, prediction, and in classification each class's probability.
 
         `with_details` adds the texts.
         """
-        lines = []
         for example, logits, probabilities in zip(examples, outputs, softmax(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
             if with_details:
                 line |= self.example_fields(example)
+            if example.label is not None:
+                line["label"] = example.label if self.is_regression else self.labels[int(example.label)]
             if self.is_regression:
-                if example.label is not None:
-                    line["label"] = example.label
                 line["prediction"] = round(float(logits[0]), 5)
             else:
-                if example.label is not None:
-                    line["label"] = self.labels[int(example.label)]
                 line["prediction"] = self.labels[int(logits.argmax())]
-                # A question with fewer options than the longest has fewer labels than logits; the last are padding.
+                # Not strict: a question with fewer options than others has more logits than labels; the last ones are
+                # padding.
                 label_probabilities = zip(self.output_labels(example), probabilities, strict=False)
                 line["probabilities"] = {name: round(float(value), 5) for name, value in label_probabilities}
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        return lines
+            yield line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LogitsTask[TextExample]):
     """Classification by a linear layer on the pooled [CLS] vector; regression if there are no `labels`.
 
-    `value_range` holds the lowest and the highest label that a regression accepts.
+    `value_range` is the lowest and the highest value that a regression accepts as a label.
     """
 
     value_range: tuple[float, float] = (-math.inf, math.inf)
@@ -205,7 +198,7 @@ class Classification(LogitsTask[TextExample]):
         if self.is_regression:
             bias = labels.mean(keepdims=True)
         else:
-            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # + 1: no class has the logarithm -inf
+            counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no count is 0, with logarithm -inf
             bias = np.log(counts / counts.sum())
         model.classifier.bias.copy_(torch.from_numpy(bias))
 
@@ -216,7 +209,7 @@ class Classification(LogitsTask[TextExample]):
         return {**scores(self.metrics, predictions, features.gold), "loss": self.mean_loss(outputs, features)}
 
     def chance_loss(self, train: Sequence[TextExample]) -> float:
-        """Return the entropy of the labels in nats, or the variance of the values."""
+        """Return the entropy of the labels in nats, or in a regression the variance of the values."""
         labels = np.array([example.label for example in train])
         if self.is_regression:
             return float(np.var(labels.astype(np.float64)))
@@ -229,21 +222,11 @@ class Classification(LogitsTask[TextExample]):
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)
 
-    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        """Return True if the head's classes are the task's, in any order and case.
+    def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
+        """Match the head's classes with the task's, in any order and spelling.
 
         A head with the default names LABEL_0, LABEL_1, … only needs the same number of classes.
         """
-        return self.accepts_checkpoint(checkpoint) and self._head_rows(checkpoint) is not None
-
-    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        rows = self._head_rows(checkpoint)
-        if rows is None:
-            raise self._wrong_head(checkpoint)
-        return select_classifier_rows(checkpoint, rows)
-
-    def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Return the index of the head's row for each of the task's outputs; None if the head is for other classes."""
         size = len(self.output_names)
         if checkpoint.has_unnamed_labels and len(checkpoint.labels) == size:
             return list(range(size))
@@ -251,8 +234,7 @@ class Classification(LogitsTask[TextExample]):
             return [0] if len(checkpoint.labels) == 1 else None
         return match_labels(self.labels, checkpoint.labels)
 
-    def _wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        """Return the error for a head that is missing or for other classes."""
+    def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         wanted = ", ".join(self.output_names)
         if not checkpoint.labels:
             message = f'{checkpoint.directory}: has no classifier, but model.head is "checkpoint"'
@@ -266,6 +248,7 @@ class Classification(LogitsTask[TextExample]):
         return CheckpointError(message, hint)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
+        """Load the checkpoint's model; print the classes that labels without names are taken for."""
         has_other_names = not self.is_regression and self.labels != checkpoint.labels
         if checkpoint.has_unnamed_labels and has_other_names:
             names = ", ".join(self.labels)
@@ -295,13 +278,17 @@ class Classification(LogitsTask[TextExample]):
 def comparable_name(label: str) -> str:
     """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
 
-    `NOT-ENTAILMENT` and `not_entailment` are equal. A name of nothing but such characters is returned unchanged.
+    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
+    returned unchanged.
     """
     return re.sub(r"[\s_-]+", "", label.casefold()) or label
 
 
 def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
-    """Return the index in `head_labels` of each label, spelled in any way; None if the two are not the same labels."""
+    """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
+
+    Labels are the same if they differ only in spelling (`comparable_name`), unless two of `labels` do so.
+    """
     if sorted(labels) == sorted(head_labels):
         return [head_labels.index(label) for label in labels]
     names = [comparable_name(label) for label in labels]
@@ -311,15 +298,8 @@ def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int]
     return [head_names.index(name) for name in names]
 
 
-def select_classifier_rows(checkpoint: hub.Checkpoint, rows: Sequence[int]) -> hub.Checkpoint:
-    """Return the checkpoint with these rows of the classifier's weight and bias, in this order."""
-    index = list(rows)
-    head = {name: tensor[index] for name, tensor in checkpoint.tensors.items() if name.startswith("classifier.")}
-    return dataclasses.replace(checkpoint, tensors=checkpoint.tensors | head)
-
-
 def name_and_inputs(checkpoint: hub.Checkpoint) -> tuple[str, int]:
-    """Return the name of a checkpoint's task and its number of texts; ("", 0) if the checkpoint tells neither."""
+    """Return a checkpoint's task and the task's number of texts; ("", 0) if `config.json` does not record them."""
     finetuned = checkpoint.finetuned_task
     return ("", 0) if finetuned is None else (finetuned.task, finetuned.inputs)
 
@@ -338,7 +318,7 @@ def predict_logits(model: nn.Module, features: PairFeatures, columns: int, devic
 
 
 def parse_text_line(line: InputLine, inputs: int) -> TextExample:
-    """Parse a text, or two texts separated by a tab; JSON has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
+    """Parse a text, or two texts separated by a tab; a record has `text` (`text_a`), `text_pair` (`text_b`) and `id`.
 
     Raises `InputError` naming the line if the number of texts is not `inputs`; `inputs` 0 accepts one text or two.
     """
@@ -359,13 +339,13 @@ def encode_pairs(
 ) -> PairFeatures:
     """Encode texts as `[CLS] A [SEP]` and pairs as `[CLS] A [SEP] B [SEP]`, of at most `max_seq_length` tokens.
 
-    While a pair is too long, the longer text loses its last token, text B if both are equally long, as in the
-    reference.
+    A pair that is too long is truncated as in the reference: the longer text loses its last token, text B if both are
+    equally long, until the pair fits.
     """
     size = len(texts)
-    all_a = [a for a, _ in texts]
-    all_b = ["" if b is None else b for _, b in texts]
-    ids, slices = tokenize(all_a + all_b, vocabulary)
+    texts_a = [a for a, _ in texts]
+    texts_b = ["" if b is None else b for _, b in texts]
+    ids, slices = tokenize(texts_a + texts_b, vocabulary)
     first = slices.select(np.arange(size))
     second = slices.select(size + np.arange(size))
     is_pair = np.fromiter((b is not None for _, b in texts), dtype=bool, count=size)

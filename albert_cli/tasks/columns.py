@@ -1,7 +1,7 @@
 """Find the columns of a table by their roles (text, text_pair, label, id).
 
-The user's settings name a role's column; otherwise it is the first column with one of the role's usual names, in any
-case.
+A role has the name of the setting in `[table]` that names its column. If the user leaves the setting empty, the column
+is found by the role's usual names, in upper or lower case.
 """
 
 from __future__ import annotations
@@ -44,17 +44,28 @@ _MIN_WORDS = 2  # words of a cell that counts as text; a single word may be a la
 def find_column(
     table: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
 ) -> int | None:
-    """Return the index of a role's column, None if there is none.
+    """Return the index of the column of a role that has one column; None if there is none.
 
     `names` has the usual names by role. Raises `InputError` if the settings name a column that the table lacks.
     """
-    user_name = settings.column_name(role)
+    user_name: str = getattr(settings, role)
     if user_name:
-        if user_name not in table.columns:
-            raise missing_column(table, role, [user_name])
-        return table.columns.index(user_name)
+        return find_named_columns(table, role, [user_name])[0]
+    return find_usual_column(table, names[role])
+
+
+def find_named_columns(table: TextTable, role: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of the columns that the user named for a role; raises `InputError` if the table lacks one."""
+    for name in names:
+        if name not in table.columns:
+            raise missing_column(table, role, [name])
+    return tuple(map(table.columns.index, names))
+
+
+def find_usual_column(table: TextTable, names: Sequence[str]) -> int | None:
+    """Return the index of the column with the first of these names that the table has; None if it has none."""
     lowercase = _lowercase_columns(table)
-    return next((lowercase.index(name) for name in names[role] if name in lowercase), None)
+    return next((lowercase.index(name) for name in names if name in lowercase), None)
 
 
 def require_column(
@@ -68,22 +79,22 @@ def require_column(
 
 
 def find_id_column(table: TextTable, settings: TableSettings) -> int | None:
-    """Return the index of the column with ids; None without one, and for `table.id = "none"`."""
+    """Return the index of the column with ids; None without such a column, and for `table.id = "none"`."""
     if settings.id == "none" and "none" not in table.columns:
         return None
     return find_column(table, "id", settings)
 
 
 def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
-    """Return the indices of one text column, or of the two text columns of pairs.
+    """Return the index of the text column, or the indices of the two text columns of a table of pairs.
 
-    If the settings name a text column and no second one, the texts are single, whatever other columns there are. Raises
-    `InputError` if there is no text column.
+    If the settings name only `text`, the texts are single, even if another column has a usual name of a second text.
+    Raises `InputError` if there is no text column.
     """
-    if settings.text and not settings.text_pair:
-        return (require_column(table, "text", settings),)
     if settings.text_pair:
         return require_column(table, "text", settings), require_column(table, "text_pair", settings)
+    if settings.text:
+        return (require_column(table, "text", settings),)
     lowercase = _lowercase_columns(table)
     for first, second in _PAIRS:
         if first in lowercase and second in lowercase:
@@ -94,10 +105,10 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
 
 
 def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
-    """Return the indices of the text columns of a further file, for texts that were in the columns `names` of train.
+    """Return the indices of the columns with the texts that are in the columns `names` of train.
 
-    They are the columns of the same names, or else those with usual names. Raises `InputError` if these are fewer or
-    more than `names`.
+    They are the columns of the same names or, if one is missing, the result of `find_text_columns`. Raises `InputError`
+    if this result has fewer or more columns than `names`.
     """
     lowercase = _lowercase_columns(table)
     same_names = [name.strip().lower() for name in names]
@@ -114,7 +125,10 @@ def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSet
 
 
 def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
-    """Print a warning that lists the columns of texts that are not in `used`, the indices of the task's columns."""
+    """Print a warning that lists the columns with texts that the task does not use.
+
+    `used` are the indices of the columns that it uses; None stands for a column that the table does not have.
+    """
     unused = [
         repr(name) for index, name in enumerate(table.columns) if index not in used and _holds_texts(table, index)
     ]
@@ -144,7 +158,7 @@ def _holds_texts(table: TextTable, column: int) -> bool:
 
 
 def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputError:
-    """Return the error for a table that has none of a role's column names; the hint depends on the likely cause."""
+    """Return the error for a table that has none of these column names of a role; the hint names the likely cause."""
     columns = ", ".join(map(repr, table.columns[:20]))
     hint = f"use -s table.{role}=COLUMN; line 1 names the columns"
     if has_wrong_delimiter(table.columns):

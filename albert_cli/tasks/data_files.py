@@ -1,6 +1,6 @@
 """Find and read the files of labeled data: delimited text, JSON lines, Parquet, and JSON documents.
 
-Every fault of a file is an `InputError` that names the file and the line.
+A fault in a file raises `InputError` with the file and, where there are lines, the line.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.tasks.delimited import Dialect, choose_dialect, is_quoted, open_delimited
+from albert_cli.tasks.delimited import choose_dialect, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.lines import check_characters, reject_utf16
-from albert_cli.text.records import iter_json_objects, iter_parquet_rows, parse_json
+from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
 
 _SAVE_AS_CSV = "save it as CSV (UTF-8) from the spreadsheet program"
 _DECOMPRESS = "decompress it first"
-# Formats of files that users rename to .csv by mistake: first bytes, description, remedy.
+# Formats of files that are not text, but that users name .csv or .txt: first bytes, description, remedy.
 _BINARY_FORMATS = (
     (b"PK\x03\x04", "an Excel or LibreOffice workbook (or another zip archive)", _SAVE_AS_CSV),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook (.xls)", _SAVE_AS_CSV),
@@ -37,15 +37,15 @@ _BINARY_FORMATS = (
     (b"%PDF", "a PDF document", "export its text"),
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
 )
-_LONGEST_MAGIC = 16  # bytes that suffice to identify these formats
+_LONGEST_MAGIC = 16  # bytes at a file's start that suffice to recognize these formats
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
     """Return the first of these files or folders that exists in the folder `data`.
 
-    Raises `InputError` if `data` is not a folder, and `MissingDataError` if it holds none of the names. The latter's
-    hint is `hint`; if that is None, it advises reading the data set `hub` from the Hub.
+    Raises `InputError` if `data` is not a folder, and `MissingDataError` if it holds none of the names. The hint of
+    `MissingDataError` is `hint` or, by default, to read the data set `hub` from the Hub.
     """
     if not data.is_dir():
         problem = "is not a directory" if data.exists() else "no such directory"
@@ -86,20 +86,18 @@ def reject_file_of_other_format(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file. Only a line feed, also after a carriage return, ends a line; U+2028 does not."""
+    """Read the lines of a UTF-8 file, without line ends: a line feed, also after a carriage return, but not U+2028."""
     lines = read_text(path).split("\n")
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
 
 
-def parse_json_as(schema: type[RecordT], text: str, where: str, hint: str) -> RecordT:
-    """Parse a JSON document by a pydantic schema; `InputError` names a wrong value's path, such as `data[0].title`."""
-    return validate_as(schema, parse_json(text, where, hint), where, hint)
-
-
 def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> RecordT:
-    """Convert a parsed JSON value by a pydantic schema; `InputError` names a wrong value's path."""
+    """Convert a parsed JSON value into an object of a pydantic model.
+
+    Raises `InputError` that names the path of the first wrong value, such as `data[0].title`.
+    """
     try:
         return schema.model_validate(value, strict=True)
     except ValidationError as error:
@@ -111,15 +109,8 @@ def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> 
         raise InputError(f"{where}: {path}: {first['msg']}", hint) from None
 
 
-def read_delimited(path: Path, dialect: Dialect, *, header: bool = True) -> TextTable:
-    """Read a delimited file without a check of its columns' names and its rows' widths."""
-    delimited = open_delimited(str(path), iter(enumerate(read_lines(path), start=1)), dialect, header=header)
-    rows = list(delimited.rows)
-    return _table_from_rows(str(path), delimited.columns, rows, delimited.delimiter)
-
-
 def read_table(path: Path, settings: TableSettings) -> TextTable:
-    """Read a delimited file with a header as a custom table.
+    """Read a delimited file with a header as a custom table, in the dialect of its ending, `settings` and content.
 
     Raises `InputError` for a column name that occurs twice, and for a row that is not as wide as the header.
     """
@@ -128,14 +119,8 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
     if settings.quoting == "auto" and not dialect.quoting:
         dialect = replace(dialect, quoting=is_quoted(iter(numbered_lines), dialect))
     delimited = open_delimited(str(path), iter(numbered_lines), dialect)
-    columns, rows = delimited.named_columns_and_rows()
-    return _table_from_rows(str(path), columns, list(rows), delimited.delimiter)
-
-
-def _table_from_rows(
-    origin: str, columns: tuple[str, ...], rows: Sequence[tuple[int, list[str]]], delimiter: str
-) -> TextTable:
-    return TextTable(origin, columns, [cells for _, cells in rows], [number for number, _ in rows], delimiter)
+    rows = list(delimited.rows)
+    return TextTable(str(path), delimited.columns, [cells for _, cells in rows], [number for number, _ in rows])
 
 
 def read_objects(path: Path) -> TextTable:
@@ -168,11 +153,11 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
 def cell_text(value: object) -> str:
     """Return a JSON or Parquet value as the text of a cell.
 
-    A text stays as it is, null becomes an empty cell, and any other value becomes its JSON. NUL is removed, and a lone
+    A string is the text, null an empty text, and the text of another value is its JSON. NUL is removed, and a lone
     surrogate becomes U+FFFD.
     """
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    # Location and number are only for error messages, and "replace" raises none.
+    # With "replace" no error is raised, so location and number, which are for error messages, are arbitrary.
     return check_characters(text, location=str, number=0, on_bad_bytes="replace")

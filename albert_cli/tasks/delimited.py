@@ -1,6 +1,6 @@
 """Split delimited files (TSV, CSV) into rows of cells, in the same way for training and for prediction.
 
-The delimiter and the quoting follow from the file's ending, the settings, and the file's first lines.
+The delimiter and the quoting depend on the file's ending, the settings and the file's content.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -20,28 +20,29 @@ from albert_cli.text.records import has_wrong_delimiter, iter_csv_rows
 
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
 _SEPARATOR_LINE: Final = re.compile('"?sep=(.)"?')  # a first line that names the delimiter, as Excel writes it
-_ALTERNATIVES: Final = ";\t,"  # a spreadsheet program writes .csv files with the delimiter of its user's language
+_ALTERNATIVES: Final = ";\t,"  # a spreadsheet program writes .csv files with the delimiter of the user's language
 
 NumberedCells = Iterator[tuple[int, list[str]]]  # the number of a row's first line, from 1, and the row's cells
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The delimiter of a file, and whether its cells may be in quotes; the default is GLUE's.
+    """The delimiter of a file, and whether its cells may be in quotes.
 
-    Without quoting, every line is a row. If the header lacks `delimiter` and contains exactly one of the characters in
-    `alternatives`, this character is the delimiter.
+    Without quoting, every line is a row. If the header does not contain `delimiter`, but exactly one of the characters
+    in `alternatives`, then this character is the delimiter.
     """
 
-    delimiter: str = "\t"
-    quoting: bool = False
+    delimiter: str
+    quoting: bool
     alternatives: str = ""
 
 
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
     """Return the dialect of a custom table, by its file's ending and the user's settings.
 
-    With `quoting = "auto"` a .csv file has quotes; `is_quoted` decides about other files by their content.
+    With `quoting = "auto"` the cells of .csv files may be in quotes, those of other files may not; for these the caller
+    corrects the dialect by `is_quoted`.
     """
     is_csv = suffix.lower() == ".csv"
     quoting = is_csv if settings.quoting == "auto" else settings.quoting == "on"
@@ -50,99 +51,91 @@ def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
     return Dialect("," if is_csv else "\t", quoting, _ALTERNATIVES)
 
 
-@dataclass(frozen=True)
-class DelimitedRows:
-    """A delimited file whose header has been read: `columns`, () without a header, and an iterator over the rows."""
+class DelimitedTable(NamedTuple):
+    """A delimited file whose header has been read; `rows` are read when they are iterated over."""
 
-    origin: str
     columns: tuple[str, ...]
-    delimiter: str
     rows: NumberedCells
-
-    def named_columns_and_rows(self) -> tuple[tuple[str, ...], NumberedCells]:
-        """Return the columns without empty ones at the end of the header, and the rows without blank lines.
-
-        Raises `InputError` for a column name that occurs twice. The iterator raises it for a row that is not as wide
-        as the header.
-        """
-        names = list(self.columns)
-        while len(names) > 1 and not names[-1].strip():  # a spreadsheet may add delimiters at the ends of all lines
-            names.pop()
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"{self.origin}:1: the column {name!r} occurs twice", "rename one of them")
-        return tuple(names), self._iter_cells(len(names))
-
-    def _iter_cells(self, width: int) -> NumberedCells:
-        for number, cells in self.rows:
-            if cells == [""] and width > 1:
-                continue
-            has_fitting_length = width <= len(cells) <= len(self.columns)
-            if not has_fitting_length or any(cell.strip() for cell in cells[width:]):
-                raise width_error(self.columns[:width], self.delimiter, len(cells), f"{self.origin}:{number}")
-            yield number, cells[:width]
+    delimiter: str
 
 
-def open_delimited(
-    origin: str, lines: NumberedLines, dialect: Dialect, *, header: bool = True, is_silent: bool = False
-) -> DelimitedRows:
-    """Decide on the delimiter of a file's lines, and read its header if it has one.
+def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_silent: bool = False) -> DelimitedTable:
+    """Decide on the delimiter of a file's lines, and read the header.
 
-    A first line `sep=;` names the delimiter, as in files that Excel reads and writes. A delimiter that is not the
-    dialect's is printed unless `is_silent`. Raises `InputError` for a file without its header.
+    * A first line such as `sep=;` gives the delimiter, as in files that Excel reads and writes. Otherwise, unless
+      `is_silent`, a delimiter that is not the dialect's is printed.
+    * `columns` are the names in the header without empty names at its end.
+    * `rows` are the rows that are not blank. While they are read, a row that is not as wide as the header raises
+      `InputError`.
+
+    Raises `InputError` if the header is missing, or if a column name occurs twice.
     """
     delimiter = dialect.delimiter
     first = next(lines, None)
     if first is not None:
-        separator_line = _SEPARATOR_LINE.fullmatch(first[1]) if header else None
-        if separator_line is not None:
+        if separator_line := _SEPARATOR_LINE.fullmatch(first[1]):
             delimiter = separator_line[1]
         else:
-            delimiter = _find_delimiter(first[1], dialect)
             lines = chain([first], lines)
-            if delimiter != dialect.delimiter and not is_silent:
-                console.info(f"{origin}: the columns are separated by {delimiter!r}")
+            alternatives = [character for character in dialect.alternatives if character in first[1]]
+            if delimiter not in first[1] and len(alternatives) == 1:
+                delimiter = alternatives[0]
+                if not is_silent:
+                    console.info(f"{origin}: the columns are separated by {delimiter!r}")
     if dialect.quoting:
         rows = iter_csv_rows(lines, lambda number: f"{origin}:{number}", delimiter)
     else:
         rows = ((number, line.split(delimiter)) for number, line in lines)
-    columns: tuple[str, ...] = ()
-    if header:
-        header_row = next(rows, None)
-        if header_row is None:
-            raise InputError(f"{origin}: empty, without a header", "check that the file is complete")
-        columns = tuple(header_row[1])
-    return DelimitedRows(origin, columns, delimiter, rows)
+    header_row = next(rows, None)
+    if header_row is None:
+        raise InputError(f"{origin}: empty, without a header", "check that the file is complete")
+    _, header = header_row
+    width = len(header)
+    while width > 1 and not header[width - 1].strip():  # a spreadsheet may add delimiters at the ends of all lines
+        width -= 1
+    columns = header[:width]
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(f"{origin}:1: the column {name!r} occurs twice", "rename one of them")
+    return DelimitedTable(tuple(columns), _iter_cells(origin, rows, header, width, delimiter), delimiter)
 
 
-def _find_delimiter(header: str, dialect: Dialect) -> str:
-    """Return the dialect's delimiter, or the alternative that a header contains if it contains no other."""
-    alternatives = [character for character in dialect.alternatives if character in header]
-    if dialect.delimiter not in header and len(alternatives) == 1:
-        return alternatives[0]
-    return dialect.delimiter
+def _iter_cells(origin: str, rows: NumberedCells, header: Sequence[str], width: int, delimiter: str) -> NumberedCells:
+    """Yield the first `width` cells of each row that is not blank.
+
+    Raises `InputError` for a row with fewer cells, with more cells than the header, or with text in further cells.
+    """
+    for number, cells in rows:
+        if cells == [""] and width > 1:
+            continue
+        has_valid_length = width <= len(cells) <= len(header)
+        if not has_valid_length or any(cell.strip() for cell in cells[width:]):
+            raise width_error(header[:width], delimiter, len(cells), f"{origin}:{number}")
+        yield number, cells[:width]
 
 
 def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
-    """Return True if the cells of a file are in quotes where they must be, as spreadsheets and pandas write .tsv files.
+    """Return True if a file looks as if its cells are in quotes where they must be, as pandas writes .tsv files.
 
-    Two conditions must hold. Read with quoting, all rows are as wide as the header: a file without quoting breaks this
-    rule by a quotation mark in a text. And quoting makes a difference: the header begins with a quotation mark, or a
-    cell contains a quotation mark, a line end or the delimiter.
+    Two conditions must hold:
+
+    * If the file is read with quoting, all rows are as wide as the header. Quotation marks in the texts of a file
+      without quoting usually violate this condition.
+    * Quoting makes a difference: the header begins with a quotation mark, or a cell contains a quotation mark, a line
+      end or the delimiter.
     """
     try:
         first = next(lines, (1, ""))
         delimited = open_delimited("", chain([first], lines), replace(dialect, quoting=True), is_silent=True)
-        _, rows = delimited.named_columns_and_rows()
         needs_quotes = re.compile(f'["\n{re.escape(delimited.delimiter)}]')
-        quoted_cells = [cell for _, row in rows for cell in row if needs_quotes.search(cell)]
+        quoted_cells = [cell for _, row in delimited.rows for cell in row if needs_quotes.search(cell)]
     except InputError:
         return False
     return bool(quoted_cells) or first[1].startswith('"')
 
 
 def width_error(columns: Sequence[str], delimiter: str, fields: int, where: str) -> InputError:
-    """Return the error for a row with another number of `fields` than columns; the hint names the likely cause."""
+    """Return the error for a row that has more or fewer `fields` than columns; the hint names the likely cause."""
     message = f"{where}: {count_of(fields, 'field')} instead of {len(columns)}"
     if has_wrong_delimiter(columns):
         return InputError(message, DELIMITER_HINT)

@@ -1,4 +1,4 @@
-"""Named entities: conversion between spans of characters and BIO tags of words, and entity scores.
+"""Convert named entities between spans of characters and BIO tags of words, and score predicted entities.
 
 In BIO the first word of an entity has the tag B-TYPE, its further words have I-TYPE, and words outside entities have O.
 """
@@ -6,12 +6,13 @@ In BIO the first word of an entity has the tag B-TYPE, its further words have I-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
 
 OUTSIDE = "O"
-# Prefixes of tags in BIO, BILOU and BIOES. U and S are entities of one word, L and E are the last word of an entity.
+# Prefixes of tags in BIO, BILOU and BIOES. U and S mark an entity of one word, L and E the last word of an entity.
 _BEGIN = frozenset("BUS")
 _INSIDE = frozenset("ILE")
 _ENDS_ENTITY = frozenset("USLE")
@@ -26,12 +27,12 @@ class Entity(NamedTuple):
 
 
 def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
-    """Convert tags in BIO (also with entities that begin with I), BILOU or BIOES into BIO.
+    """Convert tags in BIO, BILOU or BIOES into BIO; an I that continues no entity of its type becomes B.
 
-    Raises `InputError` for a tag that is neither O nor a type with a prefix.
+    Raises `InputError`, with a message that begins with `where`, for a tag that is neither O nor a prefix and a type.
     """
     normalized: list[str] = []
-    open_type = ""  # the type of the entity that an I would continue
+    open_type = ""  # the type of the entity that an I would continue; "" if there is none
     for tag in tags:
         prefix, _, kind = tag.partition("-")
         if tag == OUTSIDE:
@@ -49,7 +50,7 @@ def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
 def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Entity]:
     """Return the entities of BIO tags; `words` are the first and the end character of each tagged word.
 
-    As in conlleval, an I that follows no entity of its type begins an entity.
+    As in the CoNLL script `conlleval`, an I that does not follow an entity of its type begins an entity.
     """
     entities: list[Entity] = []
     open_type = ""
@@ -64,7 +65,10 @@ def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> l
 
 
 def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str) -> tuple[str, ...]:
-    """Return a BIO tag for each word; raises `InputError` for entities that overlap or contain no word."""
+    """Return a BIO tag for each word; raises `InputError` for entities that share a word or contain none.
+
+    `words` are the first and the end character of each word.
+    """
     tags = [OUTSIDE] * len(words)
     for entity in sorted(entities):
         word_indices = [i for i, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
@@ -86,22 +90,19 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
 
 
 def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return precision, recall and F1 of entities by seqeval (conlleval's rules), and the accuracy of tags.
+    """Return precision, recall and F1 of entities, computed by seqeval as in `conlleval`, and the accuracy of tags.
 
-    `gold` and `predicted` hold the BIO tags of each text.
+    `gold` and `predicted` are the BIO tags of each text.
     """
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     gold_tags = [list(tags) for tags in gold]
     predicted_tags = [list(tags) for tags in predicted]
-    correct = 0
-    total = 0
-    for text_gold, text_predicted in zip(gold_tags, predicted_tags, strict=True):
-        correct += sum(g == p for g, p in zip(text_gold, text_predicted, strict=True))
-        total += len(text_gold)
+    pairs = zip(chain.from_iterable(gold_tags), chain.from_iterable(predicted_tags), strict=True)
+    is_correct = [gold_tag == predicted_tag for gold_tag, predicted_tag in pairs]
     return {
         "entity_f1": float(f1_score(gold_tags, predicted_tags, zero_division=0)),
         "entity_precision": float(precision_score(gold_tags, predicted_tags, zero_division=0)),
         "entity_recall": float(recall_score(gold_tags, predicted_tags, zero_division=0)),
-        "accuracy": correct / max(1, total),
+        "accuracy": sum(is_correct) / max(1, len(is_correct)),  # 0 if no text has a word
     }

@@ -1,7 +1,7 @@
-"""Encoded examples, the order in which training and evaluation batch them, and the assembly of batches.
+"""Hold encoded examples, choose the examples of each batch, and pack them.
 
-`Features` is the interface; `PairFeatures` holds texts and pairs of texts. Other kinds of task define their features
-next to their data: `token_features.TokenFeatures` and `squad.windows.SpanFeatures`.
+`Features` is the interface that training and evaluation use. `PairFeatures` holds texts and pairs of texts. Other
+features are `token_features.TokenFeatures` and `squad.windows.SpanFeatures`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int64 = NDArray[np.int64]
 class Features(ABC):
     """N encoded items (examples, or windows of examples) of `sequences_per_item` sequences each.
 
-    `truncated` counts the examples that were longer than the limit.
+    `truncated` is the number of examples that lost tokens because they were too long.
     """
 
     truncated: int
@@ -40,7 +40,7 @@ class Features(ABC):
 
     @abstractmethod
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """Pack the items at `index` [B] in this order; return them with their labels, None if those are hidden.
+        """Pack the items at `index` [B] in this order; return the batch and its labels, None if they are hidden.
 
         A subclass defines the shape of the labels.
         """
@@ -49,9 +49,10 @@ class Features(ABC):
         return len(self.lengths)
 
     def batch_index(self, seed: int, step: int, batch_size: int) -> Int64:
-        """Return the items of a training step (counted from 0), int64 [batch_size], as a function of seed and step.
+        """Return the indices of the items of a training step (from 0), int64 [batch_size].
 
-        Every epoch is a permutation of all items. A batch at the end of an epoch is filled up from the next epoch.
+        They are a function of the seed and the step. Every epoch is a permutation of all items; the batch at the end of
+        an epoch takes its last items from the next epoch.
         """
         size = len(self)
         epochs, positions = np.divmod(step * batch_size + np.arange(batch_size, dtype=np.int64), size)
@@ -62,10 +63,10 @@ class Features(ABC):
         return index
 
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
-        """Yield the indices of batches that cover every item once, in the order of falling length.
+        """Yield the indices of batches that together have every item once, the longest items first.
 
-        A batch padded to its longest item has at most `max_tokens` tokens, unless it is a single item. The first batch
-        needs the most memory.
+        Padded to its longest item, a batch of several items has at most `max_tokens` tokens. The first batch needs the
+        most memory, so if memory is too small, evaluation fails at once.
         """
         padded_lengths = self.lengths * self.sequences_per_item
         order = np.argsort(-padded_lengths, kind="stable")
@@ -78,14 +79,13 @@ class Features(ABC):
 
 
 class SlidingWindows(NamedTuple):
-    """W windows of N sequences, all int64 [W].
+    """W windows of N sequences; all fields are int64 [W].
 
-    `sequence` is the index of a window's sequence, `number` counts the windows of this sequence from 0, `start` and
-    `length` are the window's range of the sequence's tokens.
+    `sequence` is the index of a window's sequence. `start` and `length` are the range of tokens of the sequence in the
+    window.
     """
 
     sequence: Int64
-    number: Int64
     start: Int64
     length: Int64
 
@@ -93,20 +93,21 @@ class SlidingWindows(NamedTuple):
 def slide_windows(lengths: Int64, size: Int64 | int, step: Int64 | int) -> SlidingWindows:
     """Cover sequences of these lengths [N] with windows of at most `size` tokens that begin `step` tokens apart.
 
-    `size` and `step` are numbers or int64 [N]. A sequence of at most `size` tokens, even of none, is a single window.
+    `size` and `step` are numbers or int64 [N]. A sequence of at most `size` tokens is a single window, even an empty
+    sequence.
     """
     sizes = np.broadcast_to(size, lengths.shape)
     steps = np.broadcast_to(step, lengths.shape)
     beyond_first = np.maximum(0, lengths - sizes)  # tokens after the first window
     counts = 1 + (beyond_first + steps - 1) // steps  # the division rounds up
     sequence = np.repeat(np.arange(len(lengths)), counts)
-    number = concatenate_ranges(np.zeros_like(counts), counts)
+    number = concatenate_ranges(np.zeros_like(counts), counts)  # of a window in its sequence, from 0
     start = number * steps[sequence]
-    return SlidingWindows(sequence, number, start, np.minimum(lengths[sequence] - start, sizes[sequence]))
+    return SlidingWindows(sequence, start, np.minimum(lengths[sequence] - start, sizes[sequence]))
 
 
 class TokenSlices(NamedTuple):
-    """Slices of an array of token ids, one for each of S texts: first index and length, int64 [S]."""
+    """Slices of an array of token ids, one for each of S texts: first indices and lengths, both int64 [S]."""
 
     start: Int64
     length: Int64
@@ -117,7 +118,7 @@ class TokenSlices(NamedTuple):
 
 
 def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, TokenSlices]:
-    """Tokenize each distinct text once; return the tokens of the distinct texts, and the slice of each of `texts`."""
+    """Tokenize each distinct text once; return the token ids of the distinct texts, and the slices of all texts."""
     index_by_text = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     encoded = vocabulary.encode_batch(list(index_by_text))
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
@@ -127,15 +128,66 @@ def tokenize(texts: Sequence[str], vocabulary: Vocabulary) -> tuple[Int32, Token
 
 
 @dataclass(frozen=True)
+class TokenizedTexts:
+    """The tokens of N texts, and the characters from which they come.
+
+    * `ids` int32 [P] are the ids of all P tokens.
+    * `starts` and `ends` int32 [P] are the first and the end character of each token in its text.
+    * `offsets` int64 [N + 1] are the index of each text's first token, and the end of the last text.
+    """
+
+    ids: Int32
+    starts: Int32
+    ends: Int32
+    offsets: Int64
+
+    @property
+    def lengths(self) -> Int64:
+        """The number of tokens of each text, int64 [N]."""
+        return np.diff(self.offsets)
+
+    def tokens_at(self, text: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+        """Return the first and the last token with characters from `start` to `end`, for S spans of characters.
+
+        `text` is the index of each span's text. Tokens are counted from the text's first token. All arguments and
+        results are int64 [S]. If no token has any of the characters, the last token is before the first.
+        """
+        # Shift the positions in each text beyond those in the previous texts, so that one search finds all spans.
+        stride = 1 + max(int(self.ends.max(initial=0)), int(end.max(initial=0)))
+        shift = np.repeat(np.arange(len(self.lengths)) * stride, self.lengths)
+        first = np.searchsorted(shift + self.ends, text * stride + start, side="right")
+        last = np.searchsorted(shift + self.starts, text * stride + end, side="left") - 1
+        first_of_text = self.offsets[:-1][text]
+        return first - first_of_text, last - first_of_text
+
+
+def tokenize_with_offsets(texts: Sequence[str], vocabulary: Vocabulary) -> TokenizedTexts:
+    """Tokenize texts, with the characters from which each token comes."""
+    encoded = list(vocabulary.encode_with_offsets(texts))
+    lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)
+    return TokenizedTexts(
+        ids=_concatenate([tokens.ids for tokens in encoded]),
+        starts=_concatenate([tokens.starts for tokens in encoded]),
+        ends=_concatenate([tokens.ends for tokens in encoded]),
+        offsets=offsets_from_lengths(lengths),
+    )
+
+
+def _concatenate(arrays: Sequence[Int32]) -> Int32:
+    """Concatenate arrays; the result is empty if there are none."""
+    return np.concatenate([np.empty(0, np.int32), *arrays]).astype(np.int32)
+
+
+@dataclass(frozen=True)
 class PairFeatures(Features):
     """N examples of `sequences_per_item` sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-    * `ids` int32 holds the tokens of all texts, each once; `batch` assembles the sequences from them.
+    * `ids` int32 holds the tokens of all distinct texts, from which `batch` assembles sequences.
     * `first` and `second` are the slices of texts A and B in `ids`, for all S = N * `sequences_per_item` sequences.
     * `is_pair` bool [S] is true for a sequence with a text B.
     * `labels` are int64 or float32 [N], or float32 [N, classes]; None if they are hidden.
-    * `option_counts` int64 [N] is the number of options of each multiple-choice question, whose further sequences are
-      padding; None if there is no padding.
+    * `option_counts` int64 [N] is the number of options of each multiple-choice question; its other sequences are
+      padding. None if there is no padding.
     """
 
     ids: Int32
@@ -156,12 +208,12 @@ class PairFeatures(Features):
 
     @property
     def gold(self) -> NDArray[Any]:
-        """The labels; only for a split that has labels."""
+        """The labels of a split that has labels."""
         assert self.labels is not None, "only labeled splits are scored"
         return self.labels
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[Any] | None]:
-        """Pack the examples at `index` [B]; return them with their labels, None if those are hidden.
+        """Pack the examples at `index` [B]; return the batch and its labels, None if they are hidden.
 
         With `option_counts` the labels are int64 [B, 2]: the correct option, and the number of options.
         """
@@ -177,7 +229,7 @@ class PairFeatures(Features):
 
 
 def _pair_lengths(first: TokenSlices, second: TokenSlices, is_pair: NDArray[np.bool_]) -> Int64:
-    """Return the tokens of each sequence: both texts, [CLS], [SEP], and a second [SEP] in pairs."""
+    """Return the length of each sequence [S]: both texts, [CLS], [SEP], and a second [SEP] in pairs."""
     return first.length + second.length + 2 + is_pair
 
 
@@ -190,8 +242,9 @@ def pack_pairs(
 ) -> PackedBatch:
     """Pack sequences `[CLS] A [SEP]` of segment 0, followed in pairs by `B [SEP]` of segment 1.
 
-    `first` is (ids, slices) of the texts A, `second` of the texts B. The batch has no masked tokens and no order
-    labels. Positions count from 0 in every sequence.
+    `first` are token ids and the slices of the texts A in them, `second` the same for the texts B. `is_pair` [S] is
+    true for a sequence with a text B. The batch has no masked tokens and no order labels. Positions count from 0 in
+    every sequence.
     """
     ids_a, slices_a = first
     ids_b, slices_b = second
@@ -206,13 +259,13 @@ def pack_pairs(
     segment_ids = np.zeros_like(ids)
     segment_ids[concatenate_ranges(starts_b, slices_b.length + is_pair)] = 1
     positions = concatenate_ranges(np.zeros_like(lengths), lengths).astype(np.int32)
-    none = np.empty(0, dtype=np.int32)
+    no_tokens = np.empty(0, dtype=np.int32)
     return PackedBatch(
         ids,
         segment_ids,
         positions,
         offsets.astype(np.int32),
-        masked_index=none,
-        masked_labels=none,
-        order_labels=none,
+        masked_index=no_tokens,
+        masked_labels=no_tokens,
+        order_labels=no_tokens,
     )

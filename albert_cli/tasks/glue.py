@@ -13,8 +13,8 @@ from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
-from albert_cli.tasks.data_files import find_data_file, read_delimited
-from albert_cli.tasks.delimited import Dialect
+from albert_cli.tasks.data_files import find_data_file, read_lines
+from albert_cli.tasks.delimited import width_error
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.text_table import TextTable, read_texts
 
@@ -24,15 +24,15 @@ _ID_COLUMNS = ("index", "id", "idx")
 
 @dataclass(frozen=True)
 class GlueFiles:
-    """The files of a GLUE task: `folder/SPLIT.tsv` with the columns `texts` and `label`, or a data set of the Hub.
+    """A reader of a GLUE task: of `folder/SPLIT.tsv` with the columns `texts` and `label`, or of a data set of the Hub.
 
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
-    * `header` lists the columns of labeled files that have no header line.
-    * `skip_short` skips rows with too few fields, as the reference does for QQP, whose questions contain line breaks.
-      Without it such a row is an error.
-    * `files` maps a split to its file's name without the ending, if that is not the split's name.
-    * `hub` is the task's data set on the Hub, None if there is none.
+    * `header` lists the columns of the labeled files if these have no header line.
+    * With `skip_short` rows with too few fields are skipped, as in the reference, because questions of QQP contain line
+      breaks. Without `skip_short` such a row is an error.
+    * `files` maps a split to the name of its file without the ending, if that is not the split's name.
+    * `hub` is the data set of the Hub that has the task as a configuration, None if there is none.
     """
 
     folder: str
@@ -51,7 +51,7 @@ class GlueFiles:
         `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
         """
         is_test = split in task.test_splits
-        # Scoring was requested for a test split: `Task.for_scoring` lists it among the dev splits.
+        # A test split that is not among `test_splits` is to be scored: `Task.for_scoring` made it a dev split.
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
@@ -66,7 +66,8 @@ class GlueFiles:
             if is_test:
                 texts = self.test_texts or texts
         columns = table.column_indices(texts if is_test else [*texts, label])
-        ids = table.ids(_id_column(table), must_be_unique=split != task.train_split)
+        id_column = next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
+        ids = table.ids(id_column, must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
             text_a, text_b = read_texts(row, columns[: len(texts)])
@@ -75,31 +76,32 @@ class GlueFiles:
         return examples
 
     def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
+        """Read a split of the data set `data`; if that is None or `hub`, the data set's configuration for the task."""
         if data is None and self.hub is None:
             raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
         source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-        # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub; with `task.labels` the names are
-        # replaced by the numbers.
+        # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks the
+        # names, the class numbers are read.
         return read_hub_split(source, split.replace("dev", "validation"), task.labels)
 
     def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
+        """Read the file of a split in the folder `data` or its subfolder `folder`."""
         file = f"{self.files.get(split, split)}.tsv"
         path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
-        lacks_header = bool(self.header) and split not in task.test_splits
-        table = read_delimited(path, Dialect(), header=not lacks_header)
-        if lacks_header:
-            if {*self.texts, self.label} & set(table.cells[0]):
+        rows = [line.split("\t") for line in read_lines(path)]
+        lines = list(range(1, len(rows) + 1))
+        if self.header and split not in task.test_splits:
+            table = TextTable(str(path), self.header, rows, lines)
+            if {*self.texts, self.label} & set(rows[0]):
                 raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
-            table = replace(table, columns=self.header)
+        else:
+            table = TextTable(str(path), tuple(rows[0]) if rows else (), rows[1:], lines[1:])
         if self.skip_short:
             return _skip_short_rows(table)
-        table.check_widths()
+        for index, row in enumerate(table.cells):
+            if len(row) != len(table.columns):
+                raise width_error(table.columns, "\t", len(row), table.where(index))
         return table
-
-
-def _id_column(table: TextTable) -> int | None:
-    """Return the index of the column with ids, None if there is none."""
-    return next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
 
 
 def _skip_short_rows(table: TextTable) -> TextTable:
@@ -113,7 +115,7 @@ def _skip_short_rows(table: TextTable) -> TextTable:
     return replace(table, cells=cells, lines=lines)
 
 
-# ---------------------------------------------------------------- the tasks; labels are in the reference's order
+# ---------------------------------------------------------------- the tasks; the reference has the same label order
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -122,8 +124,8 @@ _SENTENCES = ("sentence1", "sentence2")
 _MNLI = ("premise", "hypothesis")
 _COLA = ("source", "label", "mark", "sentence")
 
-# Wang et al., table 1. The best checkpoint of MRPC and QQP is selected by accuracy, because Table 9 of the ALBERT paper
-# reports their accuracy on dev. MNLI's main splits are the matched ones.
+# Tasks and metrics are those of Wang et al., table 1. The best checkpoint of MRPC and QQP is selected by accuracy,
+# because Table 9 of the ALBERT paper reports their accuracy on dev. The main splits of MNLI are the matched ones.
 GLUE: dict[str, Classification] = {
     task.name: task
     for task in (

@@ -24,9 +24,9 @@ def hold_out_dev(
 ) -> list[T]:
     """Return the part of the examples that belongs to `split` ("train" or "dev").
 
-    Units (rows, articles) are held out whole: `unit_keys` has the key of each example's unit. The units whose keys have
-    the smallest hashes are dev; they are the `fraction` of all units, at least one and never all. `origin`, `unit_name`
-    and `remedy` are for messages. Raises `InputError` if there is only one unit.
+    A unit is what is held out whole, such as a row or an article; `unit_keys` has the key of each example's unit. Dev
+    consists of the units whose keys have the smallest hashes: the `fraction` of all units, at least one and never all.
+    `origin`, `unit_name` and `remedy` are for messages. Raises `InputError` if there is only one unit.
     """
     units = sorted(set(unit_keys))
     dev_count = min(len(units) - 1, max(1, round(len(units) * fraction)))

@@ -6,7 +6,7 @@ A data set is named `hf:NAME[:CONFIG]`, for example `hf:nyu-mll/glue:rte`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from albert_cli import hub_access
 from albert_cli.errors import MissingDataError
@@ -15,13 +15,13 @@ from albert_cli.tasks.data_files import table_from_objects
 from albert_cli.tasks.text_table import TextTable
 
 
-def is_hub_source(source: str | None) -> bool:
+def is_hub_source(source: str | None) -> TypeGuard[str]:
     """Return True for the name of a data set of the Hub, and False for a path and for None."""
     return source is not None and source.startswith("hf:")
 
 
 def list_hub_splits(source: str) -> tuple[str, ...]:
-    """Return the names of a data set's splits; raises `MissingDataError` if it cannot be reached."""
+    """Return the names of a data set's splits; raises `MissingDataError` if the data set cannot be loaded."""
     hub_access.prefer_offline()
     import datasets
 
@@ -33,11 +33,10 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 
 
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
-    """Read a split of a data set. A column of class numbers becomes the names of the classes.
+    """Read a split of a data set as a table. Columns of class numbers are replaced by the names of the classes.
 
-    `labels` are the task's classes. If a class name of the column is not one of them, the class numbers are used as
-    names. Hidden labels (-1) become empty cells. Raises `MissingDataError` if the data set or its split cannot be
-    reached.
+    `labels` are the classes of the task. If they lack one of these names, the class numbers serve as names. Hidden
+    labels (-1 or None) become empty cells. Raises `MissingDataError` if the split cannot be loaded.
     """
     hub_access.prefer_offline()
     import datasets
@@ -55,17 +54,14 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
             names = feature.names
             if labels and not set(names) <= set(labels):
                 names = [str(number) for number in range(len(names))]
-            columns[column] = _class_names(columns[column], names)
+            numbers: list[int | None] = columns[column]
+            columns[column] = ["" if number is None or number < 0 else names[number] for number in numbers]
     rows = zip(*columns.values(), strict=True)
     objects = (dict(zip(columns, row, strict=True)) for row in rows)
     return table_from_objects(origin, enumerate(objects, start=1))
 
 
-def _class_names(numbers: Sequence[int | None], names: Sequence[str]) -> list[str]:
-    """Return the names of classes; an empty text for a hidden label, which is -1 or None."""
-    return ["" if number is None or number < 0 else names[number] for number in numbers]
-
-
 def _hub_error(origin: str, error: Exception) -> MissingDataError:
-    # `datasets` raises exceptions of many libraries, with messages of many lines; the first line has the reason.
+    """Return the error for a data set that cannot be loaded."""
+    # `datasets` passes on the exceptions of many libraries. The first line of a long message has the reason.
     return MissingDataError(f"{origin}: cannot be loaded: {first_line(error)}", "use --data DIR for a local copy")

@@ -1,4 +1,4 @@
-"""A line of the input of `albert predict` and `albert encode`, from which a task parses an example."""
+"""A line of the input of `albert predict` and `albert encode`, and the fields that a task reads from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from albert_cli.text.records import parse_json_object
 class InputLine:
     """Line `number` (from 1) of a file, or of standard input (the file `-`).
 
-    `record` has the values by name of a table's row or a JSON object; it is None if only the line's `text` is known.
+    `record` holds the values of a table's row by column name. It is None for a line of plain text or JSON, which is
+    parsed from `text`.
     """
 
     text: str
@@ -38,11 +39,11 @@ class InputLine:
         return parse_json_object(self.text, self.where, 'write an object per line: {"text": "…"}')
 
     def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[object, object, str]:
-        """Return two fields and the id.
+        """Return two fields and the id; an absent field is None, and the default id is the line's number.
 
-        In a record the fields have one of the names in `first` and one in `second`; the first name that occurs is
-        taken. In other lines they are the texts before and after a tab. A field that is absent is None. The default
-        id is the line's number. Raises `InputError` for a line with two tabs or more.
+        In a record or a JSON object a field has one of the names in `first` or `second`, and the first name that occurs
+        is taken. In plain text the fields are the texts before and after a tab. Raises `InputError` for a line with two
+        tabs or more.
         """
         if self.is_record:
             values = self.values()

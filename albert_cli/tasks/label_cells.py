@@ -1,6 +1,6 @@
 """Read a table's column of labels, and decide whether they are classes, values to predict, or missing.
 
-Every decision looks at all labels of a file, so that an ambiguous one (such as "NA" or "1,5") is read like the others.
+The decision depends on all labels of a file, because a single label such as "NA" or "1,5" may be ambiguous.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from albert_cli.tasks.columns import require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-# Spellings of a missing value, in lower case: those that never name a class, and those that may.
+# Spellings of a missing value, in lower case. Those in the second set may also be the name of a class.
 _NEVER_A_CLASS = frozenset(
     ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
 )
 _MAYBE_A_CLASS = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
 _NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
-_MAX_USUAL_CLASSES = 20  # with more classes, and more than half as many as labels, a warning asks for another column
+_MAX_USUAL_CLASSES = 20  # more classes than this and than half of the labels cause a warning
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -35,13 +35,12 @@ class LabelCell(NamedTuple):
     where: str
 
 
-def read_label_cells(table: TextTable, settings: TableSettings, column: int | None = None) -> list[LabelCell]:
+def read_label_cells(table: TextTable, settings: TableSettings) -> list[LabelCell]:
     """Return the labels of all rows; with `table.decimal = ","` decimal commas become points.
 
-    Without `column` it is the column with the role "label". Raises `InputError` if there is none.
+    Raises `InputError` if there is no column of labels.
     """
-    if column is None:
-        column = require_column(table, "label", settings)
+    column = require_column(table, "label", settings)
     labels = []
     for index, row in enumerate(table.cells):
         text = row[column].strip()
@@ -52,12 +51,12 @@ def read_label_cells(table: TextTable, settings: TableSettings, column: int | No
 
 
 def is_number(text: str) -> bool:
-    """Return True for a whole number, or a finite number with a decimal point."""
+    """Return True for a decimal number such as -3, 1.5 or 1e-3; NaN and infinity are not numbers."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def _is_number_with_comma(text: str) -> bool:
-    """Return True for a whole number, or a finite number with a decimal comma or point."""
+    """Return True for a number as in `is_number`, which may have a decimal comma instead of a point."""
     return is_number(text.replace(",", "."))
 
 
@@ -78,14 +77,16 @@ def missing_label(cell: LabelCell) -> InputError:
 def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: str) -> tuple[str, ...]:
     """Return the classes in order, or () if the labels are values to predict by regression.
 
-    Labels are values if all are numbers and at least one has a fraction. Raises `InputError` for missing values unless
-    `table.missing` skips them, for numbers in a format that is not read, for JSON, and for fewer than two classes.
+    With `table.kind = "auto"` labels are values if all are numbers and at least one has a fraction. Raises `InputError`
+    for missing values unless `table.missing` skips them, for numbers with a comma or a unit, for labels that are JSON
+    lists or objects, and for fewer than two classes.
     """
     cells = _without_missing(cells, settings)
     if settings.kind == "auto" and _are_values(cells):
         return ()
     for cell in cells:
-        _reject_json(cell)
+        if cell.text[:1] in ("[", "{"):
+            _reject_json(cell)
     maybe_missing = next((cell for cell in cells if cell.text.lower() in _MAYBE_A_CLASS), None)
     if maybe_missing is not None:
         label = maybe_missing.text
@@ -113,9 +114,9 @@ def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
 
 
 def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) -> tuple[str, ...] | None:
-    """Return a model's classes if all labels are among them, or () if the model predicts a value and they are numbers.
+    """Return a model's classes in its order, in the spelling of the labels, if all labels are among them.
 
-    The order is the model's, the spelling is that of the labels. Return None if the labels do not fit the model.
+    Return () for a model that predicts a value, if all labels are numbers, and None if the labels do not fit the model.
     """
     present = [cell.text for cell in cells if not is_missing(cell.text, model_labels)]
     if not present:
@@ -131,17 +132,18 @@ def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) 
 
 
 def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> list[LabelCell]:
-    """Return the labels without missing values; raises `InputError` for one unless `table.missing = "skip"`.
+    """Return the labels without missing values; raises `InputError` for the first one unless `table.missing = "skip"`.
 
-    A spelling such as "-" or "NA" may be a class. It is a missing value if all other labels are numbers.
+    Without "skip" a label such as "-" or "NA" counts as a class, except if all other labels are numbers.
     """
     present = [cell for cell in cells if not is_missing(cell.text)]
     if settings.missing == "skip":
         return present
-    others_are_numbers = bool(present) and all(_is_number_with_comma(cell.text) for cell in present)
+    missing_spellings = _NEVER_A_CLASS
+    if present and all(_is_number_with_comma(cell.text) for cell in present):
+        missing_spellings |= _MAYBE_A_CLASS
     for cell in cells:
-        is_never_a_class = cell.text.lower() in _NEVER_A_CLASS
-        if is_never_a_class or (is_missing(cell.text) and others_are_numbers):
+        if cell.text.lower() in missing_spellings:
             raise missing_label(cell)
     return list(cells)
 
@@ -149,36 +151,31 @@ def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> lis
 def _are_values(cells: Sequence[LabelCell]) -> bool:
     """Return True if all labels are numbers and at least one has a fraction, False if none has a fraction.
 
-    Raises `InputError` for text next to fractions, and for numbers with a comma, a unit or thousands separators.
+    Raises `InputError` if some labels have fractions and others are no numbers, and if all are numbers, but some have a
+    comma, a unit or thousands separators.
     """
+    as_classes = "-s table.kind=classification"
     with_comma = [cell for cell in cells if re.fullmatch(r"[+-]?\d+,\d+", cell.text)]
     if with_comma and all(_is_number_with_comma(cell.text) for cell in cells):
         message = f"{with_comma[0].where}: the label {with_comma[0].text!r} is a number with a comma"
-        hint = "use -s 'table.decimal=\",\"' for decimal commas, remove thousands separators, or use "
-        raise InputError(message, hint + "-s table.kind=classification")
+        remedies = "use -s 'table.decimal=\",\"' for decimal commas, remove thousands separators"
+        raise InputError(message, f"{remedies}, or use {as_classes}")
     has_fractions = any(is_number(cell.text) and float(cell.text) % 1 != 0 for cell in cells)
-    if not has_fractions:
-        _reject_units(cells)
-        return False
-    for cell in cells:
-        if not is_number(cell.text):
-            message = f"{cell.where}: the label {cell.text!r} is not a number, but others have fractions"
-            raise InputError(message, "correct it, remove the row, or use -s table.kind=classification")
-    return True
-
-
-def _reject_units(cells: Sequence[LabelCell]) -> None:
-    """Raise `InputError` if all labels are numbers, some of them with a unit or thousands separators."""
-    not_plain = [cell for cell in cells if not is_number(cell.text)]
-    if not_plain and all(_NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in not_plain):
-        message = f"{not_plain[0].where}: the label {not_plain[0].text!r} is a number with other characters"
-        raise InputError(message, "write plain numbers such as 1234.5, or use -s table.kind=classification")
+    not_numbers = [cell for cell in cells if not is_number(cell.text)]
+    if not not_numbers:
+        return has_fractions
+    first = not_numbers[0]
+    if has_fractions:
+        message = f"{first.where}: the label {first.text!r} is not a number, but others have fractions"
+        raise InputError(message, f"correct it, remove the row, or use {as_classes}")
+    if all(_NUMBER_WITH_UNIT.fullmatch(cell.text) for cell in not_numbers):
+        message = f"{first.where}: the label {first.text!r} is a number with other characters"
+        raise InputError(message, f"write plain numbers such as 1234.5, or use {as_classes}")
+    return False
 
 
 def _reject_json(cell: LabelCell) -> None:
-    """Raise `InputError` for a label that is a JSON list or object."""
-    if cell.text[:1] not in ("[", "{"):
-        return
+    """Raise `InputError` for a label that begins like a JSON list or object and is one."""
     try:
         value = json.loads(cell.text)
     except (json.JSONDecodeError, RecursionError):

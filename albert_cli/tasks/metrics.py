@@ -1,6 +1,6 @@
-"""Metrics of classification and regression, computed with scikit-learn and scipy.
+"""Metrics of classification and regression by name, computed with scikit-learn and scipy.
 
-Accuracy and F1 are from 0 to 1, correlations (`mcc`, `pearson`, `spearman`) from -1 to 1.
+`accuracy`, `f1` and `macro_f1` are from 0 to 1, the correlations `mcc`, `pearson` and `spearman` from -1 to 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Return the values of these metrics by name; predictions [N] and labels [N] are class indices or real numbers.
+    """Return the values of metrics by name; predictions and labels [N] are class indices, or in regression values.
 
     Raises `ValueError` if the arrays are empty or differ in length.
     """
@@ -27,18 +27,19 @@ def scores(metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike) ->
 
 
 def _compute(metric: str, predictions: Array, labels: Array) -> float:
+    """Return the value of one metric."""
     if metric == "accuracy":
         return float(np.mean(predictions == labels))
     # Imported late: both libraries are slow to load.
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import f1_score, matthews_corrcoef
 
-    if metric == "f1":  # of class 1, the paraphrase or duplicate; 0 if it is neither predicted nor a label
+    if metric == "f1":  # of class 1, a paraphrase or duplicate; 0 if the class is neither predicted nor a label
         return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
     if metric == "macro_f1":
         return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
     if _is_constant(predictions) or _is_constant(labels):
-        return 0.0  # a correlation with a constant is undefined; 0 says that the model predicts nothing
+        return 0.0  # a correlation with a constant is undefined; 0 is the value of predictions without information
     if metric == "mcc":
         return float(matthews_corrcoef(labels, predictions))
     correlation = {"pearson": pearsonr, "spearman": spearmanr}[metric]
@@ -46,5 +47,6 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
 
 
 def _is_constant(values: Array) -> bool:
-    # Differences below 1e-12 of the largest value are rounding errors: float64 rounds to 1e-16 of a value.
+    """Return True if all values are the same but for rounding errors."""
+    # Float64 rounds to about 1e-16 of a value. The limit 1e-12 leaves room for errors that add up.
     return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))

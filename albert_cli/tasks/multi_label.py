@@ -1,15 +1,14 @@
-"""Multi-label classification: a text or a pair of texts has any number of classes, including none.
+"""Multi-label classification: a text or a pair of texts has any number of classes, or none.
 
-Shapes: N examples, C classes.
+Every class is predicted on its own, by a logit and a threshold. Shapes: N examples, C classes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -24,25 +23,18 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.classification import (
-    encode_pairs,
-    match_labels,
-    name_and_inputs,
-    parse_text_line,
-    predict_logits,
-    select_classifier_rows,
-)
+from albert_cli.tasks.classification import encode_pairs, match_labels, name_and_inputs, parse_text_line, predict_logits
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.input_lines import InputLine, text_fields
 from albert_cli.text.vocabulary import Vocabulary
 
-METRICS = ("micro_f1", "macro_f1", "mean_average_precision")
+METRICS = ("micro_f1", "macro_f1", "mean_average_precision")  # the results of `score_multi_label`
 _THRESHOLD = 0.5  # a class with a higher probability is predicted
 
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelExample:
-    """A text or a pair of texts with the indices of its classes: () for no class, None if they are hidden."""
+    """A text or a pair of texts with the indices of its classes: () for no class, None if the classes are hidden."""
 
     text_a: str
     text_b: str | None
@@ -52,7 +44,7 @@ class MultiLabelExample:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
-    """A probability for each class, independent of the others, by a linear layer on the pooled [CLS] vector.
+    """Prediction of any number of classes, by a linear layer on the pooled [CLS] vector.
 
     Outputs are logits float32 [N, C], the log odds of each class.
     """
@@ -104,35 +96,35 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
     def compute_metrics(
         self, outputs: Array, features: PairFeatures, examples: Sequence[MultiLabelExample]
     ) -> dict[str, float]:
-        """Compute micro and macro F1 at probability 0.5, mean average precision, and the mean loss."""
+        """Return micro and macro F1 at probability 0.5, mean average precision, and the mean loss."""
         loss = float(_summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
         return {**score_multi_label(features.gold, sigmoid(outputs)), "loss": loss}
 
     def score_baseline(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
-        """Compute micro F1 on dev if the k most frequent classes are predicted for every text.
+        """Return micro F1 on dev if the k most frequent classes of train are predicted for every text.
 
         The number k is the one with the best micro F1 on train.
         """
         targets = self._targets(train)
         by_frequency = np.argsort(-targets.sum(axis=0), kind="stable")
         size = len(by_frequency)
-        predictions = np.zeros((size, size))  # row k - 1 predicts the k most frequent classes
+        predictions = np.zeros((size, size))  # row k - 1 has 1 for the k most frequent classes
         for k in range(1, size + 1):
             predictions[k - 1, by_frequency[:k]] = 1
-        train_scores = [_micro_f1(targets, np.broadcast_to(row, targets.shape)) for row in predictions]
+        train_scores = [_f1(targets, np.broadcast_to(row, targets.shape), "micro") for row in predictions]
         best = predictions[int(np.argmax(train_scores))]
         gold = self._targets(dev)
-        return _micro_f1(gold, np.broadcast_to(best, gold.shape))
+        return _f1(gold, np.broadcast_to(best, gold.shape), "micro")
 
     def chance_loss(self, train: Sequence[MultiLabelExample]) -> float:
-        """Return the entropy of a class (present or not) in nats, averaged over the classes."""
+        """Return the entropy in nats of the presence of a class, averaged over the classes."""
         frequency = self._targets(train).mean(axis=0, dtype=np.float64)
         varying = frequency[(frequency > 0) & (frequency < 1)]  # the other classes have entropy 0
         entropies = -(varying * np.log(varying) + (1 - varying) * np.log(1 - varying))
         return float(entropies.sum() / len(frequency))
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        predicted = outputs > 0  # a logit of 0 is `_THRESHOLD`
+        predicted = outputs > 0  # a logit of 0 is a probability of `_THRESHOLD`
         gold = features.gold
         if (gold == gold[:1]).all() or (predicted != predicted[:1]).any():
             return None
@@ -140,17 +132,17 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
 
     def average(self, outputs: Sequence[Array]) -> Array:
         """Return the logits of the models' mean probabilities (§4.9)."""
-        probabilities = np.mean([sigmoid(logits) for logits in outputs], axis=0).clip(1e-7, 1 - 1e-7)  # finite logits
+        probabilities = np.mean([sigmoid(logits) for logits in outputs], axis=0)
+        probabilities = probabilities.clip(1e-7, 1 - 1e-7)  # so that all logits are finite
         return np.asarray(np.log(probabilities / (1 - probabilities)))
 
-    def format_predictions(
+    def iter_predictions(
         self, examples: Sequence[MultiLabelExample], outputs: Array, *, with_details: bool
-    ) -> list[str]:
-        """Return JSON lines with id, gold classes unless hidden, predicted classes, and each class's probability.
+    ) -> Iterator[dict[str, object]]:
+        """Yield id, gold classes unless they are hidden, predicted classes, and each class's probability.
 
         `with_details` adds the texts.
         """
-        lines = []
         for example, probabilities in zip(examples, sigmoid(outputs), strict=True):
             line: dict[str, object] = {"id": example.id}
             if with_details:
@@ -160,30 +152,20 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
             by_label = dict(zip(self.labels, probabilities.tolist(), strict=True))
             line["prediction"] = [label for label, probability in by_label.items() if probability > _THRESHOLD]
             line["probabilities"] = {label: round(probability, 5) for label, probability in by_label.items()}
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        return lines
+            yield line
 
     # ---------------------------------------------------------------- checkpoints
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.labels, finetuned, multi_label=True)
 
-    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        return self.accepts_checkpoint(checkpoint) and self._head_rows(checkpoint) is not None
-
-    def _head_rows(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Return the index of the head's row for each class; None if the head is not a multi-label one of them."""
+    def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
         return match_labels(self.labels, checkpoint.output_names) if checkpoint.is_multi_label else None
 
-    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        rows = self._head_rows(checkpoint)
-        if rows is None:
-            classes = ", ".join(checkpoint.output_names) or "none"
-            message = (
-                f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({', '.join(self.labels)})"
-            )
-            raise CheckpointError(message, "use a multi-label model of these classes, or -s model.head=new")
-        return select_classifier_rows(checkpoint, rows)
+    def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
+        classes = ", ".join(checkpoint.output_names) or "none"
+        message = f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({', '.join(self.labels)})"
+        return CheckpointError(message, "use a multi-label model of these classes, or -s model.head=new")
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
@@ -209,20 +191,21 @@ def score_multi_label(gold: Array, probabilities: Array) -> dict[str, float]:
 
     `gold` (0 or 1) and `probabilities` are [N, C]. A class without a positive example has average precision 0.
     """
-    from sklearn.metrics import average_precision_score, f1_score
+    from sklearn.metrics import average_precision_score
 
     predicted = probabilities > _THRESHOLD
     precisions = np.zeros(gold.shape[1])
     for column in np.flatnonzero(gold.any(axis=0)):
         precisions[column] = average_precision_score(gold[:, column], probabilities[:, column])
     return {
-        "micro_f1": _micro_f1(gold, predicted),
-        "macro_f1": float(f1_score(gold, predicted, average="macro", zero_division=0.0)),
+        "micro_f1": _f1(gold, predicted, "micro"),
+        "macro_f1": _f1(gold, predicted, "macro"),
         "mean_average_precision": float(precisions.mean()),
     }
 
 
-def _micro_f1(gold: Array, predicted: Array) -> float:
+def _f1(gold: Array, predicted: Array, average: Literal["micro", "macro"]) -> float:
+    """Return the micro or macro F1 of predictions (0 or 1) [N, C]; a class that never occurs has F1 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(gold, predicted, average="micro", zero_division=0.0))
+    return float(f1_score(gold, predicted, average=average, zero_division=0.0))

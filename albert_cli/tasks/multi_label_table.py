@@ -1,7 +1,6 @@
-"""Read the labels of a multi-label table.
+"""Read the labels of a multi-label table, in which a row may have several classes.
 
-A label cell is a list of classes (`["a", "b"]`), or has the classes between `|` (`a|b`). Or there is a column of 0 and
-1 for each class.
+The classes are in one column, as a list (`["a", "b"]`) or between `|` (`a|b`), or each class has a column of 0 and 1.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.columns import missing_column, require_column
+from albert_cli.tasks.columns import find_named_columns, require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-SEPARATOR = "|"
+_SEPARATOR = "|"
 _YES = frozenset(("1", "1.0", "true", "yes"))
 _NO = frozenset(("0", "0.0", "false", "no", ""))
 
@@ -35,11 +34,11 @@ def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
     if settings.label_columns:
         return True
     column = require_column(table, "label", settings)
-    return any(row[column].lstrip().startswith("[") or SEPARATOR in row[column] for row in table.cells)
+    return any(row[column].lstrip().startswith("[") or _SEPARATOR in row[column] for row in table.cells)
 
 
 def read_label_sets(table: TextTable, settings: TableSettings) -> list[LabelSet]:
-    """Return the classes of every row; raises `InputError` naming the line if a label cannot be read."""
+    """Return the classes of every row; raises `InputError` naming the line of a label that cannot be read."""
     if settings.label_columns:
         return _read_label_columns(table, settings)
     column = require_column(table, "label", settings)
@@ -51,10 +50,8 @@ def read_label_sets(table: TextTable, settings: TableSettings) -> list[LabelSet]
 
 
 def _read_label_columns(table: TextTable, settings: TableSettings) -> list[LabelSet]:
-    for name in settings.label_columns:
-        if name not in table.columns:
-            raise missing_column(table, "label_columns", [name])
-    columns = [table.columns.index(name) for name in settings.label_columns]
+    """Return the classes of every row from a column of 0 and 1 for each class; other cells raise `InputError`."""
+    columns = find_named_columns(table, "label_columns", settings.label_columns)
     label_sets = []
     for index, row in enumerate(table.cells):
         names = []
@@ -70,13 +67,13 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
 
 
 def _split_classes(cell: str, where: str) -> tuple[str, ...]:
-    """Return the classes in a JSON or Python list, or between `|`, each once, in the order of their first occurrence.
+    """Return the classes in a JSON or Python list, or between `|`, without repetitions.
 
-    Raises `InputError` for a list that cannot be read or holds other values than texts and whole numbers.
+    Raises `InputError` for a list that cannot be read, or holds other values than texts and whole numbers.
     """
     cell = cell.strip()
     if not cell.startswith("["):
-        names = [name.strip() for name in cell.split(SEPARATOR)]
+        names = [name.strip() for name in cell.split(_SEPARATOR)]
         return tuple(dict.fromkeys(name for name in names if name))
     values = _parse_list(cell)
     if values is None or not all(isinstance(value, str | int) for value in values):
@@ -97,9 +94,9 @@ def _parse_list(cell: str) -> list[object] | None:
 
 
 def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:
-    """Return all classes: in the order of the settings, or the ones that occur, sorted.
+    """Return all classes: those that the settings list, in this order, or else those that occur, sorted.
 
-    Raises `InputError` for fewer than two.
+    Raises `InputError` for fewer than two classes.
     """
     if settings.labels:
         return settings.labels
@@ -112,7 +109,7 @@ def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, o
 
 
 def label_indices(label_set: LabelSet, labels: Sequence[str]) -> tuple[int, ...]:
-    """Return the indices in `labels` of a row's classes, ascending; raises `InputError` for an unknown class."""
+    """Return the ascending indices of a row's classes in `labels`; raises `InputError` for a class not in `labels`."""
     for name in label_set.names:
         if name not in labels:
             message = f"{label_set.where}: label {name!r} is not one of {', '.join(labels)}"

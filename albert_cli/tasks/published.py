@@ -1,4 +1,4 @@
-"""Load `published.toml`: published scores of ALBERT and of the models with which the paper compares it."""
+"""Load `published.toml`: the published scores of ALBERT, and of the models with which the paper compares ALBERT."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ PublishedScores = dict[str, dict[str, float]]  # task -> metric -> score in perc
 
 @cache
 def load_published_scores() -> dict[str, PublishedScores]:
-    """Return the scores on the development sets by model, task and metric."""
+    """Return the scores on the development sets, in percent, by model, task and metric."""
     text = Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
-    scores_by_model: dict[str, dict[str, list[float]]] = tomllib.loads(text)
-    published = {}
-    for model, scores_by_task in scores_by_model.items():
+    published: dict[str, PublishedScores] = {}
+    for model, scores_by_task in tomllib.loads(text).items():
         published[model] = {
             task: dict(zip(paper_metric_names(task), scores, strict=True)) for task, scores in scores_by_task.items()
         }

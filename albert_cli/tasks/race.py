@@ -1,9 +1,12 @@
-"""RACE (Lai et al., arXiv 1704.04683): questions of school examinations about a passage, with four options each."""
+"""RACE (Lai et al., arXiv 1704.04683): questions about a passage with four options, from school examinations.
+
+The module defines the tasks, and reads the questions from the published files, from the Hub, or from files to predict.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +15,13 @@ from pydantic import BaseModel
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.choice import Choice, ChoiceExample
-from albert_cli.tasks.data_files import find_data_file, parse_json_as, read_lines, read_text
+from albert_cli.tasks.data_files import find_data_file, read_lines, read_text, validate_as
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
 RACE_ON_HUB = "hf:ehovy/race"
-LEVELS = ("middle", "high")  # of school; `ChoiceExample.group` is a question's level
+LEVELS = ("middle", "high")  # the schools of the examinations; `ChoiceExample.group` is a question's level
 OPTION_LETTERS = ("A", "B", "C", "D")
 _SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
 _HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
@@ -26,7 +29,10 @@ _HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
 
 @dataclass(frozen=True)
 class RaceFiles:
-    """RACE's passages: files `SPLIT/LEVEL/*.txt`, lines of `SPLIT/LEVEL/all.txt`, or the data set of the Hub."""
+    """A reader of some levels of RACE, from files or from the Hub.
+
+    The files are `SPLIT/LEVEL/*.txt` with one passage each, or `SPLIT/LEVEL/all.txt` with a passage on each line.
+    """
 
     levels: tuple[str, ...]
 
@@ -43,18 +49,17 @@ class RaceFiles:
         return examples
 
     def _iter_level_questions(self, task: TaskInfo, split: str, data: Path, level: str) -> Iterator[ChoiceExample]:
-        hint = None
-        for existing in self.levels:
-            if (data / split / existing).is_dir():
-                hint = f"use the task race_{existing} for {existing} alone"
-                break
+        """Yield the questions of a level in the folder `data`; the error for a missing level names one that exists."""
+        existing = [name for name in self.levels if (data / split / name).is_dir()]
+        hint = f"use the task race_{existing[0]} for {existing[0]} alone" if existing else None
         folder = find_data_file(data, (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
-        passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in _iter_texts(folder)]
+        passages = _parse_passages(_iter_texts(folder))
         check_unique((passage.id or where, where) for passage, where in passages)
         for passage, where in passages:
             yield from _iter_questions(task, split, passage, level, where)
 
     def _iter_hub_questions(self, task: TaskInfo, split: str, source: str) -> Iterator[ChoiceExample]:
+        """Yield the questions of a data set of the Hub, which has a question and its passage in each row."""
         if source == RACE_ON_HUB:
             config = self.levels[0] if len(self.levels) == 1 else "all"
             source = f"{source}:{config}"
@@ -75,47 +80,42 @@ class RaceFiles:
 
 
 def read_race_passages(path: Path) -> list[ChoiceExample] | None:
-    """Read the questions to predict of a passage's file, of `all.txt`, or of a folder with passages or school levels.
+    """Read the questions of a file or folder to predict; return None for a file that holds no passage.
 
-    The answers may be hidden. Return None for a file that holds no passage. Raises `InputError` for a folder without
-    passages.
+    A file holds a passage, or one on each line. A folder holds a file for each passage, `all.txt`, or a folder for each
+    level. The answers may be hidden. Raises `InputError` for a folder without passages.
     """
-    task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
     if path.is_dir():
         folders = [path / level for level in LEVELS if (path / level).is_dir()] or [path]
         texts = [text for folder in folders for text in _iter_texts(folder)]
-    elif _is_passage_file(path):
-        texts = list(_iter_passage_file(path))
     else:
-        return None
-    passages = [(parse_json_as(_PassageRecord, text, where, _SHAPE), where) for text, where in texts]
-    return [e for passage, where in passages for e in _iter_questions(task, "test", passage, "", where)]
+        texts = _split_passage_file(path)
+        if not texts:
+            return None
+    task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
+    return [e for passage, where in _parse_passages(texts) for e in _iter_questions(task, "test", passage, "", where)]
 
 
 # ---------------------------------------------------------------- passages: JSON texts, with file and line
 
 
-def _is_passage_file(path: Path) -> bool:
-    """Return True if a file begins with a JSON object and has the key `questions`."""
-    if not path.is_file():
-        return False
-    text = read_text(path)
-    return text.lstrip().startswith("{") and '"questions"' in text
+def _split_passage_file(path: Path) -> list[tuple[str, str]]:
+    """Return the passages of a file: a JSON object, or one on each line; [] for a file without passages.
 
-
-def _iter_passage_file(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the passages of a file: a JSON object, or one on each line of `all.txt`."""
-    text = read_text(path)
+    A file with passages begins with a JSON object and has the key `questions`.
+    """
+    text = read_text(path) if path.is_file() else ""
+    if not text.lstrip().startswith("{") or '"questions"' not in text:
+        return []
     lines = [(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line, _ in lines):
-        yield from lines
-    else:
-        yield text, str(path)
+        return lines
+    return [(text, str(path))]
 
 
 def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the passages of a level's folder: the lines of `all.txt`, or a passage from each other `.txt` file."""
-    if (path := folder / "all.txt").is_file():  # the reference reads this file, with all passages of a level
+    if (path := folder / "all.txt").is_file():  # the layout of the reference code, with all passages of a level
         for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
                 yield line, f"{path}:{number}"
@@ -128,7 +128,7 @@ def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _passage_order(path: Path) -> tuple[int, str]:
-    """Return the sort key of a passage's file: names that are no number first, then 2.txt before 10.txt."""
+    """Return the sort key of a passage's file: other names before numbers, numbers by size (2.txt before 10.txt)."""
     return int(path.stem) if path.stem.isdecimal() else -1, path.name
 
 
@@ -140,6 +140,14 @@ class _PassageRecord(BaseModel):
     options: list[list[str]]
     answers: list[str] | None = None
     id: str | None = None
+
+
+def _parse_passages(texts: Iterable[tuple[str, str]]) -> list[tuple[_PassageRecord, str]]:
+    """Parse JSON texts with their file and line; raises `InputError` for a text that is not a passage."""
+    passages = []
+    for text, where in texts:
+        passages.append((validate_as(_PassageRecord, parse_json(text, where, _SHAPE), where, _SHAPE), where))
+    return passages
 
 
 def _iter_questions(
@@ -171,7 +179,7 @@ def _require_four_options(options: list[str], where: str) -> tuple[str, ...]:
 
 
 def _race_task(name: str, title: str, levels: tuple[str, ...], metrics: tuple[str, ...]) -> Choice:
-    """Return the task of some levels; models of all levels and of a single level answer it."""
+    """Return the task of some levels, which accepts models of "race" and of each level."""
     return Choice(
         name=name,
         title=title,

@@ -1,4 +1,4 @@
-"""Find a task by its name or by a checkpoint's head, and average scores as in the paper's tables."""
+"""List the published tasks, find the task that a checkpoint's head answers, and average scores as the paper does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_task(name: str) -> AnyTask:
 def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
     """Derive the task that a checkpoint's head answers; raises `CheckpointError` if it has no such head.
 
-    A pretrained checkpoint answers with its sentence head.
+    A pretrained checkpoint classifies pairs of texts by its sentence head.
     """
     for kind in _KINDS:
         task = kind.from_checkpoint(checkpoint)
@@ -62,7 +62,7 @@ def task_from_checkpoint(checkpoint: hub.Checkpoint) -> AnyTask:
 def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | None:
     """Convert a pretrained checkpoint into a classifier of pairs of texts, by renaming its sentence head (SOP, NSP).
 
-    Return None for a checkpoint without a trained sentence head, and for one that is a classifier already.
+    Return None for a checkpoint without a trained sentence head, and for a checkpoint that already has a classifier.
     """
     labels = checkpoint.order_labels
     if not labels or checkpoint.labels:
@@ -81,25 +81,25 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
 
 
 def constant_baseline(task: str) -> str:
-    """Return the name of the constant predictions that `Task.score_baseline` scores, as tables show it."""
+    """Return the name, in tables of results, of the predictions that `Task.score_baseline` scores."""
     return "most frequent tags" if task == NER else "majority"
 
 
 def paper_metric_names(task: str) -> Sequence[str]:
-    """Return the names of the metrics in which the paper's tables report a task."""
+    """Return the names of the metrics by which the paper's tables report a task."""
     definition = find_task(task)
     return definition.published or definition.metrics[:1]
 
 
 def paper_metrics(task: str, medians: Mapping[str, float]) -> dict[str, float]:
-    """Select the metrics of the paper's tables from a task's median metrics by name."""
+    """Select the metrics that the paper's tables report from `medians`, a task's median metrics by name."""
     return {name: medians[name] for name in paper_metric_names(task)}
 
 
 def average_score(metrics_by_task: Mapping[str, Mapping[str, float]]) -> float:
     """Return the mean over tasks of the mean of each task's metrics.
 
-    With the metrics of `paper_metrics` the result is the column Avg of the paper's Tables 2 to 13, which first averages
-    the F1 and the exact match of SQuAD.
+    For the metrics of `paper_metrics` this is the column Avg of the paper's Tables 2 to 13, in which F1 and exact match
+    of SQuAD are averaged first.
     """
     return statistics.fmean(statistics.fmean(metrics.values()) for metrics in metrics_by_task.values())

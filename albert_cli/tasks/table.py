@@ -1,27 +1,26 @@
 """Make a task of a user's labeled table: TSV, CSV, JSON lines or Parquet with named columns, or a data set of the Hub.
 
-`open_table` decides from the content of the files and the settings which kind of task they are: classification,
-regression, multi-label classification or multiple choice. It prints its decisions. `table_sources` reads the examples.
+`open_table` decides by the settings and the content of the files on the kind of task: classification, regression,
+multi-label classification or multiple choice. It prints what it decides. `table_sources` then reads the examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import TypedDict
 
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import (
+    LABEL_DESCRIPTIONS,
+    ChoiceRow,
     decide_choice_labels,
-    describe_choice_labels,
     find_choice_columns,
     is_choice_table,
     read_choice_rows,
-    read_options,
 )
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import check_texts, find_column, find_id_column, find_text_columns, warn_unused_texts
@@ -30,7 +29,7 @@ from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
 from albert_cli.tasks.table_files import TableFiles, find_table_files
-from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
+from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.text_table import TextTable
 
@@ -49,91 +48,61 @@ NO_HEAD = ModelHead()
 
 
 def open_table(settings: TableSettings, data: str | None = None, head: ModelHead = NO_HEAD) -> AnyTask:
-    """Make a task of a table: find its files, read train, and decide on columns, kind and classes.
+    """Make a task of a table: find its files, read train, and decide on kind, columns and classes.
 
-    `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. The classes are the labels of the model's `head` if
-    there is no train, or if the data are a single file and all its labels are among them. Raises `ConfigError` if no
-    file is named, and `InputError` for a missing file or column, or for labels that are not classes or values.
+    `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
+    scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
+    are all among them. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for
+    labels that are neither classes nor values.
     """
     files = find_table_files(settings, data)
     tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
     reference = tables.table(next(iter(files)))  # train, or the first file if there is no train
     if is_choice_table(reference, settings):
-        return as_any_task(_choice_task(settings, tables, reference))
-    if _is_multi_label(settings, tables, head):
-        return as_any_task(_multi_label_task(settings, tables, reference, head))
-    return as_any_task(_classification_task(settings, tables, reference, head.labels))
-
-
-class _CommonFields(TypedDict):
-    name: str
-    title: str
-    accepts_any_task: bool
-    train_split: str | None
-    dev_splits: tuple[str, ...]
-    test_splits: tuple[str, ...]
-
-
-def _common_fields(settings: TableSettings, tables: TableFiles) -> _CommonFields:
-    """Return the fields of a task that are the same for all kinds."""
-    files = tables.files
-    return {
-        "name": "table",
-        "title": settings.title,
-        "accepts_any_task": tables.is_for_scoring,
-        "train_split": "train" if "train" in files else None,
-        "dev_splits": ("dev",) if "train" in files or "dev" in files else (),  # dev may be held out of train
-        "test_splits": ("test",) if "test" in files else (),
-    }
+        task = as_any_task(_choice_task(settings, tables, reference))
+    elif _is_multi_label(settings, tables, reference, head):
+        task = as_any_task(_multi_label_task(settings, tables, reference, head))
+    else:
+        task = as_any_task(_classification_task(settings, tables, reference, head.labels))
+    return replace(task.with_splits(files), accepts_any_task=tables.is_for_scoring)
 
 
 # ---------------------------------------------------------------- multiple choice
 
 
 def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> Choice:
-    columns = find_choice_columns(reference, settings)
-    counts = _option_counts(settings, tables)
-    fewest = min(counts)
-    most = max(counts)
-    label_reading = _choice_label_reading(settings, tables)
-    texts = [index for index in (columns.passage, columns.question) if index is not None]
-    count = str(most) if fewest == most else f"{fewest} to {most}"
-    message = f"{_column_names(reference, texts)} → one of {count} choices"
-    if label_reading != "auto":
-        message += f", labels are {describe_choice_labels(label_reading)}"
-    console.info(f"{reference.origin}: {message}")
-    warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
-    return Choice(
-        **_common_fields(settings, tables),
-        labels=tuple(ascii_uppercase[:most]),
-        metrics=("accuracy",),
-        source=ChoiceTableSource(tables, label_reading),
-    )
-
-
-def _option_counts(settings: TableSettings, tables: TableFiles) -> set[int]:
-    """Return the numbers of options that occur in any file."""
-    counts = set()
-    for split in tables.files:
-        table = tables.table(split)
-        columns = find_choice_columns(table, settings)
-        counts |= {len(read_options(table, columns, row)) for row in range(len(table.cells))}
-    return counts
-
-
-def _choice_label_reading(settings: TableSettings, tables: TableFiles) -> ChoiceLabels:
-    """Decide how labels name an option, from train and dev together; "auto" if neither has labels."""
-    rows = []
+    """Make a task of multiple choice; the reading of its labels fits train and dev together."""
+    option_counts: set[int] = set()
+    labeled_rows: list[ChoiceRow] = []
     counts_from_0 = False
     for split in tables.files:
         table = tables.table(split)
         columns = find_choice_columns(table, settings)
+        rows = read_choice_rows(table, columns)
+        option_counts |= {len(row.options) for row in rows}
         if split == "test" or columns.label is None:
             continue
-        rows += read_choice_rows(table, columns)
+        labeled_rows += rows
         if len(columns.options) > 1 and table.columns[columns.options[0]].endswith("0"):
             counts_from_0 = True
-    return decide_choice_labels(rows, settings, counts_from_0=counts_from_0) if rows else settings.choice_labels
+    label_reading = decide_choice_labels(labeled_rows, settings, counts_from_0=counts_from_0)
+    columns = find_choice_columns(reference, settings)
+    texts = [index for index in (columns.passage, columns.question) if index is not None]
+    fewest = min(option_counts)
+    most = max(option_counts)
+    count = str(most) if fewest == most else f"{fewest} to {most}"
+    message = f"{_column_names(reference, texts)} → one of {count} choices"
+    if label_reading != "auto":
+        message += f", labels are {LABEL_DESCRIPTIONS[label_reading]}"
+    console.info(f"{reference.origin}: {message}")
+    warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
+    return Choice(
+        name="table",
+        title=settings.title,
+        labels=tuple(ascii_uppercase[:most]),
+        metrics=("accuracy",),
+        source=ChoiceTableSource(tables, label_reading),
+    )
 
 
 # ---------------------------------------------------------------- classification and regression
@@ -149,7 +118,8 @@ def _classification_task(
         raise InputError(message, "use -s table.train=FILE, or list the classes in table.labels")
     _report_text_columns(reference, settings, texts, _describe_classes(labels) if labels else "a value")
     return Classification(
-        **_common_fields(settings, tables),
+        name="table",
+        title=settings.title,
         labels=labels,
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
@@ -158,9 +128,10 @@ def _classification_task(
 
 
 def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the classes from the settings, the labels of train, or the model; () for a regression.
+    """Return the classes: those of the settings, or else of train, or else of the model; () for a regression.
 
-    Return None if there is neither train nor a model.
+    If a model is scored on train and has all its labels, the classes are the model's. Return None if there is neither
+    train nor a model with a classifier.
     """
     if settings.kind == "regression":
         return ()
@@ -182,20 +153,18 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
 # ---------------------------------------------------------------- multi-label classification
 
 
-def _is_multi_label(settings: TableSettings, tables: TableFiles, head: ModelHead) -> bool:
-    """Return True if the labels of train, or without train those of dev, are sets of classes.
+def _is_multi_label(settings: TableSettings, tables: TableFiles, reference: TextTable, head: ModelHead) -> bool:
+    """Return True if the labels of the reference are sets of classes.
 
-    The labels of a multi-label model count as sets, even if every row has only one class.
+    They are also sets if every row has one class and a multi-label model that has these classes is to be scored.
     """
-    for split in ("train", "dev"):
-        if split in tables.files:
-            table = tables.table(split)
-            return is_multi_label_table(table, settings) or _fits_multi_label_head(settings, tables, table, head)
-    return settings.kind == "multi-label"
+    if "train" not in tables.files and "dev" not in tables.files:  # the reference is test, which may lack labels
+        return settings.kind == "multi-label"
+    return is_multi_label_table(reference, settings) or _fits_multi_label_head(settings, tables, reference, head)
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
-    """Return True if a multi-label model may be scored on the data, and has all classes of the table."""
+    """Return True if the data are for scoring a multi-label model, and the model has all classes of the table."""
     if settings.kind != "auto" or not head.is_multi_label or not tables.is_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings) for name in label_set.names}
@@ -212,7 +181,8 @@ def _multi_label_task(
         labels = infer_label_names(read_label_sets(reference, settings), settings, reference.origin)
     _report_text_columns(reference, settings, texts, f"any of {_describe_classes(labels)}")
     return MultiLabelClassification(
-        **_common_fields(settings, tables),
+        name="table",
+        title=settings.title,
         labels=labels,
         metrics=MULTI_LABEL_METRICS,
         inputs=len(texts),
@@ -224,21 +194,21 @@ def _multi_label_task(
 
 
 def _report_text_columns(table: TextTable, settings: TableSettings, texts: Sequence[int], target: str) -> None:
-    """Print which columns are read as texts and for which target; warn of unused columns and of rows without text.
+    """Print the columns that are read as texts, and `target`, what is predicted from them.
 
-    Raises `InputError` if no row has a text.
+    Print warnings for unused columns and rows without text. Raises `InputError` if no row has a text.
     """
     console.info(f"{table.origin}: {_column_names(table, texts)} → {target}")
-    label = find_column(table, "label", settings)
-    warn_unused_texts(table, [*texts, label, find_id_column(table, settings)])
+    warn_unused_texts(table, [*texts, find_column(table, "label", settings), find_id_column(table, settings)])
     check_texts(table, texts)
 
 
 def _column_names(table: TextTable, columns: Sequence[int]) -> str:
+    """Return the names of columns, in quotes and joined by "and"."""
     return " and ".join(repr(table.columns[index]) for index in columns)
 
 
 def _describe_classes(labels: Sequence[str]) -> str:
-    """Return the number of classes, and their names unless they are many."""
+    """Return the number of classes, and their names if there are at most `_MAX_LABELS_SHOWN`."""
     count = f"{len(labels)} classes"
     return f"{count} ({', '.join(labels)})" if len(labels) <= _MAX_LABELS_SHOWN else count

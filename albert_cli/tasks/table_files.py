@@ -1,4 +1,7 @@
-"""Find the files of a custom table, one for each split, and read them as `TextTable`."""
+"""Find the files of a custom table, one for each split, and read each as a `TextTable`.
+
+The files are in a folder, on the Hugging Face Hub, or listed in the settings; a single file is train.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,27 @@ from albert_cli.tasks.text_table import TextTable
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-# Endings of tables that are not read; a file with a split's name and one of these endings causes a warning.
-_CONVERTIBLE = (".xlsx", ".xls", ".ods", ".txt", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
+# Endings of formats that are not read. A warning names a file that has a split's name and one of these endings.
+_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table's files by split, each read once.
+    """A table's files by split; a file is read when it is first used.
 
-    `is_single_file` is true if `--data` names one file, listed as train: training holds dev out of it, and scoring uses
-    all of it.
+    `is_single_file` is true if `--data` names one file. It is listed as train: for training a part of it is held out as
+    dev data, and scoring uses all of it.
     """
 
     settings: TableSettings
     files: Mapping[str, str] = field(hash=False)
-    is_single_file: bool = False
+    is_single_file: bool
     _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_for_scoring(self) -> bool:
-        """True if a model may be scored on the data: they are a single file, or lack train.
-
-        The classes are then the model's, if the labels are among them.
-        """
+        """True if the data may serve to score a model and not to train it: a single file, or files without train."""
         return self.is_single_file or "train" not in self.files
 
     def table(self, split: str) -> TextTable:
@@ -49,32 +49,33 @@ class TableFiles:
         return self._tables[split]
 
     def ids(self, split: str) -> list[str]:
-        """Return the rows' ids; raises `InputError` if ids that name predictions are not unique."""
+        """Return the ids of a split's rows; raises `InputError` for repeated ids if rows of the split are predicted."""
         table = self.table(split)
-        names_predictions = split != "train" or "dev" not in self.files  # without dev, a part of train is predicted
-        return table.ids(find_id_column(table, self.settings), must_be_unique=names_predictions, hint=_ID_HINT)
+        is_predicted = split != "train" or "dev" not in self.files  # without dev, a part of train is predicted
+        return table.ids(find_id_column(table, self.settings), must_be_unique=is_predicted, hint=_ID_HINT)
 
 
 def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str]:
-    """Map splits, in the order train, dev, test, to files or to `hf:NAME#SPLIT`; settings precede `data`.
+    """Map splits, in the order train, dev, test, to files or to `hf:NAME#SPLIT`.
 
-    Raises `ConfigError` if no file is named, and `InputError` if `data` does not exist or holds no train file.
+    A file in the settings replaces that of `data`. Raises `ConfigError` if neither has a file, and `InputError` if
+    `data` does not exist or holds no file.
     """
     files_in_settings = {"train": settings.train, "dev": settings.dev, "test": settings.test}
-    named = {split: file for split, file in files_in_settings.items() if file}
+    chosen = {split: file for split, file in files_in_settings.items() if file}
     files: dict[str, str] = {}
-    if data is not None and is_hub_source(data):
+    if is_hub_source(data):
         files = _hub_files(data)
     elif data is not None:
-        files = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in named])
-    files |= named
+        files = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in chosen])
+    files |= chosen
     if not files:
         raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
     return {split: files[split] for split in _FILE_NAMES if split in files}
 
 
 def _hub_files(source: str) -> dict[str, str]:
-    """Map splits to the splits of a data set of the Hub, whose dev split may be called "validation"."""
+    """Map splits to those of a data set of the Hub, as `hf:NAME#SPLIT`; its dev split may be called "validation"."""
     hub_splits = list_hub_splits(source)
     dev = "dev" if "dev" in hub_splits else "validation"
     hub_names = {"train": "train", "dev": dev, "test": "test"}
@@ -82,7 +83,11 @@ def _hub_files(source: str) -> dict[str, str]:
 
 
 def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
-    """Map these splits to the files of a folder; if `path` is a file, it is train."""
+    """Map these splits to the files of the folder `path`; if `path` is a file, it is train.
+
+    Raises `InputError` if `path` does not exist, if a split has two files, or if train may be in the folder and no
+    split has a file.
+    """
     if path.is_file():
         return {"train": str(path)}
     if not path.is_dir():
@@ -96,7 +101,7 @@ def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
             raise InputError(message, f"choose one with -s table.{split}=FILE")
         if existing:
             files[split] = str(existing[0])
-        elif unread := _find_convertible_file(path, _FILE_NAMES[split]):
+        elif unread := _find_unread_file(path, _FILE_NAMES[split]):
             console.warn(f"{unread}: not read, because it is not a .tsv, .csv, .jsonl or .parquet file; convert it")
     if not files and "train" in splits:
         message = f"{path}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
@@ -104,17 +109,17 @@ def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def _find_convertible_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first file with one of these names and the ending of another format, such as `train.xlsx`."""
+def _find_unread_file(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first file with one of these names and an ending of `_UNREAD_SUFFIXES`, such as `train.xlsx`."""
     for path in sorted(folder.iterdir()):
         stem, _, _ = path.name.lower().partition(".")
-        if stem in names and path.suffix.lower() in _CONVERTIBLE:
+        if stem in names and path.suffix.lower() in _UNREAD_SUFFIXES:
             return path
     return None
 
 
 def _read_table(name: str, settings: TableSettings) -> TextTable:
-    """Read a file by its ending, or `hf:NAME#SPLIT` (without `#SPLIT` its train split)."""
+    """Read a file in the format of its ending, or `hf:NAME#SPLIT`; without `#SPLIT` the split is train."""
     if is_hub_source(name):
         source, _, split = name.partition("#")
         return read_hub_split(source, split or "train")

@@ -1,4 +1,4 @@
-"""Settings of the task `table`, which reads a user's own labeled files."""
+"""Settings of the task `table`, which reads a user's labeled files; the task `ner` uses `title` and `holdout`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ ChoiceLabels = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "n
 
 @dataclass(frozen=True)
 class TableSettings:
-    """The recipe section `[table]`. For an empty string or list the value follows from the data.
+    """The recipe section `[table]`. A value that is empty or "auto" is inferred from the data.
 
     * `title` is the task's name in results.
-    * `train`, `dev` and `test` are files. By default the folder `--data` holds `train.tsv|csv|jsonl|parquet` and so on.
-    * `text`, `text_pair`, `label` and `id` are column names. `id = "none"` numbers the rows although there are ids.
+    * `train`, `dev` and `test` are files. If they are empty, the files are those of the folder `--data`, such as
+      `train.tsv`, `train.csv`, `train.jsonl` or `train.parquet`.
+    * `text`, `text_pair`, `label` and `id` are column names. With `id = "none"` the ids are the numbers of the rows,
+      even if there is a column of ids.
+    * `kind` is the kind of task.
     * `labels` are the classes in the order of the model's outputs, by default the labels of train, sorted.
-    * In multiple choice `text` (a passage) and `question` are columns before the options. `choices` names a column for
-      each option, or one column with lists of options. `choice_labels` is the way in which a label names its option.
+    * In multiple choice `text` is the column of passages, `question` the column of questions. `choices` names a column
+      for each option, or one column with lists of options. `choice_labels` is how a label denotes the correct option.
     * In a multi-label table `label_columns` names the columns of 0 and 1, one for each class.
-    * `missing = "skip"` skips rows without a label. `decimal` is the decimal sign of values to predict.
+    * `missing = "skip"` skips rows without a label. `decimal` is the decimal sign of labels in a regression.
     * `delimiter` and `quoting` describe .tsv and .csv files.
     * Without dev data, the fraction `holdout` of train is held out; `holdout_seed` selects its rows.
     """
@@ -55,14 +58,3 @@ class TableSettings:
             raise ConfigError("table.labels lists a class twice")
         if len(self.labels) == 1:
             raise ConfigError(f"table.labels lists one class, {self.labels[0]!r}", "list two classes or more")
-
-    def column_name(self, role: str) -> str:
-        """Return the column that the user chose for a role, such as "text"; an empty string if the user chose none."""
-        names = {
-            "text": self.text,
-            "text_pair": self.text_pair,
-            "label": self.label,
-            "id": self.id,
-            "question": self.question,
-        }
-        return names.get(role, "")

@@ -1,12 +1,13 @@
-"""Read the examples of a custom table: a source for each kind of task that `table.open_table` makes.
+"""Read the examples of a custom table, by a source for each kind of task that `table.open_table` makes.
 
-The columns, the classes and the reading of labels are decided once, for train. The sources apply these decisions to
+`open_table` decides once which columns and classes the table has, mostly from train. The sources apply its decisions to
 every file.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -23,7 +24,7 @@ from albert_cli.tasks.choice_columns import (
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.columns import find_column, find_same_columns, require_column
 from albert_cli.tasks.holdout import hold_out_dev
-from albert_cli.tasks.label_cells import is_missing, missing_label, read_label_cells
+from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
@@ -33,18 +34,18 @@ from albert_cli.tasks.text_table import TextTable, read_texts
 
 @dataclass(frozen=True)
 class TableSource(ABC, Generic[ExampleT]):
-    """The examples of a table's splits; a subclass reads the rows of a file."""
+    """A reader of a table's splits; a subclass defines how the rows of a file become examples."""
 
     tables: TableFiles
 
     @abstractmethod
     def read_file(self, task: TaskInfo, split: str) -> list[ExampleT]:
-        """Read all rows of the file of a split."""
+        """Read the rows of a split's file as examples."""
 
-    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[ExampleT]:
-        """Read a split; dev without a file is held out of train. The files are known, so `data` is ignored.
+    def read(self, task: TaskInfo, split: str, data: str | None) -> list[ExampleT]:
+        """Read a split; without a dev file, a part of train is held out as dev. `tables` has the files, not `data`.
 
-        Under `task.scores_whole_file` all rows of a single file are dev, and reading train raises `MissingDataError`.
+        With `task.scores_whole_file` all rows of a single file are dev, and reading train raises `MissingDataError`.
         """
         files = self.tables.files
         if "dev" in files or split == "test":
@@ -68,30 +69,31 @@ class TableSource(ABC, Generic[ExampleT]):
 
 @dataclass(frozen=True)
 class TextTableSource(TableSource[TextExample]):
-    """Examples of texts, or pairs of texts, with a class or a value; `names` are the names of train's text columns."""
+    """A reader of texts, or pairs of texts, with a class or a value; `names` are the names of train's text columns."""
 
     names: tuple[str, ...]
 
     def read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
-        """Read the rows of a file; a row without a label is skipped or an error, except in a test file."""
+        """Read the rows of a split's file; except in test, a row without a label is an error or skipped.
+
+        The setting `table.missing` decides between the two.
+        """
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         text_columns = find_same_columns(table, self.names, settings)
         must_have_labels = split not in task.test_splits
-        if must_have_labels:
-            column: int | None = require_column(table, "label", settings)
-        else:
-            column = find_column(table, "label", settings)
-        labels = None if column is None else read_label_cells(table, settings, column)
+        labels: Sequence[LabelCell | None] = [None] * len(table.cells)
+        if must_have_labels or find_column(table, "label", settings) is not None:
+            labels = read_label_cells(table, settings)
         examples = []
-        for index, row in enumerate(table.cells):
+        for index, (row, label) in enumerate(zip(table.cells, labels, strict=True)):
             gold = None
-            if labels is not None and not is_missing(labels[index].text, task.labels):
-                gold = task.parse_label(labels[index].text, labels[index].where)
-            elif labels is not None and must_have_labels:
+            if label is not None and not is_missing(label.text, task.labels):
+                gold = task.parse_label(label.text, label.where)
+            elif label is not None and must_have_labels:
                 if settings.missing == "error":
-                    raise missing_label(labels[index])
+                    raise missing_label(label)
                 continue
             text_a, text_b = read_texts(row, text_columns)
             examples.append(TextExample(text_a, text_b, gold, ids[index]))
@@ -103,12 +105,12 @@ class TextTableSource(TableSource[TextExample]):
 
 @dataclass(frozen=True)
 class MultiLabelTableSource(TableSource[MultiLabelExample]):
-    """Examples of texts, or pairs of texts, with any number of classes; `names` as in `TextTableSource`."""
+    """A reader of texts, or pairs of texts, with any number of classes; `names` as in `TextTableSource`."""
 
     names: tuple[str, ...]
 
     def read_file(self, task: TaskInfo, split: str) -> list[MultiLabelExample]:
-        """Read the rows of a file; a test file may lack labels."""
+        """Read the rows of a split's file; a test file may lack labels."""
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
@@ -125,7 +127,7 @@ class MultiLabelTableSource(TableSource[MultiLabelExample]):
 
 
 def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
-    """Return True if a table has all columns from which its labels are read."""
+    """Return True if a table has all columns that multi-label labels are read from."""
     if settings.label_columns:
         return set(settings.label_columns) <= set(table.columns)
     return find_column(table, "label", settings) is not None
@@ -133,14 +135,14 @@ def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
 
 @dataclass(frozen=True)
 class ChoiceTableSource(TableSource[ChoiceExample]):
-    """Examples of multiple-choice questions; `label_reading` is the way in which a label names its option."""
+    """A reader of multiple-choice questions; `label_reading` is the way in which a label denotes its option."""
 
     label_reading: ChoiceLabels
 
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
-        """Read the rows of a file.
+        """Read the rows of a split's file; a test file may lack labels.
 
-        A test file may lack labels. Its labels are read only if train or dev decided how a label names its option.
+        Labels of test are ignored if `label_reading` is "auto", because neither train nor dev showed how to read them.
         """
         settings = self.tables.settings
         table = self.tables.table(split)

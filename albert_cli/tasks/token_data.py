@@ -1,6 +1,7 @@
 """Read texts with tagged words: CoNLL columns, JSON lines with tokens and tags, and JSON lines with spans of entities.
 
-A text is divided into words (`split_words`), or joined from the tokens of its file. Each word has a BIO tag.
+A file has a text, which `split_words` divides into words, or it has the words, which are joined into a text. The tags
+or spans of the file become a BIO tag for each word.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "testa
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
-_WORD = re.compile(r"\w+|[^\w\s]")  # letters and digits, or a single punctuation mark
+_WORD = re.compile(r"\w+|[^\w\s]")  # letters and digits, or a single other character that is not blank
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
 
 
 @dataclass(frozen=True, slots=True)
 class TokenExample:
-    """A text with words: the first and the end index of each word's characters, and its BIO tag (None: hidden)."""
+    """A text, the first and the end index of each word's characters, and each word's BIO tag (None: hidden tags)."""
 
     text: str
     words: tuple[tuple[int, int], ...]
@@ -54,9 +55,10 @@ def split_words(text: str, boundaries: Sequence[int] = ()) -> tuple[tuple[int, i
 
 
 def example_from_tokens(tokens: Sequence[str], tags: Sequence[str] | None, name: str, where: str) -> TokenExample:
-    """Return the example `name` of tokens that are joined by blanks; `tags` may be of any scheme.
+    """Return the example with id `name` of tokens that are joined by blanks.
 
-    Raises `InputError` that begins with `where` for a blank token, and if there are more or fewer tags than tokens.
+    `tags` may be in any scheme that `normalize_tags` reads. Raises `InputError`, with a message that begins with
+    `where`, for a blank token, and if the numbers of tags and tokens differ.
     """
     if tags is not None and len(tags) != len(tokens):
         raise InputError(f"{where}: {len(tokens)} tokens and {len(tags)} tags", "give every token a tag")
@@ -73,20 +75,20 @@ def example_from_tokens(tokens: Sequence[str], tags: Sequence[str] | None, name:
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """Files with tagged words by split. Without a dev file, the fraction `holdout` of the texts of train is dev.
+    """A reader of files with tagged words; `files` maps splits to files.
 
-    `is_single_file`: the user named one file, which training divides and scoring uses as a whole.
+    Without a dev file, the fraction `holdout` of the texts of train is dev. `is_single_file` is true if the user named
+    one file, which is train: scoring uses all of it.
     """
 
     files: dict[str, str] = field(hash=False)
     holdout: float
-    is_single_file: bool = False
+    is_single_file: bool
 
-    def read(self, task: TaskInfo, split: str, data: str | None = None) -> list[TokenExample]:
-        """Read a split. The files are known already, so `data` is ignored."""
+    def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
+        """Read the texts of a split from `files`; `data` is not used."""
         if "dev" in self.files or split == "test":
-            labeled = split not in task.test_splits
-            return read_token_file(Path(self.files[split]), labeled=labeled, tags=task.labels)
+            return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits, tags=task.labels)
         examples = read_token_file(Path(self.files["train"]), tags=task.labels)
         if task.scores_whole_file and self.is_single_file:
             return examples
@@ -102,9 +104,9 @@ class TokenFiles:
 
 
 def find_token_files(data: str) -> dict[str, str]:
-    """Map splits to the files of a folder; a single file is train.
+    """Map splits to the files of the folder `data`; if `data` is a file, it is train.
 
-    Raises `InputError` if `data` does not exist or holds no such file.
+    Raises `InputError` if `data` does not exist, or is a folder without a split's file.
     """
     path = Path(data)
     if path.is_file():
@@ -126,8 +128,8 @@ def find_token_files(data: str) -> dict[str, str]:
 def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = ()) -> list[TokenExample]:
     """Read all texts of a file in the format of its ending, with their tags if `labeled`.
 
-    Raises `InputError` naming file and line if the file is damaged. If `tags`, the model's, are not empty, it is also
-    raised for any other tag.
+    Raises `InputError` naming file and line if the file is damaged, and for a tag that is not in `tags` unless `tags`
+    is empty.
     """
     iter_examples = _iter_json_examples if path.suffix.lower() == ".jsonl" else _iter_conll_examples
     examples = []
@@ -144,14 +146,15 @@ def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = (
 
 
 def read_conll_words(path: Path) -> list[TokenExample]:
-    """Read the words of a file in CoNLL's columns; there may be tags, which are not read."""
+    """Read the words in the first column of a CoNLL file; the other columns, such as tags, are not read."""
     return [example for example, _ in _iter_conll_examples(path, labeled=False)]
 
 
 def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, str]]:
-    """Yield the texts of lines `TOKEN … TAG`, each with its file and first line; blank lines separate texts.
+    """Yield the texts of a CoNLL file, each with its file and first line; tags are read if `labeled`.
 
-    `-DOCSTART-` lines, and lines before a text that begin with `# `, are skipped.
+    A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
+    token of a text, are skipped.
     """
     tokens: list[str] = []
     tags: list[str] = []
@@ -160,7 +163,8 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
     for number, line in enumerate([*read_lines(path), ""], start=1):  # the blank line ends the last text
         fields = line.split("\t") if "\t" in line else line.split()
         is_comment = line.startswith("# ") and not tokens
-        if line.strip() and fields[0] != "-DOCSTART-" and not is_comment:
+        is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
+        if is_token:
             if labeled and len(fields) < 2:
                 hint = "write a token and its tag, and a blank line after a text"
                 raise InputError(f"{path}:{number}: one column", hint)
@@ -185,8 +189,8 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
             yield parse_token_object(values, str(number - 1), where, labeled=labeled), where
 
 
-def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool = True) -> TokenExample:
-    """Parse an object with tokens and tags, or with a text and spans; tags and spans are not read unless `labeled`."""
+def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
+    """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`."""
     name = str(values.get("id", default_id))
     tokens = first_of(values, _TOKEN_KEYS)
     if tokens is not None:
@@ -200,7 +204,8 @@ def parse_token_object(values: dict[str, object], default_id: str, where: str, *
     if not labeled:
         return TokenExample(text, split_words(text), None, name)
     entities = _parse_spans(first_of(values, _SPAN_KEYS), len(text), where)
-    words = split_words(text, [boundary for entity in entities for boundary in (entity.start, entity.end)])
+    boundaries = [entity.start for entity in entities] + [entity.end for entity in entities]
+    words = split_words(text, boundaries)
     return TokenExample(text, words, entities_to_tags(entities, words, where), name)
 
 
@@ -214,11 +219,9 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
     entities = []
     for span in spans:
         match span:
-            case {"start": int(start), "end": int(end), "label": str(kind)}:
+            case {"start": int(start), "end": int(end), "label": str(kind)} | [int(start), int(end), str(kind)]:
                 entity = Entity(start, end, kind)
             case {"start": int(start), "end": int(end), "type": str(kind)} if "label" not in span:
-                entity = Entity(start, end, kind)
-            case [int(start), int(end), str(kind)]:
                 entity = Entity(start, end, kind)
             case _:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)

@@ -1,7 +1,8 @@
-"""Encoded texts with tagged words: windows of tokens, `[CLS] window [SEP]`.
+"""Hold encoded texts with tagged words, split into windows of tokens that are encoded as `[CLS] window [SEP]`.
 
-A text of more tokens than fit into one window is split into windows that overlap. A word near the edge of a window then
-has context on both sides in the next one. Shapes: P tokens of all texts, N texts, W windows, T tokens of a batch.
+A text with more tokens than fit into one window is split into windows that overlap. A word near the edge of a window
+then has context on both sides in the neighboring window. Shapes: P tokens of all texts, N texts, W windows, B windows
+of a batch with T tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _OVERLAP_DIVISOR: Final = 4  # neighboring windows share a quarter of their toke
 class TokenWindows(NamedTuple):
     """W windows of N texts.
 
-    `text` int64 [W] is the index of each window's text. `tokens` and `labeled` are slices of all texts' tokens [P]: the
-    tokens of each window, and those among them whose tags are learned and predicted in this window. Two windows divide
-    the tokens that they share, so the labeled slices of a text follow one another without overlap.
+    * `text` int64 [W] is the index of each window's text.
+    * `tokens` are the tokens of each window, a slice of the tokens of all texts [P].
+    * `labeled` are the tokens whose tags are learned and predicted in this window, a slice within that of `tokens`. Of
+      the tokens that two windows share, each is labeled in one of them, so the labeled slices of a text do not overlap.
     """
 
     text: Int64
@@ -45,17 +47,17 @@ def window_overlap(size: int) -> int:
 def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
     """Split texts into windows of at most `size` tokens; a text of at most `size` tokens is a single window.
 
-    `offsets` int64 [N + 1] are the first token of each text, and the end of the last. A tokenizer of `transformers`
-    makes the same windows with `return_overflowing_tokens` and `stride=window_overlap(size)`.
+    `offsets` int64 [N + 1] are the index of each text's first token, and the end of the last text. A tokenizer of
+    `transformers` makes the same windows with `return_overflowing_tokens` and `stride=window_overlap(size)`.
     """
     lengths = np.diff(offsets)
     overlap = window_overlap(size)
     step = size - overlap
-    text, number, start, length = slide_windows(lengths, size, step)
+    text, start, length = slide_windows(lengths, size, step)
     end = start + length
     # Of the tokens that two windows share, the first half is labeled in the earlier window and the second half in the
     # later one, because they have more context there.
-    labeled_start = np.where(number == 0, 0, start + overlap // 2)
+    labeled_start = np.where(start == 0, 0, start + overlap // 2)
     labeled_end = np.where(end == lengths[text], end, start + step + overlap // 2)
     text_start = offsets[:-1][text]
     return TokenWindows(
@@ -69,9 +71,11 @@ def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
 class TokenFeatures(Features):
     """N texts as W windows.
 
-    * `ids` int32 [P] are the tokens of all texts; text n has those from `offsets[n]` to `offsets[n + 1]`.
-    * `begun_word` int64 [P] is the index, in its text, of the word of which a token is the first; -1 for other tokens.
-    * `labels` int64 [P] is the class of this word's tag, `IGNORED` for other tokens; None if the tags are hidden.
+    * `ids` int32 [P] are the tokens of all texts; those of text n are `ids[offsets[n] : offsets[n + 1]]`.
+    * `begun_word` int64 [P] is the index of the word that a token begins, among the words of its text; -1 for a token
+      that begins no word.
+    * `labels` int64 [P] is the class of this word's tag, `IGNORED` for a token that begins no word. `labels` is None if
+      the tags are hidden.
     * `truncated` is 0, because windows cover all tokens.
     """
 
@@ -89,9 +93,9 @@ class TokenFeatures(Features):
         return self.windows.tokens.length + 2
 
     def batch(self, index: Int64) -> tuple[PackedBatch, Int64 | None]:
-        """Pack the windows at `index` [B]; return them with the labels of their tokens, int64 [T].
+        """Pack the windows at `index` [B]; return the batch and the labels of its tokens, int64 [T].
 
-        Tokens outside a window's labeled slice have the label `IGNORED`, so every word has its label in one window.
+        Tokens outside a window's labeled slice have the label `IGNORED`, so every word has a label in only one window.
         """
         tokens = self.windows.tokens.select(index)
         no_tokens = TokenSlices(np.zeros_like(tokens.start), np.zeros_like(tokens.length))
@@ -107,6 +111,6 @@ class TokenFeatures(Features):
         return packed, labels
 
     def count_words(self) -> list[int]:
-        """Count the words of each text up to the last one that has a token."""
+        """Return the number of words of each text, up to the last word that a token begins."""
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
         return [int(self.begun_word[start:stop].max(initial=-1)) + 1 for start, stop in bounds]

@@ -138,7 +138,7 @@ def prepare_with_recipe(
     needs_training: if False, the task is prepared to score the finished checkpoint on `request.split`, without training
     data.
     """
-    task = task.with_recipe(recipe)
+    task = task.with_span_settings(recipe.span)
     checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
     if not needs_training:
         task = task.for_scoring(request.split)

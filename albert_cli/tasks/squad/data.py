@@ -1,7 +1,7 @@
 """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822): questions, contexts and answer spans.
 
-Two layouts of files are read: the published one, with articles and paragraphs, and a flat one, with one question and
-its context in each row.
+Two layouts of files are read. The published layout nests questions in paragraphs and articles. The flat layout, which
+the Hub's data sets also have, has one question and its context in each row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
-NOT_FOUND = -1  # the start of an answer that its context does not contain; `str.find` returns the same number
+NOT_FOUND = -1  # the start of an answer that the context does not contain; equal to the result of `str.find`
 _PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
@@ -39,14 +39,14 @@ class Answer(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first and the end index in the context, without blanks around the answer."""
+        """The indices of the first character and of the end in the context, without blanks around the answer."""
         leading_blanks = len(self.text) - len(self.text.lstrip())
         return self.start + leading_blanks, self.start + len(self.text.rstrip())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context, of the article `title`.
+    """A question about a context, which is a paragraph of the article `title`.
 
     `answers` is empty if the question is unanswerable or its answers are hidden.
     """
@@ -60,11 +60,11 @@ class Question:
 
 @dataclass(frozen=True)
 class SquadFiles:
-    """Files in the published or the flat layout, or a data set of the Hub with the columns of `squad`.
+    """A reader of files in either layout, or of a data set of the Hub with the columns of `squad`.
 
     A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, the fraction
-    `settings.holdout` of train's articles is dev. If there is only one article, it is divided by contexts. No context
-    is in both parts. A single file is divided in the same way for fine-tuning; scoring uses all of it.
+    `settings.holdout` of train's articles is held out as dev, or of its contexts if there is only one article. A single
+    file is train for fine-tuning, and is used as a whole for scoring.
     """
 
     hub: str
@@ -72,7 +72,7 @@ class SquadFiles:
     settings: SpanSettings = field(default_factory=SpanSettings)
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[Question]:
-        """Read a split, and move answers that are not at their `answer_start` to where they are.
+        """Read a split; wrong starts of answers are repaired (`_repair_answer_starts`).
 
         `data` is a folder, a file, `hf:NAME`, or None for the data set `hub`.
         """
@@ -84,9 +84,11 @@ class SquadFiles:
         return _repair_answer_starts(questions, source, is_train=split == task.train_split)
 
     def _read_files(self, task: TaskInfo, split: str, data: Path) -> list[Question]:
-        path = data if data.is_file() else self._find_file(data, split) or self._find_file(data, "train")
-        if path is None:  # raises the error that lists the expected names
-            path = find_data_file(data, self._file_names(split), self.hub)
+        """Read a split from a file or folder; without a dev file, dev is held out of train."""
+        path = data
+        if not data.is_file():
+            existing = self._find_file(data, split) or self._find_file(data, "train")
+            path = existing or find_data_file(data, self._file_names(split), self.hub)  # raises the error
         questions = _read_questions(path, self.version)
         has_dev_file = self._find_file(data, "dev") is not None
         if has_dev_file or (task.scores_whole_file and data.is_file()):
@@ -107,17 +109,16 @@ class SquadFiles:
         )
 
     def _file_names(self, split: str) -> tuple[str, ...]:
+        """Return the names that a split's file may have."""
         return f"{split}-v{self.version}.json", f"{split}.json", f"{split}.jsonl"
 
     def _find_file(self, folder: Path, split: str) -> Path | None:
         """Return the file of a split in a folder or in its subfolder `squad`, None if there is none."""
-        for name in self._file_names(split):
-            for path in (folder / name, folder / "squad" / name):
-                if path.is_file():
-                    return path
-        return None
+        paths = [parent / name for name in self._file_names(split) for parent in (folder, folder / "squad")]
+        return next((path for path in paths if path.is_file()), None)
 
     def _iter_hub_questions(self, split: str, source: str) -> Iterator[Question]:
+        """Yield the questions of a data set of the Hub."""
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
         for index, row in enumerate(table.cells):
@@ -128,7 +129,7 @@ class SquadFiles:
 
 
 def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
-    """Read all questions of a file in either layout; for the version None they may lack answers."""
+    """Read all questions of a file in either layout; if `version` is None, answers may be missing."""
     return _repair_answer_starts(_read_questions(path, version), str(path), is_train=False)
 
 
@@ -136,8 +137,9 @@ def read_squad_file(path: Path, version: Version | None = None) -> list[Question
 
 
 def _require_text(text: str) -> str:
+    """Return the text; raises `ValueError` if it is blank, which pydantic converts into a `ValidationError`."""
     if not text.strip():
-        raise ValueError("it is empty")  # pydantic turns it into a `ValidationError` with the value's path
+        raise ValueError("it is empty")
     return text
 
 
@@ -158,7 +160,7 @@ class _QuestionRecord(BaseModel):
     @field_validator("answers", mode="before")
     @classmethod
     def _convert_hub_answers(cls, value: object) -> object:
-        """Convert the flat layout's answers, a list of texts and a list of starts, into a list of answers."""
+        """Convert answers of the flat layout, a list of texts and a list of starts, into a list of answers."""
         if not isinstance(value, dict):
             return value
         pairs = zip(value["text"], value["answer_start"], strict=True)
@@ -167,7 +169,7 @@ class _QuestionRecord(BaseModel):
     def to_question(self, context: str, title: str, where: str, version: Version | None) -> Question:
         """Return the question; raises `InputError` if its answers contradict the version or `is_impossible`.
 
-        For the version None, a question may lack answers.
+        If `version` is None, answers may be missing.
         """
         answers = tuple(Answer(answer.text, answer.answer_start) for answer in self.answers or [])
         where = f"{where} (id {self.id})"
@@ -204,10 +206,10 @@ class _FlatRecord(_QuestionRecord):
 
 
 def _read_questions(path: Path, version: Version | None) -> list[Question]:
-    """Read a file's questions; raises `InputError` for an empty file and for repeated ids.
+    """Read a file's questions; raises `InputError` for a file without questions and for repeated ids.
 
-    A JSON file has the published layout, or is a list of flat questions, which may be under the key `data`. A JSON
-    lines file has one flat question per line.
+    A JSON file has the published layout, or it holds a list of flat questions, at the top or under the key `data`. A
+    JSON lines file has one flat question per line.
     """
     iter_questions = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
     located_questions = list(iter_questions(path, version))
@@ -242,7 +244,7 @@ def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Questi
 
 
 def _parse_flat_question(value: object, where: str, version: Version | None) -> tuple[Question, str]:
-    """Return a flat question, and `where` it is."""
+    """Parse a flat question; return it with `where`, its file and line or its path in the document."""
     record = validate_as(_FlatRecord, value, where, _FLAT_LAYOUT)
     title = "" if record.title is None else str(record.title)
     return record.to_question(record.context, title, where, version), where
@@ -254,8 +256,8 @@ def _parse_flat_question(value: object, where: str, version: Version | None) -> 
 def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: bool) -> list[Question]:
     """Move answers that are not at their `answer_start` to their nearest occurrence, and print their number.
 
-    Of training data, answers that do not occur in the context are dropped, and questions that have only such answers.
-    Scoring needs only the texts of the answers, so other data keep them.
+    In training data, answers that do not occur in the context are dropped, and so are questions that have only such
+    answers. In other data they remain, because scoring needs only the texts of the answers.
     """
     moved = 0
     missing = 0
@@ -287,7 +289,7 @@ def _locate_answer(answer: Answer, context: str) -> Answer:
     Of two occurrences at the same distance the first is taken. An answer without a start is at its first occurrence.
     """
     start = max(answer.start, 0)
-    before = context.rfind(answer.text, 0, start + len(answer.text))  # the last occurrence up to `start`
+    before = context.rfind(answer.text, 0, start + len(answer.text))  # the last occurrence that begins up to `start`
     after = context.find(answer.text, start)
     if before == NOT_FOUND:
         return Answer(answer.text, after)

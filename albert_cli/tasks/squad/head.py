@@ -1,9 +1,11 @@
-"""The two heads that find answer spans: the beam head's modules, the losses, and the best spans of a window.
+"""Train the two heads that find answer spans, and decode the best spans of a window from their outputs.
 
-The linear head has a start and an end logit per token; its module is `model.heads.QuestionAnswering`. The beam head is
-XLNet's (arXiv 1906.08237), which the paper uses for SQuAD 2.0 (§4.2, appendix A.4): it scores ends for each of the most
-probable starts, and predicts whether there is an answer. Shapes: T packed tokens, N sequences (windows) of at most S
-tokens, K starts per sequence, E ends per start, H hidden size.
+The linear head has a start and an end logit per token; its module is `model.heads.QuestionAnswering`. The beam head,
+whose modules are defined here, is XLNet's (arXiv 1906.08237), which the paper uses for SQuAD 2.0 (§4.2, appendix A.4).
+It scores ends for each of the most probable starts, and predicts whether there is an answer.
+
+Shapes: T packed tokens, N sequences (windows) of at most S tokens, K starts per sequence, E ends per start, H hidden
+size.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
-_MIN_SPANS = 40  # spans that are kept per window, so that the models of an ensemble have spans in common
+_MIN_SPANS = 40  # spans retained per window: so many that the models of an ensemble have spans in common
 _MASKED_LOGIT = -1e30  # finite, because a softmax over -inf alone would be NaN
 
 
 class EndHead(nn.Module):
-    """Logits of an answer's end given its start: 2H -> H -> 1."""
+    """A head with the logits of an answer's end, given its start: 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -41,12 +43,13 @@ class EndHead(nn.Module):
         self.output = nn.Linear(config.hidden_size, 1)
 
     def forward(self, x_TH: Tensor, start_NKH: Tensor, sequence_T: Tensor) -> Tensor:
-        """Return logits [T, K] of every token as the end, for the K starts of its sequence.
+        """Return logits [T, K] of every token as the end, for each of the K starts of the token's sequence.
 
-        The states of the starts are `start_NKH`. `sequence_T` is the index of each token's sequence.
+        `x_TH` and `start_NKH` are the hidden states of the tokens and of the starts. `sequence_T` is the index of each
+        token's sequence.
         """
-        # The product of `dense.weight` with [token; start] is computed in two parts, so that the part of a start is
-        # computed once and not for every token.
+        # `dense` is a matmul with the concatenation [token; start]. It is computed in two parts, because the part of a
+        # start is the same for all tokens of a sequence.
         hidden = x_TH.shape[1]
         token_weight = self.dense.weight[:, :hidden]
         start_weight = self.dense.weight[:, hidden:]
@@ -58,7 +61,7 @@ class EndHead(nn.Module):
 
 
 class NullHead(nn.Module):
-    """Logit of a sequence without an answer, from the states of its expected start and of [CLS]: 2H -> H -> 1."""
+    """A head with the logit of no answer, from the states of the expected start and of [CLS]: 2H -> H -> 1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,7 +77,7 @@ class NullHead(nn.Module):
 
 
 class BeamQuestionAnswering(nn.Module):
-    """The encoder with start logits per token, end logits for each start, and a logit of no answer."""
+    """The encoder with the beam head: start logits per token, end logits for each start, and a logit of no answer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -87,7 +90,7 @@ class BeamQuestionAnswering(nn.Module):
             head.apply(partial(initialize, std=config.initial_std))
 
     def forward(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """Return hidden states [T, H], the input of `end` and `null_answer`, and start logits [T]."""
+        """Return the hidden states [T, H], which `end` and `null_answer` need, and the start logits [T]."""
         x_TH = self.encoder(tokens, all_rows=True)
         return x_TH, self.start(x_TH)[:, 0]
 
@@ -95,9 +98,11 @@ class BeamQuestionAnswering(nn.Module):
 class _TokenRoles(NamedTuple):
     """The roles of a packed batch's tokens.
 
-    `sequence` [T] is the index of each token's sequence, `cls` [N] the index of each [CLS]. `is_context` [T] is true
-    for the tokens of contexts. `is_candidate` [T] is true for the tokens over which the beam head's start and end
-    probabilities are normalized, in training and decoding: the contexts', and [CLS] for no answer.
+    * `sequence` [T] is the index of each token's sequence.
+    * `cls` [N] is the index of each [CLS].
+    * `is_context` [T] is true for the tokens of contexts.
+    * `is_candidate` [T] is true for the tokens of contexts and for [CLS], which stands for no answer. The beam head
+      normalizes the probabilities of starts and ends over these tokens, in training and in decoding.
     """
 
     sequence: Tensor
@@ -107,6 +112,7 @@ class _TokenRoles(NamedTuple):
 
 
 def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
+    """Return the roles of a batch's tokens, as tensors on the device."""
     cls = tokens.host.offsets[:-1]
     last_separator = tokens.host.offsets[1:] - 1
     is_context = tokens.host.segment_ids == 1
@@ -122,8 +128,8 @@ def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
     """Return half the sum of the start loss, the end loss and, with the beam head, the no-answer loss.
 
-    The losses are summed over windows. `answers` int64 [N, 2] are the first and the last token, counted from [CLS];
-    0, 0 means no answer.
+    The losses are summed over windows. `answers` int64 [N, 2] are the first and the last token of each answer, counted
+    from [CLS]; both are 0 without an answer.
     """
     (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
@@ -138,7 +144,7 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
 
 
 def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, roles: _TokenRoles, answer_N2: Tensor) -> Tensor:
-    """Return the loss of the beam head, which learns the ends of the gold starts."""
+    """Return the loss of the beam head; its end loss is that for the gold starts."""
     first_N = answer_N2[:, 0]
     last_N = answer_N2[:, 1]
     x_TH, start_T = model(tokens)
@@ -165,7 +171,7 @@ def _null_logits(
 ) -> Tensor:
     """Return logits [N] of no answer, float32.
 
-    The state of the expected start is the mean of the states [N, S, H], weighted by their probabilities as the start.
+    The state of the expected start is the mean of the tokens' states, weighted by the tokens' probabilities as start.
     """
     probability_NS = start_NS.softmax(dim=1).to(x_TH.dtype)
     expected_start_NH = torch.einsum("ns,nsh->nh", probability_NS, tokens.layout.pad(x_TH))
@@ -177,11 +183,12 @@ def _null_logits(
 
 
 class _Candidates(NamedTuple):
-    """Pairs of tokens of N windows, most of which are spans.
+    """Pairs of a first and a last token in N windows. Most pairs are spans, which may be answers.
 
-    `first` and `last` [N, …] are each pair's tokens, counted from [CLS], `start` and `end` [N, …] their scores. A pair
-    that is no span has `_MASKED_LOGIT` as a score. `null` [N] are the null odds of the windows: the score of
-    no answer; each decoder defines it.
+    * `first` and `last` [N, …] are the tokens of each pair, counted from [CLS].
+    * `start` and `end` [N, …] are the scores of the two tokens. In a pair that is no span one of them is
+      `_MASKED_LOGIT`.
+    * `null` [N] are the null odds of the windows, as the decoder of the head defines them.
     """
 
     first: Tensor
@@ -205,9 +212,9 @@ def iter_window_spans(model: nn.Module, features: SpanFeatures, device: torch.de
 
 
 def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, device: torch.device) -> Tensor:
-    """Return True [N, S] for context tokens that have more context in this window than in any other.
+    """Return bool [N, S]: True for the context tokens that have more context in this window than in any other.
 
-    Overlapping windows thus have no span in common.
+    Only these tokens may be starts, so overlapping windows have no span in common.
     """
     may_start = np.zeros(len(tokens.ids), dtype=bool)
     context_start = tokens.host.offsets[:-1] + features.context_start(index)
@@ -217,7 +224,7 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
 
 
 def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpans:
-    """Copy the `count` best pairs of each window to the host; a pair that is no span gets the score -inf.
+    """Return the `count` best pairs of each window at `index` on the host; a pair that is no span has the score -inf.
 
     Raises `DivergedError` if a score or the null odds are not finite.
     """
@@ -237,7 +244,7 @@ def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpa
 def _decode_linear(
     model: nn.Module, tokens: PackedTokens, roles: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
 ) -> _Candidates:
-    """Return all pairs of the `n_best` starts and the `n_best` ends [N, K, K], with logits as scores.
+    """Return all pairs [N, K, K] of the K = `n_best` best starts and K best ends, with logits as scores.
 
     The null odds are the sum of the start and the end logit at [CLS].
     """
@@ -257,13 +264,9 @@ def _decode_linear(
 
 
 def _decode_beam(
-    model: BeamQuestionAnswering,
-    tokens: PackedTokens,
-    roles: _TokenRoles,
-    may_start_NS: Tensor,
-    settings: SpanSettings,
+    model: BeamQuestionAnswering, tokens: PackedTokens, roles: _TokenRoles, may_start_NS: Tensor, settings: SpanSettings
 ) -> _Candidates:
-    """Return the `end_top` best ends of each of the `start_top` best starts [N, E, K].
+    """Return the pairs [N, E, K] of the K = `start_top` best starts and the E = `end_top` best ends of each start.
 
     The scores are log-probabilities. The null odds are the logit of no answer.
     """
@@ -273,8 +276,8 @@ def _decode_beam(
     width = start_NS.shape[1]
     log_start_NS = start_NS.log_softmax(dim=1).masked_fill(~may_start_NS, _MASKED_LOGIT)
     start_NK, first_NK = log_start_NS.topk(min(settings.start_top, width), dim=1)
-    # In a short context some of the K starts are masked. Their positions may be beyond the batch's last token, so they
-    # are replaced by [CLS].
+    # In a short context some of the K starts are masked. Their positions are replaced by that of [CLS], because they
+    # may be beyond the batch's last token.
     first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
     start_index = (roles.cls[:, None] + first_NK).flatten()
     start_NKH = x_TH.index_select(0, start_index).unflatten(0, first_NK.shape)

@@ -1,6 +1,6 @@
-"""SQuAD's exact match and F1, by the rules of the published evaluation scripts of versions 1.1 and 2.0.
+"""Compute SQuAD's exact match and F1, by the rules of the published evaluation scripts of versions 1.1 and 2.0.
 
-Q is the number of questions. Null odds are a number that grows with the odds that a question has no answer.
+Shapes: Q questions. Null odds are a number that grows with the odds that a question has no answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Float64 = NDArray[np.float64]
 
 @lru_cache(maxsize=2**17)
 def normalize_answer(answer: str) -> str:
-    """Lowercase an answer, remove ASCII punctuation and the articles a, an and the, and join words by single spaces."""
+    """Lowercase an answer, remove ASCII punctuation and the articles "a", "an" and "the", and join words by a space."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 class SpanScore(NamedTuple):
-    """Exact match (0 or 1) and F1 over words (from 0 to 1) of an answer."""
+    """The exact match (0 or 1) of an answer, and its F1 over words (from 0 to 1)."""
 
     em: float
     f1: float
@@ -51,7 +51,7 @@ def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0"
 
 
 def _f1(answer: list[str], gold: list[str], version: Version) -> float:
-    """Return F1 over the words of an answer and a gold answer, which count as often as they occur in both."""
+    """Return F1 over the words of an answer and a gold answer; a repeated word counts as often as it is in both."""
     if version == "2.0" and not (answer and gold):
         return float(answer == gold)
     common = sum((Counter(answer) & Counter(gold)).values())
@@ -67,17 +67,19 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Return the threshold of the null odds with the best mean score, and this score.
 
-    Questions with null odds above the threshold are left unanswered. `scores` [Q] are the scores of the predictions,
-    `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer. As
-    in the published script, the candidates are 0 (no question is answered) and the null odds in ascending order, the
-    first of the best is returned, and questions with equal null odds are not treated together.
+    Questions with null odds above the threshold are left unanswered. `scores` [Q] are the scores of the predictions.
+    `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer.
+
+    As in the published script, the candidates are 0, for which no question is answered, and the null odds of all
+    questions, in ascending order. The first of the best candidates is returned. Of questions with equal null odds, only
+    some may count as answered.
     """
     answerable = np.asarray(has_answer, dtype=bool)
     score_if_unanswered = float(np.count_nonzero(~answerable))
     # Answering a question adds its score, or loses the point for leaving an unanswerable question unanswered.
     gains = np.where(answerable, scores, -np.asarray(is_answered, dtype=np.float64))
     order = np.argsort(null_odds, kind="stable")
-    # A running sum in this order has the rounding errors of the published script, and so the same best of equal sums.
+    # A running sum in this order has the same rounding errors as in the published script, so the maximum is the same.
     totals = np.cumsum(np.concatenate([[score_if_unanswered], gains[order]]))
     best = int(totals.argmax())  # the number of questions that are answered
     threshold = float(null_odds[order[best - 1]]) if best else 0.0
@@ -93,9 +95,11 @@ def evaluate_answers(
 ) -> dict[str, float]:
     """Return the mean `em` and `f1` of all questions, from 0 to 1.
 
-    In version 2.0 a question whose `null_odds` [Q] exceed the threshold counts as unanswered. Further results are the
-    means over the questions with and without an answer (`has_answer_em`, `no_answer_em` and so on). With `null_odds`
-    there are also `best_em` and `best_f1`, each at its best threshold, and `best_threshold`, the best one for F1.
+    In version 2.0 a question whose `null_odds` [Q] exceed the threshold counts as unanswered. Further results are:
+
+    * `has_answer_em`, `has_answer_f1`, `no_answer_em` and `no_answer_f1`, the means over the questions with and without
+      a gold answer;
+    * with `null_odds`, `best_em` and `best_f1`, each at its best threshold, and `best_threshold`, which is F1's.
     """
     scores = [score_answer(answer, gold, version) for answer, gold in zip(predictions, golds, strict=True)]
     em = np.array([score.em for score in scores], dtype=np.float64)
@@ -120,5 +124,5 @@ def evaluate_answers(
 
 
 def _mean(scores: Float64) -> float:
-    """Return the mean of scores that are summed in their order, as in the published script: equal to the last bit."""
+    """Return the mean of scores, summed in their order: to the last bit the result of the published script."""
     return float(sum(scores.tolist()) / len(scores))

@@ -19,13 +19,16 @@ Version = Literal["1.1", "2.0"]
 class SpanSettings:
     """The recipe section `[span]`; the defaults are those of the reference implementation.
 
-    * `max_query_length` and `max_answer_length` are in tokens.
+    * `max_query_length` (of a question) and `max_answer_length` are in tokens.
     * A long context is split into windows that start `doc_stride` tokens apart.
-    * `head`: "linear" has a start and an end logit per token. "beam" predicts ends for each of the `start_top` best
-      starts, and whether there is an answer. "auto" is the paper's choice: linear for 1.1, beam for 2.0.
-    * The beam head keeps `end_top` ends per start. `nbest_predictions.json` has `n_best` answers per question.
+    * `head = "linear"` has a start and an end logit per token. `head = "beam"` scores ends for each of the `start_top`
+      best starts, and predicts whether there is an answer. `head = "auto"` is the paper's choice: linear for version
+      1.1, beam for 2.0.
+    * The beam head retains the `end_top` best ends of each start.
+    * `n_best` is the number of answers per question in `nbest_predictions.json`. The linear head combines its `n_best`
+      best starts and ends.
     * In 2.0 a question is left unanswered if its null odds exceed `threshold`.
-    * `holdout` is the fraction of articles that is held out of train if there is no dev file.
+    * `holdout` is the fraction of train's articles that is held out as dev data if there is no dev file.
     """
 
     max_query_length: PositiveInt = 64

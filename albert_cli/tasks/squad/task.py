@@ -1,13 +1,13 @@
-"""SQuAD 1.1 and 2.0 as tasks: a question is answered by a span of a context (§4.2).
+"""SQuAD 1.1 and 2.0 as tasks: a question is answered by a span of its context (§4.2).
 
-The null odds of a question grow with the odds that it has no answer. `squad.windows` computes them from the head's
-outputs.
+The null odds of a question are a number that grows with the odds that the question has no answer. `squad.windows`
+computes them from the head's outputs. If they exceed a threshold, the question is left unanswered.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -23,7 +23,7 @@ from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
-from albert_cli.tasks.base import Array, Task, TaskRecipe
+from albert_cli.tasks.base import Array, Task
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.squad.data import Question, SquadFiles
 from albert_cli.tasks.squad.head import BeamQuestionAnswering, iter_window_spans, span_loss
@@ -34,6 +34,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 LINEAR_ARCHITECTURE = "ForQuestionAnswering"
 BEAM_ARCHITECTURE = "ForBeamQuestionAnswering"
+_ARCHITECTURES = (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE)
 _PREDICTIONS = "predictions.json"
 _N_BEST = "nbest_predictions.json"
 _NULL_ODDS = "null_odds.json"
@@ -45,7 +46,7 @@ OFFICIAL_FILES = (_PREDICTIONS, _N_BEST, _NULL_ODDS, _AT_THRESHOLD)
 class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer.
 
-    Outputs are the spans of all questions with their probabilities, and the null odds.
+    Outputs are several spans of each question with their probabilities, and the question's null odds.
     """
 
     version: Version
@@ -54,7 +55,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- reading
 
     def parse_example(self, line: InputLine) -> Question:
-        """Parse `question` and `context` (or `text`) of an object, or the two texts around a tab."""
+        """Parse a record with `question` and `context` (or `text`), or a line with a question, a tab and a context."""
         question, context, identifier = line.fields(("question",), ("context", "text"))
         if not isinstance(question, str) or not isinstance(context, str):
             hint = 'write {"question": "…", "context": "…"}, or separate the two by a tab'
@@ -64,16 +65,15 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def example_fields(self, example: Question) -> dict[str, object]:
         return {"question": example.question, "context": example.context}
 
-    def with_recipe(self, recipe: TaskRecipe) -> Self:
+    def with_span_settings(self, settings: SpanSettings) -> Self:
         source = self.source
         if isinstance(source, SquadFiles):
-            source = replace(source, settings=recipe.span)
-        return replace(self, settings=recipe.span, source=source)
+            source = replace(source, settings=settings)
+        return replace(self, settings=settings, source=source)
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:
-        settings = _recorded_span_settings(finetuned.settings)
-        overrides = [f"span.{name}={value}" for name, value in settings.items()]
-        return [*super().overrides_from_checkpoint(finetuned), *overrides]
+        span_overrides = [f"span.{name}={value}" for name, value in _recorded_span_settings(finetuned.settings).items()]
+        return super().overrides_from_checkpoint(finetuned) + span_overrides
 
     def encode(self, examples: Sequence[Question], vocabulary: Vocabulary, max_seq_length: int) -> SpanFeatures:
         return encode_spans(examples, vocabulary, max_seq_length, self.settings)
@@ -84,7 +84,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- model
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
-        """Return an encoder with a new head: the settings' head or, for "auto", the paper's head for the version."""
+        """Return an encoder with a new head: the linear or the beam head, by `settings.head`."""
         is_beam = self.settings.head == "beam" or (self.settings.head == "auto" and self.version == "2.0")
         return BeamQuestionAnswering(config) if is_beam else QuestionAnswering(config)
 
@@ -100,20 +100,17 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def compute_metrics(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Compute F1 and exact match by the published rules.
-
-        In 2.0 they are computed at the threshold of the settings and at the best threshold.
-        """
+        """Return F1 and exact match by the published rules; in 2.0 at the threshold of the settings and at the best."""
         texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
         null_odds = outputs.null.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
 
     def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
-        """Compute F1 on dev if all questions are left unanswered."""
+        """Return F1 on dev if all questions are left unanswered."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
-        """Describe outputs that answer no question, or by the same characters of every context; None for others."""
+        """Describe outputs that answer no question, or all by the same character offsets; return None for others."""
         if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
             return "no question answered"
         has_span = np.diff(outputs.offsets) > 0
@@ -124,9 +121,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return None
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task that leaves questions with higher null odds unanswered, by the rule of `run_qa.py`.
+        """Return the task that leaves questions with null odds above the threshold unanswered.
 
-        For the linear head they are the sum of the start and end logits at [CLS] minus the sum for the best span.
+        This is the rule of `run_qa.py` in `transformers`, whose null odds are those of the linear head: the sum of the
+        start and end logits at [CLS], minus the sum of these logits for the best span.
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
 
@@ -141,10 +139,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
         """Average the probabilities of spans and the null odds (§4.9).
 
-        A span that is not among a model's spans has probability 0 for this model. The error is small, because a model
-        has the 25 to 40 most probable spans of every window. A mean over only the models that have a span would rank a
-        span of one confident model above a span that all models find probable. Spans are character offsets, so the
-        models may have different vocabularies.
+        Spans are character offsets, so the models may have different vocabularies. If a span is not among a model's
+        outputs, its probability by this model counts as 0. The error is small, because the outputs have the 25 to 40
+        most probable spans of every window. A mean over only the models that output a span would be worse: it would
+        rank a span of one confident model above a span that all models find probable.
         """
         question = np.concatenate([output.question for output in outputs])
         start = np.concatenate([output.start for output in outputs])
@@ -153,22 +151,21 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         spans, span_index = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
         probability = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
         null = np.mean([output.null for output in outputs], axis=0)
-        # By question, then the most probable span first, then by position.
+        # Sorted by question, then by falling probability, then by position.
         order = np.lexsort((spans[:, 2], spans[:, 1], -probability, spans[:, 0]))
         spans = spans[order]
         return AnswerSpans(spans[:, 0], spans[:, 1], spans[:, 2], probability[order], null)
 
     # ---------------------------------------------------------------- predictions
 
-    def format_predictions(
+    def iter_predictions(
         self, examples: Sequence[Question], outputs: AnswerSpans, *, with_details: bool
-    ) -> list[str]:
-        """Return a JSON line per question: the best answer, its span and its probability, in 2.0 also the null odds.
+    ) -> Iterator[dict[str, object]]:
+        """Yield id, title, question, best answer, its span and its probability; in 2.0 also the null odds.
 
-        Text and span are empty if the question is left unanswered. `with_details` adds the gold answers, and the exact
-        match and F1 against them.
+        If the question is left unanswered, the answer is "" and its span None. `with_details` adds the gold answers,
+        and exact match and F1 against them.
         """
-        lines = []
         best_answers = iter_best_answers(examples, outputs)
         for question, (best, *_), null_odds in zip(examples, best_answers, outputs.null.tolist(), strict=True):
             line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
@@ -177,10 +174,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
                 line["answers"] = golds
             if self.is_unanswered(null_odds):
                 prediction = ""
-                line |= {"prediction": prediction, "start": None, "end": None}
+                line |= {"prediction": "", "start": None, "end": None}
             else:
                 prediction = best.text
-                line |= {"prediction": prediction, "start": best.start, "end": best.end}
+                line |= {"prediction": best.text, "start": best.start, "end": best.end}
             line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
                 line["null_odds"] = round(null_odds, 5)
@@ -188,14 +185,13 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
                 score = score_answer(prediction, golds, self.version)
                 line["em"] = round(score.em, 5)
                 line["f1"] = round(score.f1, 5)
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        return lines
+            yield line
 
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
         """Write `predictions.dev.jsonl`, and the files that SQuAD's published tools read.
 
-        * `predictions.json` answers every question, as ALBERT's reference does, because the published evaluation finds
-          the best threshold itself.
+        * `predictions.json` answers every question, as the reference implementation does. The published evaluation
+          script needs all answers to find the best threshold.
         * `nbest_predictions.json` has several answers per question, with probabilities that add up to 1.
         * In 2.0, `null_odds.json` has the null odds, and `predictions_at_threshold.json` answers only the questions
           with null odds of at most the threshold.
@@ -205,14 +201,14 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         n_best: dict[str, list[dict[str, str | float]]] = {}
         for question, answers in zip(examples, iter_best_answers(examples, outputs, self.settings.n_best), strict=True):
             predictions[question.id] = answers[0].text
-            total = sum(answer.probability for answer in answers) or 1.0  # 0 for a question without any span
+            total = sum(answer.probability for answer in answers) or 1.0  # the sum is 0 for a question without a span
             n_best[question.id] = [
                 {"text": answer.text, "probability": round(answer.probability / total, 6)} for answer in answers
             ]
         _write_by_id(directory / _PREDICTIONS, predictions)
         _write_by_id(directory / _N_BEST, n_best)
         if self.version == "2.0":
-            # The odds are not rounded: rounding could make different odds equal, and so change the best threshold.
+            # The odds are not rounded: different odds could become equal, which could change the best threshold.
             odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
             _write_by_id(directory / _NULL_ODDS, odds)
             at_threshold = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
@@ -221,41 +217,37 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- checkpoints
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write a checkpoint with the settings; only the linear head has a class in `transformers`."""
+        """Write a checkpoint with the settings in `config.json`; `transformers` only has a class of the linear head."""
         architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
         hub.write_checkpoint(model, directory, architecture, (), replace(finetuned, settings=asdict(self.settings)))
 
-    def has_head(self, checkpoint: hub.Checkpoint) -> bool:
-        is_span_head = checkpoint.architecture in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE)
-        return is_span_head and self.accepts_checkpoint(checkpoint)
+    def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
+        return [] if checkpoint.architecture in _ARCHITECTURES else None
 
-    def reorder_labels(self, checkpoint: hub.Checkpoint) -> hub.Checkpoint:
-        """Return the checkpoint unchanged; raises `CheckpointError` if it has no head that finds spans."""
-        if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
-            message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
-            hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
-            raise CheckpointError(message, hint)
-        return checkpoint
+    def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
+        message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
+        hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
+        return CheckpointError(message, hint)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's model with the head that the checkpoint has, whatever `settings.head` is."""
+        """Load the checkpoint's model with the checkpoint's head, whatever head `settings.head` names."""
         head: Literal["beam", "linear"] = "beam" if checkpoint.architecture == BEAM_ARCHITECTURE else "linear"
         task = replace(self, settings=replace(self.settings, head=head))
         return Task.load(task, checkpoint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
-        """Derive the task from a checkpoint with either head, with the settings of its fine-tuning if `albert` did it.
+        """Derive the task from a checkpoint with either head, with the settings that its `config.json` records.
 
-        Only a model of `squad2`, which was fine-tuned on unanswerable questions, leaves questions unanswered. Raises
-        `CheckpointError` for settings that are not valid.
+        Only a model of `squad2` leaves questions unanswered, because only it was fine-tuned on unanswerable questions.
+        Raises `CheckpointError` for settings that are not valid.
         """
-        if checkpoint.architecture not in (LINEAR_ARCHITECTURE, BEAM_ARCHITECTURE):
+        if checkpoint.architecture not in _ARCHITECTURES:
             return None
         finetuned = checkpoint.finetuned_task
         version: Version = "1.1"
-        if finetuned is None:
-            # The default is for 512 positions. A shorter model keeps three quarters of its positions for the context.
+        if finetuned is None:  # fine-tuned by another program
+            # The default is for 512 positions. With fewer positions, three quarters are reserved for the context.
             positions = checkpoint.config.max_position_embeddings
             max_query_length = min(SpanSettings.max_query_length, positions // 4)
             values: dict[str, object] = {"max_query_length": max_query_length}
@@ -271,7 +263,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
 
 def _write_by_id(path: Path, values: Mapping[str, object]) -> None:
-    """Write a JSON object with one question per line."""
+    """Write a JSON object with a value for each question id, one per line."""
     lines = []
     for name, value in values.items():
         lines.append(f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
@@ -279,13 +271,13 @@ def _write_by_id(path: Path, values: Mapping[str, object]) -> None:
 
 
 def _gold_answers(examples: Sequence[Question]) -> list[list[str]]:
+    """Return the texts of each question's gold answers."""
     return [[answer.text for answer in example.answers] for example in examples]
 
 
 def _recorded_span_settings(recorded: Mapping[str, object]) -> dict[str, object]:
     """Select the fields of `SpanSettings` from the settings that a checkpoint's `config.json` records."""
-    names = [setting.name for setting in fields(SpanSettings)]
-    return {name: recorded[name] for name in names if name in recorded}
+    return {setting.name: recorded[setting.name] for setting in fields(SpanSettings) if setting.name in recorded}
 
 
 SQUAD: dict[str, SpanAnswering] = {
@@ -302,7 +294,7 @@ SQUAD: dict[str, SpanAnswering] = {
         name="squad2",
         title="SQuAD 2.0",
         metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
-        # Published scores use the best threshold on dev, as the published evaluation and the reference do.
+        # The published evaluation script and the reference implementation report scores at the best threshold on dev.
         published=("best_f1", "best_em"),
         source=SquadFiles("hf:rajpurkar/squad_v2", "2.0"),
         test_splits=(),

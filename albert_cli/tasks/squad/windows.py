@@ -1,8 +1,8 @@
-"""Encode questions as windows of tokens, `[CLS] question [SEP] window of the context [SEP]`, and map spans to text.
+"""Encode questions as windows, `[CLS] question [SEP] window of the context [SEP]`, and map token spans to answers.
 
-Every distinct context is tokenized once. A window is a range of a context's tokens; batches assemble its sequence.
-Shapes: W windows, Q questions, C contexts, P tokens of all contexts, B windows of a batch with K spans each, M spans of
-all questions.
+Every distinct context is tokenized once. A window is a range of a context's tokens, from which a sequence is assembled
+when a batch is made. Shapes: W windows, Q questions, C contexts, P tokens of all contexts, B windows of a batch with K
+spans each, M spans of all questions.
 """
 
 from __future__ import annotations
@@ -17,66 +17,44 @@ from numpy.typing import NDArray
 from albert_cli.data.arrays import concatenate_ranges, offsets_from_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
-from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, slide_windows, tokenize
+from albert_cli.tasks.features import (
+    Features,
+    Int32,
+    Int64,
+    TokenizedTexts,
+    TokenSlices,
+    pack_pairs,
+    slide_windows,
+    tokenize,
+    tokenize_with_offsets,
+)
 from albert_cli.tasks.squad.data import NOT_FOUND, Question
 from albert_cli.tasks.squad.metrics import Float64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
 
 _SPECIALS_BEFORE_CONTEXT = 2  # [CLS], and the [SEP] after the question
-NULL_ODDS_WITHOUT_SPAN = 1e9  # beyond any threshold, but finite, so that JSON can hold it
-
-
-@dataclass(frozen=True)
-class Contexts:
-    """The tokens of C contexts.
-
-    `ids`, `starts` and `ends` int32 [P] are the tokens, and the first and the end character of each in its context.
-    `offsets` int64 [C + 1] are the first token of each context, and the end of the last.
-    """
-
-    ids: Int32
-    starts: Int32
-    ends: Int32
-    offsets: Int64
-
-    @property
-    def lengths(self) -> Int64:
-        """The number of tokens of each context, int64 [C]."""
-        return np.diff(self.offsets)
-
-    def tokens_at(self, context: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Return the first and the last token with characters of `text[start:end]`, for N spans of N contexts.
-
-        Tokens are counted from the context's first one. All arguments and results are int64 [N]. The last token is
-        before the first one if no token has any of the characters.
-        """
-        # Shift the characters of each context beyond those of the previous one, so that one search serves all spans.
-        stride = 1 + max(int(self.ends.max(initial=0)), int(end.max(initial=0)))
-        shift = np.repeat(np.arange(len(self.lengths)) * stride, self.lengths)
-        first = np.searchsorted(shift + self.ends, context * stride + start, side="right")
-        last = np.searchsorted(shift + self.starts, context * stride + end, side="left") - 1
-        first_of_context = self.offsets[:-1][context]
-        return first - first_of_context, last - first_of_context
+NULL_ODDS_WITHOUT_SPAN = 1e9  # above any threshold, but finite, because JSON has no infinity
 
 
 @dataclass(frozen=True)
 class SpanFeatures(Features):
     """W windows of Q questions.
 
-    Questions:
+    Questions and their contexts:
+    * `contexts` are the C distinct contexts.
     * `context` int64 [Q] is the index of each question's context in `contexts`.
-    * `query` is the slice of each question's tokens in `query_ids`.
+    * `query_ids` int32 are the tokens of all questions, `query` the slices of the questions in them.
     * `truncated` counts the questions of more than `settings.max_query_length` tokens.
 
     Windows, grouped by question:
     * `question` int64 [W] is the index of each window's question, ascending.
     * `start` and `length` int64 [W] are the window's range of the context's tokens.
-    * `answer` int64 [W, 2] are the first and the last token of the answer, counted from [CLS]; both are 0 if the window
-      does not contain the whole answer.
+    * `answer` int64 [W, 2] are the positions of the answer's first and last token, counted from [CLS]; both are 0 if
+      the window does not contain the whole answer.
     """
 
-    contexts: Contexts
+    contexts: TokenizedTexts
     context: Int64
     query_ids: Int32
     query: TokenSlices
@@ -102,7 +80,7 @@ class SpanFeatures(Features):
         return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.start[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
-        """Pack the windows at `index` [B]; return them with their answers int64 [B, 2]."""
+        """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
         query = (self.query_ids, self.query.select(self.question[index]))
         window = (self.contexts.ids, TokenSlices(self.first_token(index), self.length[index]))
         is_pair = np.ones(len(index), dtype=bool)
@@ -110,11 +88,11 @@ class SpanFeatures(Features):
         return packed, self.answer[index]
 
     def has_most_context(self, index: Int64) -> NDArray[np.bool_]:
-        """Return a bool per context token of the windows [B]: True if no other window gives it more context.
+        """Return for each context token of the windows at `index` [B] whether no other window gives it more context.
 
-        A window's score for a token is the number of tokens on the token's shorter side, plus a hundredth of the
-        window's length; of equal windows the first is the best. BERT's code calls this rule "max context". The result
-        is the concatenation of `length` values for each window.
+        A window's score for a token is the number of context tokens to the token's left or right, whichever is less,
+        plus a hundredth of the window's length. Of windows with equal scores the first is the best. BERT's code calls
+        this rule "max context". The result has `length` bools for each window, one window after the other.
         """
         token = concatenate_ranges(self.start[index], self.length[index])
         window = np.repeat(index, self.length[index])
@@ -143,14 +121,14 @@ def encode_spans(
     """
     settings.check(max_seq_length)
     context_index = {text: index for index, text in enumerate(dict.fromkeys(q.context for q in questions))}
-    contexts = _tokenize_contexts(list(context_index), vocabulary)
+    contexts = tokenize_with_offsets(list(context_index), vocabulary)
     context = np.fromiter((context_index[q.context] for q in questions), dtype=np.int64, count=len(questions))
     query_ids, whole_query = tokenize([q.question for q in questions], vocabulary)
     query = TokenSlices(whole_query.start, np.minimum(whole_query.length, settings.max_query_length))
     max_context_tokens = max_seq_length - SPECIALS - query.length
     stride = np.minimum(settings.doc_stride, max_context_tokens)
-    question, _, start, length = slide_windows(contexts.lengths[context], max_context_tokens, stride)
-    # The tokens of the answer count from the context's first token, their positions in a window from [CLS].
+    question, start, length = slide_windows(contexts.lengths[context], max_context_tokens, stride)
+    # An answer's tokens are counted from the context's first token, their positions in a window from [CLS].
     answer = _answer_tokens(questions, contexts, context)[question]
     is_inside = (answer[:, 0] >= start) & (answer[:, 1] < start + length)
     position = answer - start[:, None] + query.length[question][:, None] + _SPECIALS_BEFORE_CONTEXT
@@ -170,27 +148,10 @@ def encode_spans(
     )
 
 
-def _tokenize_contexts(texts: list[str], vocabulary: Vocabulary) -> Contexts:
-    """Tokenize distinct contexts."""
-    encoded = list(vocabulary.encode_with_offsets(texts))
-    lengths = np.array([len(tokens.ids) for tokens in encoded], dtype=np.int64)
-    return Contexts(
-        ids=_concatenate([tokens.ids for tokens in encoded]),
-        starts=_concatenate([tokens.starts for tokens in encoded]),
-        ends=_concatenate([tokens.ends for tokens in encoded]),
-        offsets=offsets_from_lengths(lengths),
-    )
-
-
-def _concatenate(arrays: Sequence[Int32]) -> Int32:
-    """Concatenate any number of arrays, also none."""
-    return np.concatenate([np.empty(0, np.int32), *arrays]).astype(np.int32)
-
-
-def _answer_tokens(questions: Sequence[Question], contexts: Contexts, context: Int64) -> Int64:
+def _answer_tokens(questions: Sequence[Question], contexts: TokenizedTexts, context: Int64) -> Int64:
     """Return the first and the last token of each question's first answer with a start, int64 [Q, 2].
 
-    Tokens are counted from the context's first one. Both are -1 if there is no such answer, or no token of it.
+    Tokens are counted from the context's first token. Both are -1 if there is no such answer, or if it has no token.
     """
     has_answer = np.zeros(len(questions), dtype=bool)
     spans = np.zeros((len(questions), 2), dtype=np.int64)  # in characters
@@ -208,11 +169,13 @@ def _answer_tokens(questions: Sequence[Question], contexts: Contexts, context: I
 
 
 class WindowSpans(NamedTuple):
-    """The best K spans of B windows by a head.
+    """The K best spans of B windows, as a head scores them.
 
-    `window` [B] are the indices of the windows in the features. `first` and `last` [B, K] are each span's first and
-    last token, counted from [CLS]. `score` [B, K] is comparable between the windows of a question; it is -inf for
-    padding, in windows with fewer spans. `null` [B] grows with the odds that a window has no answer.
+    * `window` [B] are the indices of the windows in the features.
+    * `first` and `last` [B, K] are each span's first and last token, counted from [CLS].
+    * `score` [B, K] is comparable between the windows of a question. It is -inf for the padding of windows with fewer
+      than K spans.
+    * `null` [B] are the null odds of the windows, which grow with the odds that a window has no answer.
     """
 
     window: Int64
@@ -224,11 +187,12 @@ class WindowSpans(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerSpans:
-    """M scored spans of Q questions, grouped by question, the best first.
+    """M spans of Q questions with their probabilities, grouped by question, the most probable first.
 
-    `question` int64 [M] is each span's question. `start` and `end` int64 [M] are the first and the end character in the
-    context. The `probability` [M] of all spans of a question adds up to 1. `null` [Q] are the null odds of the
-    questions, which grow with the odds that there is no answer.
+    * `question` int64 [M] is each span's question.
+    * `start` and `end` int64 [M] are the first and the end character of each span in its context.
+    * `probability` [M] of the spans of a question adds up to 1.
+    * `null` [Q] are the null odds of the questions, which grow with the odds that there is no answer.
     """
 
     question: Int64
@@ -252,15 +216,16 @@ class _ScoredSpans(NamedTuple):
     score: Float64
 
     def select(self, index: Int64) -> _ScoredSpans:
+        """Return the spans at `index`."""
         return _ScoredSpans(self.question[index], self.start[index], self.end[index], self.score[index])
 
 
 def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans], *, relative_null: bool) -> AnswerSpans:
     """Collect the spans of all windows by question; a span's probability is the softmax over its question's spans.
 
-    A question's null odds are the lowest of its windows, because one window with the answer is enough. `relative_null`
-    is for the linear head, whose null odds are a sum of logits like a span's score: the score of the question's best
-    span is subtracted, and without any span the odds are `NULL_ODDS_WITHOUT_SPAN`.
+    A question's null odds are the lowest of its windows, because one window with the answer is enough. With
+    `relative_null` the score of the question's best span is subtracted, and the null odds of a question without spans
+    are `NULL_ODDS_WITHOUT_SPAN`. This is for the linear head, whose null odds and scores are both sums of two logits.
     """
     batches: list[_ScoredSpans] = []
     null = np.full(len(features.context), np.inf)
@@ -268,7 +233,9 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
         np.minimum.at(null, features.question[batch.window], batch.null)
         batches.append(_to_characters(features, batch))
     all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))
-    spans = _sort_by_score(_drop_duplicates(all_spans))
+    spans = _drop_duplicates(all_spans)
+    # Grouped by question, the best spans first; spans with equal scores are in the order of the text.
+    spans = spans.select(np.lexsort((spans.end, spans.start, -spans.score, spans.question)))
     best_score = np.full(len(null), -np.inf)
     np.maximum.at(best_score, spans.question, spans.score)
     weight = np.exp(spans.score - best_score[spans.question])
@@ -283,7 +250,7 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
     """Convert the spans of a batch of windows from tokens to characters, and drop the padding."""
     row, column = np.nonzero(np.isfinite(batch.score))
     window = batch.window[row]
-    # A position in a window counts from [CLS], an index into the tokens of `contexts` from the first context.
+    # `first` and `last` are counted from [CLS]. The shift turns them into indices of the tokens of all contexts.
     shift = features.first_token(window) - features.context_start(window)
     start = features.contexts.starts[batch.first[row, column] + shift].astype(np.int64)
     end = features.contexts.ends[batch.last[row, column] + shift].astype(np.int64)
@@ -291,21 +258,16 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
 
 
 def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:
-    """Return each span of characters once, with its best score, and only spans with a character.
+    """Return each span of characters once, with its best score, and drop spans without a character.
 
-    Different spans of tokens may have the same characters, because several tokens come from one character (1, ⁄ and 2
-    from ½), or a token from no character (a space). The order is by question, start and end.
+    Different spans of tokens may have the same characters, because several tokens may come from one character (1, ⁄ and
+    2 from ½), or a token from no character (a space). The result is sorted by question, start and end.
     """
     in_order = spans.select(np.lexsort((-spans.score, spans.end, spans.start, spans.question)))
     positions = np.stack([in_order.question, in_order.start, in_order.end])
     is_first = (np.diff(positions, prepend=-1) != 0).any(axis=0)
     has_characters = in_order.start < in_order.end
     return in_order.select(np.flatnonzero(is_first & has_characters))
-
-
-def _sort_by_score(spans: _ScoredSpans) -> _ScoredSpans:
-    """Group spans by question, the best first; spans with equal scores are in the order of the text."""
-    return spans.select(np.lexsort((spans.end, spans.start, -spans.score, spans.question)))
 
 
 @dataclass(frozen=True)
@@ -321,9 +283,9 @@ class AnswerCandidate:
 def iter_best_answers(
     questions: Sequence[Question], spans: AnswerSpans, n_best: int = 1
 ) -> Iterator[list[AnswerCandidate]]:
-    """Yield the best answers of each question: at least one, at most `n_best`, and each text once.
+    """Yield the `n_best` most probable answers of each question, fewer if it has fewer spans with different texts.
 
-    A question without any span, such as one whose context has no token, has one empty answer with probability 0.
+    A question without any span, for example because its context has no token, has one empty answer with probability 0.
     """
     offsets = spans.offsets.tolist()
     for question, first_span, end_span in zip(questions, offsets[:-1], offsets[1:], strict=True):
