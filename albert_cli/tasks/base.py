@@ -59,8 +59,8 @@ class TaskInfo:
     * `title` is the name in tables and messages.
     * The first of `metrics` selects the best checkpoint.
     * `labels` name the classes in the order of the logits. Classification without labels is regression.
-    * `inputs` is the number of texts in an example: 1 or 2. It is 0 for a task that predicts with a checkpoint whose
-      `config.json` does not record the number: both are then accepted.
+    * `inputs` is the number of texts in an example: 1 or 2. It is 0, which accepts one text or two, for a task that
+      predicts with a checkpoint whose `config.json` does not record the number.
     * `dev_splits` and `test_splits` begin with the main split.
     * `classifier_of` is a task whose models also answer this task: "mnli" for AX, "race" for the levels of RACE.
     * `sibling_tasks` are further tasks whose models are accepted; their use is printed.

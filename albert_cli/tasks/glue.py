@@ -89,13 +89,15 @@ class GlueFiles:
         file = f"{self.files.get(split, split)}.tsv"
         path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
         rows = [line.split("\t") for line in read_lines(path)]
+        if not rows:
+            raise InputError(f"{path}: empty", "check that the file is complete")
         lines = list(range(1, len(rows) + 1))
-        if self.header and split not in task.test_splits:
-            table = TextTable(str(path), self.header, rows, lines)
-            if {*self.texts, self.label} & set(rows[0]):
-                raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
+        if not self.header or split in task.test_splits:
+            table = TextTable(str(path), tuple(rows[0]), rows[1:], lines[1:])
+        elif {*self.texts, self.label} & set(rows[0]):
+            raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
         else:
-            table = TextTable(str(path), tuple(rows[0]) if rows else (), rows[1:], lines[1:])
+            table = TextTable(str(path), self.header, rows, lines)
         if self.skip_short:
             return _skip_short_rows(table)
         for index, row in enumerate(table.cells):
