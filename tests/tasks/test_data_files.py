@@ -59,7 +59,7 @@ def test_read_text_names_binary_formats(tmp_path: Path, content: bytes, name: st
         ("a.tsv", "text,label\na b,x\nc,y\n"),
     ],
 )
-def test_read_delimited_finds_the_delimiter(tmp_path: Path, name: str, content: str) -> None:
+def test_read_table_finds_the_delimiter(tmp_path: Path, name: str, content: str) -> None:
     path = tmp_path / name
     path.write_bytes(content.encode())
     task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
@@ -67,7 +67,7 @@ def test_read_delimited_finds_the_delimiter(tmp_path: Path, name: str, content: 
     assert [example.text_a.replace(",", "") for example in task.read("dev")] == ["a b", "c"]
 
 
-def test_read_delimited_sep_line_keeps_line_numbers(tmp_path: Path) -> None:
+def test_read_table_sep_line_keeps_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sep=;\ntext;label\na;x\nb;\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"a\.csv:4: the label is empty"):
@@ -84,7 +84,7 @@ def test_read_delimited_sep_line_keeps_line_numbers(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\nthe film\n", "a cut line"),
     ],
 )
-def test_check_widths_hint_fits_the_delimiter(tmp_path: Path, name: str, content: str, hint: str) -> None:
+def test_read_table_hint_fits_the_delimiter(tmp_path: Path, name: str, content: str, hint: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=rf"{name}:2: \d fields? instead of 2") as raised:

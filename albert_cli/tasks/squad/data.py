@@ -88,7 +88,8 @@ class SquadFiles:
         path = data
         if not data.is_file():
             existing = self._find_file(data, split) or self._find_file(data, "train")
-            path = existing or find_data_file(data, self._file_names(split), self.hub)  # raises the error
+            # Without such a file `find_data_file` raises the error that lists the expected names.
+            path = existing or find_data_file(data, self._file_names(split), self.hub)
         questions = _read_questions(path, self.version)
         has_dev_file = self._find_file(data, "dev") is not None
         if has_dev_file or (task.scores_whole_file and data.is_file()):

@@ -29,7 +29,7 @@ from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
-_MIN_SPANS = 40  # spans retained per window: so many that the models of an ensemble have spans in common
+_MIN_SPANS = 40  # the least spans retained per window, so that the models of an ensemble have spans in common
 _MASKED_LOGIT = -1e30  # finite, because a softmax over -inf alone would be NaN
 
 
@@ -144,7 +144,7 @@ def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torc
 
 
 def _beam_loss(model: BeamQuestionAnswering, tokens: PackedTokens, roles: _TokenRoles, answer_N2: Tensor) -> Tensor:
-    """Return the loss of the beam head; its end loss is that for the gold starts."""
+    """Return the loss of the beam head, with the end logits for the gold starts."""
     first_N = answer_N2[:, 0]
     last_N = answer_N2[:, 1]
     x_TH, start_T = model(tokens)

@@ -84,7 +84,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- model
 
     def new_model(self, config: ModelConfig) -> QuestionAnswering | BeamQuestionAnswering:
-        """Return an encoder with a new head: the linear or the beam head, by `settings.head`."""
+        """Return an encoder with a new head, by `settings.head`; "auto" is the paper's head for the version."""
         is_beam = self.settings.head == "beam" or (self.settings.head == "auto" and self.version == "2.0")
         return BeamQuestionAnswering(config) if is_beam else QuestionAnswering(config)
 
