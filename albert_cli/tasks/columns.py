@@ -44,9 +44,10 @@ _MIN_WORDS = 2  # words of a cell that counts as text; a single word may be a la
 def find_column(
     table: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
 ) -> int | None:
-    """Return the index of the column of a role that has one column; None if there is none.
+    """Return the index of a role's column; None if there is none.
 
-    `names` has the usual names by role. Raises `InputError` if the settings name a column that the table lacks.
+    `names` has the usual names by role. The roles `choices` and `label_columns` are not for this function, because they
+    may have several columns. Raises `InputError` if the settings name a column that the table lacks.
     """
     user_name: str = getattr(settings, role)
     if user_name:
@@ -139,7 +140,7 @@ def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
 
 
 def check_texts(table: TextTable, texts: Sequence[int]) -> None:
-    """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if no row has any."""
+    """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if all rows have none."""
     empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]
     names = " and ".join(repr(table.columns[column]) for column in texts)
     if len(empty) == len(table.cells):
