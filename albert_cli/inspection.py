@@ -142,7 +142,7 @@ def _describe_data(
         count=examples,
     )
     description = describe_data(directory, settings.data, seed, request)
-    return description.to_json(), format_description(description, settings.data, seed)
+    return description.to_json(), format_description(description, settings.data)
 
 
 def _verify_manifests_below(directory: Path) -> int:

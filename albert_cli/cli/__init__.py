@@ -1,7 +1,7 @@
 """The command line: each module defines commands, which parse arguments, call the package and print its result.
 
-Commands import the package's modules, and with them torch, when they run; so `albert --help` answers immediately. It
-lists the commands in the order in which the modules below register them.
+A command imports the package's modules, and with them torch, only when it runs, so `albert --help` answers immediately.
+The help lists the commands in the order in which the modules below register them.
 """
 
 # isort: skip_file
@@ -22,21 +22,21 @@ __all__ = ["EPILOGUE", "app", "main"]
 
 def main() -> None:
     """Run the console script `albert`."""
-    # OpenMP threads that spin while they wait are ten times slower once anything else runs on the same cores. A short
-    # spin costs nothing on a quiet machine. torch's OpenMP reads this variable when it is loaded.
+    # OpenMP threads spin while they wait. A long spin makes them ten times slower once anything else runs on the same
+    # cores; a short one costs nothing on a quiet machine. torch's OpenMP reads this variable when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # Processes that this one starts must not import modules from the current folder.
+    # Processes that this one starts must not import modules from the current folder, unless this package is in it.
     with suppress(OSError):  # the folder may have been removed
         if Path(__file__).parents[2] != Path.cwd():
             os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # The libraries treat file names as UTF-8 in any locale; Python must be started in that mode.
+    # The libraries treat file names as UTF-8 in any locale. Python does so only if it is started in its UTF-8 mode.
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, "-m", "albert_cli", *sys.argv[1:]])  # noqa: S606
-    # A closed stream (`2>&-`) is None, and `print` would use the other one instead.
+    # A closed stream (`2>&-`) is None, and `print(text, file=None)` would print errors on stdout.
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # print escapes file names that are not UTF-8, as JSON does
+        if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, as in JSON
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     app()

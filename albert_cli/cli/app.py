@@ -1,6 +1,6 @@
-"""The application that commands register with, and the translation of their errors to a line, a hint and an exit code.
+"""Register commands with the application, and report their errors as a line, a hint and an exit code.
 
-`invoke` runs a command inside this process, as the quickstart and experiments do.
+`verb` registers a command. `invoke` runs a command inside this process, as the quickstart and experiments do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ bench_app = typer.Typer(help="Measure speeds on this machine.", no_args_is_help=
 app.add_typer(bench_app, name="bench", rich_help_panel=STAGES[-1])
 app.add_typer(recipes_app, name="recipes", rich_help_panel=STAGES[-1])
 
-# The beginning of torch's messages about failed allocations; later words may come from a file's name.
+# The beginning of messages about failed allocations. Later in a message, the same words may come from a file name.
 _OUT_OF_MEMORY = re.compile(
     r"\[enforce fail at alloc_cpu|(CUDA|HIP|MPS)( backend| error:)? out of memory"
     r"|could not create a (primitive|memory object)$"  # of oneDNN, under `ulimit -v`
@@ -127,13 +127,13 @@ def report_error(error: BaseException) -> int:
 
 
 def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -> int:
-    """Print the message as one line, then the hint, unless another rank has printed them; return the exit code.
+    """Print the message as one line, then the hint, unless another rank has printed them; return the exit code `code`.
 
-    is_fatal: the error is not a requested stop.
+    is_fatal: False for a stop that was requested.
     """
     if ranks.is_already_reported(message, is_fatal=is_fatal):
         return code
-    if len(message) > _MAX_MESSAGE_LENGTH:  # it quotes input, which may be of any length
+    if len(message) > _MAX_MESSAGE_LENGTH:  # a message may quote input of any length
         head = message[: _MAX_MESSAGE_LENGTH // 2]
         tail = message[-(_MAX_MESSAGE_LENGTH // 4) :]
         message = f"{head} … {tail}"
@@ -148,7 +148,7 @@ def translate_error(error: BaseException) -> AlbertError | None:
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        return _name_error(error)
+        return _file_name_error(error)
     if _is_out_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"
         hint = "lower -s train.micro_batch_size: it needs less memory and computes the same"
@@ -163,8 +163,8 @@ def translate_error(error: BaseException) -> AlbertError | None:
     return None
 
 
-def _name_error(error: UnicodeEncodeError) -> InputError:
-    """Return an error that names the file whose name is not UTF-8.
+def _file_name_error(error: UnicodeEncodeError) -> InputError:
+    """Return the error for a file whose name is not UTF-8.
 
     `error.object` is the whole text that was to be written, such as a JSON file; the name in it is a string with lone
     surrogates (U+D800 to U+DFFF).
@@ -184,16 +184,19 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.match(str(error)) is not None
 
 
-def _report_thread_error(ended: threading.ExceptHookArgs, show: Callable[[threading.ExceptHookArgs], object]) -> None:
-    """Call `show`, which prints a traceback, if the error that ended a thread is a bug.
+def _report_thread_error(
+    arguments: threading.ExceptHookArgs, print_traceback: Callable[[threading.ExceptHookArgs], object]
+) -> None:
+    """Print the traceback of the error that ended a thread if the error is a bug, or with --debug.
 
     Any other error reaches the call that waits for the thread, which reports it.
     """
-    if console.settings.debug or ended.exc_value is None or translate_error(ended.exc_value) is None:
-        show(ended)
+    error = arguments.exc_value
+    if console.settings.debug or error is None or translate_error(error) is None:
+        print_traceback(arguments)
 
 
-threading.excepthook = functools.partial(_report_thread_error, show=threading.excepthook)
+threading.excepthook = functools.partial(_report_thread_error, print_traceback=threading.excepthook)
 
 
 def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
@@ -227,7 +230,7 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
         except SystemExit as end:
             if isinstance(end.code, int):
                 code = end.code
-            elif end.code is not None:  # a message, with which Python exits with 1
+            elif end.code is not None:  # a message: Python prints it and exits with 1
                 code = 1
         finally:
             os.dup2(stdout, 1)

@@ -1,4 +1,8 @@
-"""Arguments and options that several commands share, and their checks."""
+"""Arguments and options that several commands share, and their checks.
+
+A command has one of these options if its function has a parameter of this type: `device: Device = "auto"`. All commands
+have the `OUTPUT_OPTIONS`.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +123,10 @@ TaskData = Annotated[
 
 
 def start_ranks(nproc: int) -> None:
-    """Restart this command as `nproc` ranks and exit with their code; return if one process is enough, or in a rank.
+    """Start this command again as `nproc` ranks, and exit with their code when they end.
 
-    Commands call this before they import torch, which the parent of the ranks does not need.
+    Returns if `nproc` is 1, or if this process is one of the ranks. Commands call this function before they import
+    torch, which the parent of the ranks does not need.
     """
     from albert_cli import ranks
     from albert_cli.launch import launch
@@ -131,13 +136,13 @@ def start_ranks(nproc: int) -> None:
 
 
 def check_output_file(path: Path | None, option: str = "--out") -> None:
-    """Raise `ConfigError` if the path of a file to write is a directory."""
+    """Raise `ConfigError` if the path of a file to write is a directory; option: the option that has set the path."""
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
 
 
 def retry_while_locked(action: Callable[[], T]) -> T:
-    """Call an action until no other job of the array holds a lock that it needs; return its result."""
+    """Call an action again as long as another job of the array holds a lock that it needs; return its result."""
     while True:
         try:
             return action()

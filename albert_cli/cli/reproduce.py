@@ -109,7 +109,7 @@ def reproduce(
 
 
 def _print_list(out: Path | None) -> None:
-    """Print the experiments, or the verdicts in an output directory."""
+    """Print the shipped experiments, or, with an output directory, the verdicts on the claims in it."""
     from albert_cli.experiments import pages, recipe
 
     if out is None:
@@ -119,7 +119,7 @@ def _print_list(out: Path | None) -> None:
 
 
 def _print_preview(experiment: str, request: ExperimentRequest, *, commands: bool) -> None:
-    """Print the costs of an experiment, or its commands."""
+    """Print the costs of an experiment, or its commands if `commands` is True."""
     from albert_cli.experiments.runner import preview_experiment
 
     description, unreadable = preview_experiment(experiment, request)
@@ -137,7 +137,11 @@ def _run_stages(
     max_time: str | None,
     cluster: str | None,
 ) -> None:
-    """Run the remaining stages of an experiment, or those of one array job, and print the experiment's result."""
+    """Run the remaining stages of an experiment, and print its result.
+
+    array_task: "I/N" or "auto", to run only the stages of one array job; None for all stages. jobs: number of stages at
+    a time, None for one per GPU.
+    """
     from albert_cli.array_jobs import parse_array_job
     from albert_cli.executor import use_cluster
     from albert_cli.experiments import runner

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from albert_cli.results import AnyResult
     from albert_cli.training.task_setup import TaskRequest
 
-PAPER_RECIPES = "finetune"  # the folder of the paper's recipes
+PAPER_RECIPES = "finetune"  # the folder of the recipes with the paper's hyperparameters
 RUNS = 5  # the paper reports the median of five runs (§4.2)
 TaskName = Annotated[str, typer.Argument(help="A task, as for `albert finetune`.")]
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or your own folder.")]
@@ -48,7 +48,10 @@ ParallelRuns = Annotated[
 
 
 def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
-    """Call `run` and print its result; print the state of the array if `run` was only a job's part of the work."""
+    """Call `run`, on a cluster if there is one, and print its result.
+
+    A job of an array that is not the last one to end has no result; it prints the state of the array.
+    """
     from albert_cli.evaluation import tables
     from albert_cli.evaluation.parallel import ArrayJobDone
     from albert_cli.executor import use_cluster
@@ -113,16 +116,18 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.array_jobs import parse_array_job
-    from albert_cli.evaluation import suite, verify
+    from albert_cli.evaluation import suite, tables, verify
     from albert_cli.training.task_setup import TaskRequest
 
     settings = tuple(overrides or ())
     if verify.is_verify_recipe(task):
         if submission or retrain or controls or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes no --submission, --retrain, --controls or --recipes", "remove them")
-        # The recipe's checkpoint and number of runs apply if the request has "" and 0.
-        verification = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
-        _verify_scores(task, verification, out)
+        # An empty checkpoint and 0 runs stand for those of the recipe.
+        published = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
+        verified = verify.verify_checkpoint(task, published, out)
+        console.print_result(verified.to_json(), tables.format_result(verified))
+        verify.require_reached(verified)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -147,15 +152,6 @@ def evaluate(
         return suite.evaluate(task, request, out, submission)
 
     _print_scores(run, request, cluster)
-
-
-def _verify_scores(recipe: str, request: TaskRequest, out: Path) -> None:
-    """Compare a checkpoint's scores with the published ones; raise `ScoreNotReachedError` if one is not reached."""
-    from albert_cli.evaluation import tables, verify
-
-    verified = verify.verify_checkpoint(recipe, request, out)
-    console.print_result(verified.to_json(), tables.format_result(verified))
-    verify.require_reached(verified)
 
 
 @verb(app, stage="Fine-tune and score")
@@ -225,7 +221,7 @@ def ensemble(
     from albert_cli.evaluation.ensemble import evaluate_ensemble
     from albert_cli.training.task_setup import TaskRequest
 
-    # Without a checkpoint: `evaluate_ensemble` sets the one of each member.
+    # The request has no checkpoint, because `evaluate_ensemble` sets each member's.
     request = TaskRequest(checkpoint="", data=data, overrides=tuple(overrides or ()), device=device)
     result = evaluate_ensemble(task, request, directories, out, submission)
     console.print_result(result.to_json(), tables.format_result(result))

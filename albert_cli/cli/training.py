@@ -129,9 +129,10 @@ def finetune(
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     prepared.warn_about_text(inputs)
-    named_out = out if out.name.strip(".") else out.resolve()  # "." and ".." are no names
+    # The intermediate task trains in a sibling of `out`, which has no name if it is "." or "..".
+    named_out = out.resolve() if out.name in ("", "..") else out
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)
     result = finetune_task(prepared, inputs, out, seed, resume)
-    predict_test_file(prepared.task, out, out, device)
+    predict_test_file(prepared.task, checkpoint=out, out=out, device=device)
     console.print_result(result.to_json(), tables.format_run(result, out))

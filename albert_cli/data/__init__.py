@@ -1,1 +1,1 @@
-"""Token shards, and the batches sampled from them during training."""
+"""Build a data directory of token shards from text (`build`), and sample training batches from it (`batches`)."""

@@ -1,4 +1,4 @@
-"""Arithmetic on the lengths and offsets of consecutive runs in an array, without Python loops."""
+"""Compute lengths and offsets of runs in an array, such as the sentences of a text, without Python loops."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from albert_cli.randomness import Integers
 
-Ids: TypeAlias = NDArray[np.int32]
+Ids: TypeAlias = NDArray[np.int32]  # token ids, and the other int32 arrays of a batch
 Flags: TypeAlias = NDArray[np.bool_]
 
 
 def offsets_from_lengths(lengths: Integers) -> Integers:
-    """Return the start of each of N consecutive runs, and the end of the last run: int64 [N + 1]."""
+    """Return the start of each of N consecutive runs, and at last the end of the last run: int64 [N + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
-    """Concatenate `range(start, start + length)` of N starts and lengths: int64 [sum of lengths]."""
-    offsets = offsets_from_lengths(lengths)  # of each range in the result
+    """Concatenate the N ranges [start, start + length) of integers: int64 [sum of lengths]."""
+    offsets = offsets_from_lengths(lengths)  # at which each range begins in the result
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
@@ -28,8 +28,7 @@ def truncated_lengths(length_a: Integers, length_b: Integers, max_tokens: Intege
     """Return the lengths of N segment pairs after truncation to `max_tokens` per pair: int64 [N] for A and for B.
 
     The released data generator removes one token at a time from the longer segment (B on a tie) until the pair fits.
-    This is its closed form: a segment that is not longer than half of `max_tokens` stays whole, and two segments that
-    are both longer get half each.
+    The closed form: a segment of at most half of `max_tokens` stays whole, and two longer segments get half each.
     """
     truncated_b = np.minimum(length_b, np.maximum(max_tokens - length_a, max_tokens // 2))
     truncated_a = np.minimum(length_a, max_tokens - truncated_b)

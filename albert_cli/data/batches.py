@@ -1,7 +1,7 @@
 """Sample packed training batches: a pure function of the corpus, the settings, the seed and the examples' indices.
 
-`PretrainRecipe.examples_of` returns the indices of a step. A rank samples the examples of some of these indices only,
-and they equal the examples that a single process samples for the same indices.
+`PretrainRecipe.examples_of` returns the indices of a training step. Ranks divide these indices among them, and an
+example does not depend on the rank that samples it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def sample_batch(
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)
     masked = mask_spans(sequences, spans, vocabulary, seed, index)
-    sequence_start = np.repeat(sequences.offsets[:-1], np.diff(sequences.offsets))  # of each position, int64 [T]
+    # The start of the sequence that contains each position, int64 [T].
+    sequence_start = np.repeat(sequences.offsets[:-1], np.diff(sequences.offsets))
     return PackedBatch(
         ids=masked.ids,
         segment_ids=sequences.segment_ids,
@@ -68,7 +69,7 @@ def sample_lengths(corpus: TokenCorpus, settings: PairSettings, seed: int, index
 
 
 def original_ids(packed: PackedBatch) -> Ids:
-    """Return the batch's ids before masking: int32 [T]."""
+    """Restore the ids of a batch as they were before masking: int32 [T]."""
     ids = packed.ids.copy()
     ids[packed.masked_index] = packed.masked_labels
     return ids

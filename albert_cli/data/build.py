@@ -1,9 +1,9 @@
 """`albert data`: turn text into a data directory of token shards, in parallel and resumably.
 
-The sources are divided into work units (`text.work_units`). One task for each unit tokenizes it into one directory
-below `shards/`, which is committed as a whole. Its bytes depend on the text, the vocabulary and the settings, never on
-the number of workers or machines. An interrupted build retains its finished tasks. `data.rewrites` and `data.merge`
-complete the directory.
+The sources are divided into work units (`text.work_units`). For each unit, one task tokenizes the text into a directory
+below `shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on
+the number of workers or machines. An interrupted build retains its finished tasks. After all tasks, `data.rewrites` and
+`data.merge` complete the data directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -41,7 +41,7 @@ from albert_cli.text.work_units import split_sources
 from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
 
 _PLAN: Final = "plan.json"
-_LOCKS: Final = ".tasks"
+_LOCKS: Final = ".tasks"  # the folder of the tasks' locks
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
@@ -56,7 +56,7 @@ def build_data(
 ) -> BuildReport | ArrayJobReport:
     """Build the data directory `out`; do nothing if it is finished and has the same sources and settings.
 
-    workers: number of processes, 0 for one per core. array_job: the job of an array whose tasks are run, without a
+    workers: number of processes, 0 for one per core. array_job: run only this job's part of the tasks, and do not
     merge; a later call without `array_job` runs the remaining tasks and merges. Waits for tasks that other processes
     run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains something else.
     """
@@ -73,7 +73,6 @@ def build_data(
         return _run_array_job(out, tasks, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
-        record_plan(out / PLAN_FILE, _list_units(tasks))
         results = _run_tasks(tasks, workers)
         results = rewrite_all(tasks, results, workers)
         require_training_text(tasks, results)
@@ -85,7 +84,7 @@ def build_data(
 
 
 def _remove_plans(out: Path) -> None:
-    """Remove the locks and the plans of a build, which exist only while it is unfinished."""
+    """Remove the locks and the plans, which exist only while a build is unfinished."""
     shutil.rmtree(out / _LOCKS, ignore_errors=True)
     for name in (_PLAN, ARRAY_FILE, PLAN_FILE):
         (out / name).unlink(missing_ok=True)
@@ -99,7 +98,6 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
     selected = array_job.select(tasks, size=lambda task: task.size)
     out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, tasks)
-    record_plan(out / PLAN_FILE, _list_units(tasks))
     results = _run_tasks(selected, workers)
     return ArrayJobReport(
         out=out,
@@ -114,7 +112,7 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """Remove `out` if the block begins a build and fails before any task is finished."""
+    """Remove `out` if the block fails before any task is finished, unless an earlier build had begun there."""
     is_resumed = (out / _PLAN).is_file()
     try:
         yield
@@ -149,7 +147,10 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 
 
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
-    """Return whether the tasks would build the same data; hash the sources only if everything else is equal."""
+    """Return whether the tasks would build the data that `facts` describes.
+
+    Sources are hashed only if everything else is equal, and if their files have changed since they were read.
+    """
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
@@ -176,15 +177,11 @@ def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
     )
 
 
-def _list_units(tasks: Sequence[ShardTask]) -> dict[str, str]:
-    """Return the title of each unit of work for `albert status`: empty, because the directory's name is enough."""
-    return {f"shards/{task.name}": "" for task in tasks}
-
-
 def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
-    """Write the plan; raise `BusyError` if an unfinished build in `out` has tasks that are not among these.
+    """Write the plan of the build, and the plan that `albert status` reads.
 
-    Files that have changed since that build began are no obstacle: their tasks run again.
+    Raises `BusyError` if an unfinished build in `out` has tasks that are not among these. Files that have changed since
+    that build began are no obstacle: their tasks run again.
     """
     plan = make_plan(tasks)
     path = out / _PLAN
@@ -194,13 +191,15 @@ def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
             "use the same sources and settings to continue it, or delete this directory",
         )
     store.write_json(path, asdict(plan))
+    # `albert status` shows no titles, because the names of the tasks' directories are enough.
+    record_plan(out / PLAN_FILE, {f"shards/{task.name}": "" for task in tasks})
 
 
 # ---------------------------------------------------------------- from sources to tasks
 
 
 def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
-    """Divide the sources into work units, and return the task for each, in order; all machines get the same tasks."""
+    """Divide the sources into work units, and return a task for each unit, in order: the same tasks on all machines."""
     vocabulary_fingerprint = store.fingerprint(vocabulary_dir)
     tasks = []
     for unit in split_sources(sources, settings.read, settings.split_bytes):
@@ -220,9 +219,10 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
 
 
 def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
-    """Return a name such as `00007-wiki.jsonl-00000256M`: the number, the first file, and where its part begins.
+    """Return a name such as `00007-wiki.jsonl-00000256M`: the number, the first file, and the offset of its part.
 
-    The beginning of a part is in MiB of a file, or in files of a data set on the Hub.
+    The offset is in MiB of the file, or in files of a data set on the Hub. If there are several parts, the name ends
+    with their number instead.
     """
     first = parts[0]
     file_name = first.source.name.rstrip("/").rpartition("/")[2]
@@ -240,13 +240,13 @@ def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
 # ---------------------------------------------------------------- running tasks
 
 
-def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
+def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
     """Run a task unless it is finished and its shards are intact; return its facts.
 
-    Raises `LockedError` while another process runs it.
+    Returns None while another process runs the task.
     """
     out = task.directory.parent.parent
-    with locked_unit(out / _LOCKS / task.name):
+    with suppress(LockedError), locked_unit(out / _LOCKS / task.name):
         finished_facts = load_finished_task(task)
         if finished_facts is not None:
             return finished_facts
@@ -259,24 +259,16 @@ def run_unless_finished(task: ShardTask, on_progress: ProgressCallback | None = 
             if finished_facts is None:
                 raise
             return finished_facts
-
-
-def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
-    """Do the same as `run_unless_finished`, but return None while another process runs the task."""
-    try:
-        return run_unless_finished(task, on_progress)
-    except LockedError:
-        return None
+    return None
 
 
 def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
     """Run the unfinished tasks, in this process or in several, and return the facts of all tasks in their order.
 
-    If other processes run some of the tasks, this function waits until they are finished. It runs the task of another
-    process itself if that process stops.
+    Waits until the tasks that other processes run are finished, and runs such a task itself if its process stops.
     """
     begin = time.monotonic()
-    source_bytes = sum(task.size for task in tasks if task.is_finished)
+    source_bytes = sum(task.size for task in tasks if task.is_finished)  # read until now
     text_bytes = 0
     has_known_size = all(task.size > 0 for task in tasks)
     total_bytes = sum(task.size for task in tasks) if has_known_size else None
@@ -305,7 +297,7 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
 def _iter_results(
     tasks: Sequence[ShardTask], workers: int, on_progress: ProgressCallback
 ) -> Iterator[tuple[ShardTask, ShardFacts | None]]:
-    """Run the tasks, and yield each with its facts, or with None if another process runs it."""
+    """Run the tasks, and yield each task with its facts, or with None if another process runs it."""
     local_tasks, pool_tasks = _divide_tasks(tasks, workers)
     for task in local_tasks:
         yield task, _run_unless_locked(task, on_progress)
@@ -323,8 +315,8 @@ def _iter_results(
 def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
     """Return the tasks for this process and the tasks for the pool of workers.
 
-    Only this process can read stdin. Without workers it runs all tasks. Otherwise large tasks come first, so that all
-    workers finish at about the same time.
+    Only this process can read stdin, and with fewer than two workers it runs all tasks. Large tasks come first, so that
+    all workers finish at about the same time.
     """
     by_size = sorted(tasks, key=lambda task: (-task.size, task.name))
     streams = [task for task in by_size if task.is_stream]

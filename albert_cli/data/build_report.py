@@ -1,4 +1,4 @@
-"""Format the result of `albert data`: as JSON values, or as a few lines for a person."""
+"""Report the result of `albert data`, a whole build or an array job: as JSON values, or as lines for a person."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from albert_cli import console
 from albert_cli.data.records import DataFacts, Split, UnitCounts
 
 _MIN_HELDOUT_TOKENS: Final = 5_000  # ten sequences of 512 positions, the length in the paper
-_MAX_UNKNOWN_RATE: Final = 0.01
+_MAX_UNKNOWN_RATE: Final = 0.01  # a vocabulary of the same text covers all but 0.005 % of its characters by default
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class ArrayJobReport:
 
     def format(self) -> str:
         """Format the report as one line."""
-        rate = _format_rate(self.bytes_read, self.seconds)
+        volume = _format_volume(self.bytes_read, self.seconds)
         finished = f"{self.tasks_finished} of {self.tasks_total} tasks are finished"
-        return f"{self.out}: job {self.job}, {self.tasks} tasks, {rate}; {finished}"
+        return f"{self.out}: job {self.job}, {self.tasks} tasks, {volume}; {finished}"
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class BuildReport:
         return values | asdict(self.facts)
 
     def format(self) -> str:
-        """Format the report as a table and some lines, with hints if too little is held out or many are unknown."""
+        """Format the report as a table and some lines, with hints on unknown tokens and on too little held-out text."""
         facts = self.facts
-        outcome = "up to date" if self.up_to_date else _format_rate(facts.bytes_read, self.seconds)
+        outcome = "up to date" if self.up_to_date else _format_volume(facts.bytes_read, self.seconds)
         lines = [format_totals(facts.totals), "", f"{self.out}: {outcome}"]
         if facts.duplicates_dropped:
             lines.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
@@ -90,7 +90,8 @@ def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> str | Non
     return None
 
 
-def _format_rate(text_bytes: int, seconds: float) -> str:
+def _format_volume(text_bytes: int, seconds: float) -> str:
+    """Format how much text was read, in how much time, and how fast."""
     megabytes = text_bytes / 1e6
     rate = megabytes / max(seconds, 1e-3)
     return f"{megabytes:.1f} MB of text in {console.format_duration(seconds)}, {rate:.1f} MB/s"

@@ -1,4 +1,4 @@
-"""Word vectors from the corpus's co-occurrences, for informed initialization.
+"""Compute token vectors from the corpus's co-occurrences, for informed initialization of the embeddings.
 
 Counts within a window become positive pointwise mutual information (PPMI), and a truncated SVD gives dense vectors.
 Skip-gram with negative sampling factorizes the same matrix by SGD, up to a constant shift (Levy and Goldberg, 2014,
@@ -21,8 +21,8 @@ from albert_cli.randomness import Integers
 WINDOW: Final = 8  # tokens to either side; a neighbor at distance d counts 1 / d
 _CONTEXTS: Final = 8192  # number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
 _TOKENS_PER_ENTRY: Final = 1000  # corpus tokens that are read for each vocabulary entry; more give no better vectors
-_RUN_TOKENS: Final = 1 << 20  # tokens of a full run, read at a time
-_SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, without which rare contexts would weigh too much
+_RUN_TOKENS: Final = 1 << 20  # maximum number of tokens that are read at a time
+_SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, as in Levy et al.; without it rare contexts dominate
 # Parameters of the randomized SVD (Halko, Martinsson and Tropp, 2011): additional dimensions, and power iterations.
 _OVERSAMPLING: Final = 32
 _POWER_ITERATIONS: Final = 4
@@ -52,12 +52,12 @@ def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
     """
     frequencies = corpus.unigram_counts()
     n_contexts = min(len(frequencies), _CONTEXTS)
-    column_of_id = np.full(len(frequencies), n_contexts, np.int64)
+    column_of_id = np.full(len(frequencies), n_contexts, np.int64)  # at first the last column for all tokens
     most_frequent_ids = np.argsort(-frequencies, kind="stable")[:n_contexts]
     column_of_id[most_frequent_ids] = np.arange(n_contexts)
     counts = torch.zeros(len(frequencies) * (n_contexts + 1))
     for ids in _iter_runs(corpus):
-        row_start = torch.from_numpy(ids * (n_contexts + 1))  # of the token's row in the flat counts
+        row_start = torch.from_numpy(ids * (n_contexts + 1))  # at which each token's row begins in the flat counts
         column = torch.from_numpy(column_of_id[ids])
         for distance in range(1, min(WINDOW + 1, len(ids))):
             weight = torch.full((len(ids) - distance,), 1 / distance)
@@ -67,7 +67,11 @@ def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
 
 
 def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
-    """Yield the ids of runs of neighboring tokens, int64: all of a small corpus, or the same fraction of every run."""
+    """Yield runs of consecutive ids, int64: the whole corpus if it is small, else the first part of every run.
+
+    The part is the same fraction of every run, and all parts together have about `_TOKENS_PER_ENTRY` tokens for each
+    entry of the vocabulary.
+    """
     max_tokens = _TOKENS_PER_ENTRY * len(corpus.unigram_counts())
     fraction = min(1.0, max_tokens / max(corpus.n_tokens, 1))
     for shard in corpus.shards:

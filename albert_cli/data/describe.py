@@ -39,7 +39,7 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
 }
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
 _BAR_COLUMNS: Final = 40  # width of a bar of 100 %
-_UNLIMITED_COLUMNS: Final = 1 << 20  # width of a line that is not shown in a terminal
+_UNLIMITED_COLUMNS: Final = 1 << 20  # width of a line that is not printed to a terminal: it is not wrapped
 _MASK: Final = "[MASK]"
 _LEGEND: Final = (
     "[words]: the original words, which the model must predict and sees as [MASK]; "
@@ -49,9 +49,9 @@ _LEGEND: Final = (
 
 @dataclass(frozen=True)
 class TextRun:
-    """Consecutive tokens as text, of which all or none are to be predicted.
+    """The text of consecutive tokens that are all to be predicted, or of consecutive tokens that are all not.
 
-    text: the original tokens; seen: the model's input at their positions, None if they are not to be predicted.
+    text: the original tokens; seen: the model's input in their positions, None if they are not to be predicted.
     """
 
     text: str
@@ -62,8 +62,8 @@ class TextRun:
 class DecodedExample:
     """One training example as text.
 
-    positions: length of its sequence, special tokens included; order_label: see `data.pairs.SegmentPairs`; segments:
-    the runs of segment A and of segment B, which may be empty.
+    positions: length of the sequence, special tokens included; order_label: see `data.pairs.SegmentPairs`; segments:
+    the runs of segment A, and the runs of segment B, of which there may be none.
     """
 
     index: int
@@ -87,11 +87,11 @@ class ExampleRequest:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """Facts about a data directory.
+    """Facts about a data directory, a sample of training sequences, and decoded examples.
 
-    totals, vocab_size, …, heldout_entropy_nats: from `data.json`; lengths_by_unit: the lengths in tokens of a
-    "sentence" and of a "document"; examples: None if none were requested; step, batch_size, seed: those of the
-    examples.
+    totals, vocab_size, …, heldout_entropy_nats: see `data.records.DataFacts`; lengths_by_unit: numbers of tokens per
+    "sentence" and per "document"; seed: of the sample and the examples; step, batch_size: the training step of the
+    examples, and its number of sequences; examples: None if none were requested.
     """
 
     totals: dict[Split, UnitCounts]
@@ -102,10 +102,10 @@ class DataDescription:
     heldout_entropy_nats: float | None
     lengths_by_unit: dict[str, LengthStatistics]
     sample: SampleStatistics
-    step: int | None = None
-    batch_size: int | None = None
-    seed: int | None = None
-    examples: list[DecodedExample] | None = None
+    step: int
+    batch_size: int
+    seed: int
+    examples: list[DecodedExample] | None
 
     def to_json(self) -> dict[str, object]:
         """Return the description as JSON values; without examples, also without their step, batch size and seed."""
@@ -149,8 +149,9 @@ def describe_data(directory: Path, settings: PairSettings, seed: int, request: E
 # ---------------------------------------------------------------- statistics as text
 
 
-def format_description(description: DataDescription, settings: PairSettings, seed: int) -> list[str]:
-    """Format the description as lines for a person; settings, seed: those passed to `describe_data`."""
+def format_description(description: DataDescription, settings: PairSettings) -> list[str]:
+    """Format the description as lines for a person; settings: those passed to `describe_data`."""
+    seed = description.seed
     lines = [*_format_sizes(description), "", *_format_sample(description.sample, settings, seed)]
     if description.examples is not None:
         title = f"from step {description.step}, {description.batch_size} sequences a step, seed {seed}:"
@@ -207,9 +208,9 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
         if fraction is not None:
             lines.append(f"  {name.ljust(width)}  {100 * fraction:8.3f} %")
     lines.append(f"  {'tokens per span'.ljust(width)}  {sample.tokens_per_span or 0:8.3f}")
-    upper_lengths = [max_length * (number + 1) // LENGTH_BINS for number in range(LENGTH_BINS)]
     lines += ["", "length up to    fraction"]
-    for length, fraction in zip(upper_lengths, sample.length_fractions, strict=True):
+    for number, fraction in enumerate(sample.length_fractions, start=1):
+        length = max_length * number // LENGTH_BINS  # the upper end of the bin
         lines.append(f"{length:12,}  {100 * fraction:5.1f} %  {_format_bar(fraction)}".rstrip())
     lines += ["", "words per span  fraction, and p(n)"]
     spans = zip(sample.ngram_fractions, sample.ngram_expected, strict=True)
@@ -220,6 +221,7 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
 
 
 def _format_bar(fraction: float) -> str:
+    """Return a bar of `_BAR_COLUMNS` characters for the fraction 1, and of fewer for a smaller one."""
     return "█" * round(_BAR_COLUMNS * fraction)
 
 
@@ -227,7 +229,7 @@ def _format_bar(fraction: float) -> str:
 
 
 def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
-    """Decode each sequence of a batch.
+    """Decode each sequence of a batch: the original tokens, and the model's input where they are to be predicted.
 
     pieces: the text of every token of the vocabulary, with "▁" for a space; index: the index of each example.
     """
@@ -253,7 +255,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
 
 
 def _append_run(runs: list[TextRun], run: TextRun) -> None:
-    """Append a run, or join it to the last run if both are to be predicted or neither is."""
+    """Append a run, or join it to the last run if both are to be predicted or both are not."""
     last = runs[-1] if runs else None
     if last is not None and last.seen is None and run.seen is None:
         runs[-1] = TextRun(last.text + run.text, None)
@@ -279,16 +281,16 @@ def format_example(example: DecodedExample, sentence_loss: SentenceLoss) -> list
 
 
 def _format_runs(runs: Sequence[TextRun]) -> Text:
-    """Format the runs of a segment as `_LEGEND` explains.
+    """Format the runs of a segment as `_LEGEND` explains: a run to predict is in brackets.
 
-    Text to predict is in brackets, and so is the model's input unless it consists of [MASK] only.
+    The model's input follows in the same brackets unless it consists of [MASK] only.
     """
     text = Text()
     for run in runs:
         if run.seen is None:
             text.append(run.text)
             continue
-        if run.text.startswith(" "):  # the space is in front of the bracket
+        if run.text.startswith(" "):  # a space before the run goes before the bracket
             text.append(" ")
         text.append("[", "yellow").append(run.text.lstrip(" "), "black on yellow")
         if run.seen.replace(_MASK, ""):
@@ -301,7 +303,10 @@ def _format_runs(runs: Sequence[TextRun]) -> Text:
 
 
 def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
-    """Wrap `lead`, followed by `text`, to the terminal's width; every line after the first is indented to `text`."""
+    """Wrap `lead`, followed by `text`, to the terminal's width.
+
+    indent: spaces before the first line. Every later line is indented to the column at which `text` begins.
+    """
     has_color = console.supports_color()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED_COLUMNS
     screen = Console(file=io.StringIO(), width=width, force_terminal=has_color, no_color=not has_color, highlight=False)

@@ -1,9 +1,9 @@
 """Mask n-grams of whole words (§4.1), vectorized over a packed batch.
 
-The rule is that of the released data generator. A span of n words, with p(n) proportional to 1/n, is tried at each word
-of a sequence in random order, until the sequence has spent its budget of masked positions. A span that would exceed
-the budget is shortened. A span that overlaps a chosen span is skipped. Each token of a chosen span becomes [MASK]
-(80 %), stays (10 %) or becomes a random token (10 %).
+The rule is that of the released data generator (`create_pretraining_data.py`). The words of a sequence are visited in
+random order. At each word a span of n words is tried, with p(n) proportional to 1/n, until the sequence has spent its
+budget of masked positions. A span that would exceed the budget is shortened. A span that overlaps a chosen span is
+skipped. Each token of a chosen span becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %).
 
 Intended differences from the generator: the budget is 15 % of the positions, without a maximum by default; a span never
 crosses a [SEP]; a segment's first token always begins a word; random tokens are never special tokens. The generator's
@@ -22,11 +22,12 @@ from albert_cli.data.pairs import PackedSequences, PairSettings
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, random_bits, uniform
 from albert_cli.text.vocabulary import Vocabulary
 
-# A token with a uniform number below 0.8 becomes [MASK], below 0.9 it stays, and above it becomes random.
+# A token to predict has a uniform random number: below 0.8 it becomes [MASK], from 0.8 to 0.9 it stays, and from 0.9 on
+# a random token replaces it (§3.1 of BERT).
 _MASK_BELOW = 0.8
 _KEEP_BELOW = 0.9
 
-# Of a word's 64 random bits, the low 24 choose the length of its span, and the high 40 its rank among the words.
+# Of a word's 64 random bits, the low 24 choose the length of its span, and the high 40 its turn among the words.
 _LENGTH_BITS = 24
 
 
@@ -75,9 +76,9 @@ class _BatchWords:
 def select_spans(
     sequences: PackedSequences, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> MaskedSpans:
-    """Choose spans to predict in each of N sequences until its budget is spent.
+    """Choose spans to predict in each of N sequences until the sequence's budget is spent.
 
-    index: the examples' numbers, which key their random numbers, int64 [N].
+    index: the examples' indices, int64 [N]; with the seed, they determine the random numbers.
     """
     offsets = sequences.offsets
     begins_word = np.ones(sequences.ids.size, bool)
@@ -96,7 +97,10 @@ def select_spans(
 def mask_spans(
     sequences: PackedSequences, spans: MaskedSpans, vocabulary: Vocabulary, seed: int, index: Integers
 ) -> MaskedTokens:
-    """Mask each token of the spans: replace it by [MASK] or by a random ordinary token, or leave it unchanged."""
+    """Mask each token of the spans: replace it by [MASK] or by a random ordinary token, or leave it unchanged.
+
+    seed, index: those of `select_spans`.
+    """
     position = spans.positions()
     labels = sequences.ids[position]
     sequence = _sequence_numbers(position, sequences.offsets)
@@ -120,7 +124,7 @@ def _sequence_numbers(position: Integers, offsets: Integers) -> Integers:
 
 
 def _split_into_words(begins_word: Flags, is_special_token: Flags, offsets: Integers) -> _BatchWords:
-    """Split a batch of T positions into words; begins_word, is_special_token: bool [T]."""
+    """Split a batch of T positions into words; begins_word, is_special_token: bool [T]; offsets: of the sequences."""
     is_start = begins_word | is_special_token
     is_start[1:] |= is_special_token[:-1]  # a truncated segment may begin within a word
     start = np.flatnonzero(is_start)
@@ -136,14 +140,15 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
     """Try a span at each word in random order until each of N sequences has spent its budget.
 
     bits: random, uint64 [W]; budget: maximum number of masked positions, int64 [N]. A sequence's candidates are its
-    words, shuffled. Round k tries the k-th candidate of all S sequences that still have a budget and a candidate.
+    words, shuffled. Round k tries the k-th candidate of each of the S sequences that still have a budget and a
+    candidate.
     """
     requested_words = _sample_span_lengths(bits, settings)
     candidates, offsets = _shuffle_candidates(words, bits, budget.size)
     n_candidates = np.diff(offsets)
-    # Special tokens count as taken, and so do `ngram` words beyond the end: a span at the last word reads them.
+    # Special tokens count as taken. The `ngram` additional elements make `covered_words` valid at the last words.
     is_taken = np.append(words.is_special, np.ones(settings.ngram, bool))
-    steps = np.arange(settings.ngram)
+    index_in_span = np.arange(settings.ngram)
     budget_left = budget.copy()
     chosen_words = [np.zeros(0, np.int64)]
     chosen_lengths = [np.zeros(0, np.int64)]
@@ -154,8 +159,8 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
         first_word = candidates[offsets[sequence] + round_number]
         n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[sequence])
         n_tokens = words.start[first_word + n_words] - words.start[first_word]
-        covered_words = first_word[:, None] + steps  # [S, ngram]
-        is_in_span = steps < n_words[:, None]
+        covered_words = first_word[:, None] + index_in_span  # [S, ngram]
+        is_in_span = index_in_span < n_words[:, None]
         is_overlapping = (is_taken[covered_words] & is_in_span).any(axis=1)
         is_chosen = (n_tokens <= budget_left[sequence]) & ~is_overlapping
         is_taken[covered_words[is_in_span & is_chosen[:, None]]] = True
@@ -170,22 +175,24 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
 
 
 def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
-    """Sample the number of words of the span at each word, from the low bits: int64 [W]."""
+    """Sample the number of words of the span at each word, from the word's low bits: int64 [W]."""
     length_bits = bits & np.uint64((1 << _LENGTH_BITS) - 1)
     length = np.ones(bits.size, np.int64)
-    for cumulative in np.cumsum(ngram_probabilities(settings))[:-1]:
-        length += length_bits >= np.uint64(cumulative * (1 << _LENGTH_BITS))
+    for cumulative_probability in np.cumsum(ngram_probabilities(settings))[:-1]:
+        length += length_bits >= np.uint64(cumulative_probability * (1 << _LENGTH_BITS))
     return length
 
 
 def _shuffle_candidates(words: _BatchWords, bits: HashKeys, n_sequences: int) -> tuple[Integers, Integers]:
     """Shuffle the words of each sequence, special tokens excepted, by their high bits.
 
-    Returns the indices of the words, sequence by sequence, int64, and the offset of each sequence, int64 [N + 1].
+    Returns the indices of the words, sequence by sequence, int64, and the offset in them at which each of N sequences
+    begins, and last their number, int64 [N + 1].
     """
     candidates = np.flatnonzero(~words.is_special)
     sequence = words.sequence[candidates]
     high_bits = bits[candidates] >> np.uint64(_LENGTH_BITS)
+    # The sequence is the upper part of the key, so sorting shuffles the words within each sequence only.
     sort_key = (sequence.astype(np.uint64) << np.uint64(64 - _LENGTH_BITS)) | high_bits
     offsets = offsets_from_lengths(np.bincount(sequence, minlength=n_sequences))
     return candidates[np.argsort(sort_key)], offsets
@@ -203,11 +210,14 @@ def _shorten_to_fit(words: _BatchWords, first_word: Integers, n_words: Integers,
         is_too_long = (n_tokens > max_tokens) & (n_words > 1)
         if not is_too_long.any():
             return n_words
-        n_words = n_words - is_too_long
+        n_words = n_words - is_too_long  # one word less
 
 
 def ngram_probabilities(settings: PairSettings) -> NDArray[np.float64]:
-    """Return p(n) for n = 1 to `ngram`, float64 [ngram]: proportional to 1/n (§4.1), or reversed for longer spans."""
+    """Return p(n) for n = 1 to `ngram`, float64 [ngram]: proportional to 1/n (§4.1).
+
+    Without `favor_shorter_ngram`, returns the same probabilities in reverse order.
+    """
     weights: NDArray[np.float64] = 1 / np.arange(1, settings.ngram + 1)
     probabilities: NDArray[np.float64] = weights / weights.sum()
     return probabilities if settings.favor_shorter_ngram else probabilities[::-1]

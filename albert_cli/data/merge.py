@@ -1,6 +1,6 @@
 """Merge finished tasks into a data directory: count its text, copy the vocabulary, write `data.json`.
 
-The shards stay in the tasks' directories; `data.json` lists those of each split.
+The shards stay in the tasks' directories; `data.json` lists the shards of each split.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GROUPS_OF_SPLIT: Final[dict[Split, tuple[Group, ...]]] = {"train": ("train", "t
 
 @dataclass(frozen=True)
 class TaskGroup:
-    """One group of a finished task's documents; a pass over the split uses each document `repetitions` times."""
+    """One group of a finished task's documents; a pass over their split uses each of them `repetitions` times."""
 
     task: ShardTask
     facts: ShardFacts
@@ -57,7 +57,7 @@ class TaskGroup:
 
 
 def iter_groups(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> Iterator[TaskGroup]:
-    """Yield the groups of a split, task by task; results: the facts of each task."""
+    """Yield the groups that a split consists of, task by task; results: the facts of each task."""
     for task, facts in zip(tasks, results, strict=True):
         n_uses = int(task.weight)
         repetitions: dict[Group, int] = {"train": n_uses, "train-more": n_uses + 1, "heldout": 1}
@@ -80,7 +80,7 @@ def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], spli
 
 
 def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
-    """Raise `InputError` if there is no text to train on; the tasks' shards, which are useless then, are removed."""
+    """Raise `InputError` if there is no text to train on, after removing the tasks' shards, which are useless then."""
     totals = count_totals(tasks, results)
     if totals["train"].tokens > 0:
         return
@@ -133,7 +133,7 @@ def publish_data(
 
 
 def _bytes_per_token(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> float:
-    """Return the bytes of the tasks' files per token in them."""
+    """Return the size of all files of the tasks, in bytes per token of their shards."""
     n_bytes = 0
     for task in tasks:
         manifest = store.read_manifest(task.directory)
@@ -146,14 +146,16 @@ def _bytes_per_token(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) 
 def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
     """Count how often a pass over a split uses each token: int64 [vocab_size].
 
-    The writer has counted the tokens of the train groups. A train group without documents has no file of counts.
+    For a train group, the writer has written a file of counts, unless the group has no documents. The tokens of the
+    held-out group are counted here.
     """
     counts = np.zeros(vocab_size, np.int64)
     for task_group in iter_groups(tasks, results, split):
         directory = task_group.task.directory
         path = directory / f"{task_group.group}.counts"
         if path.is_file():
-            dtype = "<u4" if path.stat().st_size == 4 * vocab_size else "<u8"
+            has_four_bytes = path.stat().st_size == 4 * vocab_size
+            dtype = "<u4" if has_four_bytes else "<u8"  # see `data.writer.GroupWriter`
             counts += task_group.repetitions * np.fromfile(path, dtype).astype(np.int64)
         elif split == "heldout":
             for record in task_group.facts.shards[task_group.group]:

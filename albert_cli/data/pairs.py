@@ -1,13 +1,13 @@
 """Sample segment pairs with sentence-order labels during training (§3.1).
 
-An example is a function of the seed and of its index. A pass divides the whole corpus, across documents, into strides,
-and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each stride
-one token is the anchor of an example: the example consists of the anchor's sentence and of its neighbors. A random
-phase shifts the anchors of each pass, so all tokens of a long document are covered equally often. A document shorter
-than a sequence is sampled in proportion to its length.
+An example is a function of the seed and of the example's index. A pass divides the whole corpus, across documents, into
+strides, and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each
+stride one token is the anchor of an example: the example consists of the anchor's sentence and of neighboring
+sentences. A random phase shifts the anchors of each pass, so all tokens of a long document are covered equally often. A
+document shorter than a sequence is sampled in proportion to its length.
 
-Memory does not grow with the corpus: the order is a keyed permutation, and sentences and documents are located by
-bisection in the shards' offsets, which stay on disk.
+Memory does not grow with the corpus: the order of the strides is a permutation that is computed from the seed, and
+bisection finds sentences and documents in the shards' offsets, which stay on disk.
 
 Intended differences from the released data generator (`create_pretraining_data.py`):
 - the target length is sampled for every sequence, not for every document;
@@ -15,7 +15,7 @@ Intended differences from the released data generator (`create_pretraining_data.
 - a document of one sentence gives one segment without a label; the generator adds a segment of a random document and
   labels the pair as swapped;
 - the number of tokens removed from the front of an overlong segment is uniform; the generator tosses a coin per token;
-- the other document of a next-sentence pair always differs from the first.
+- the other document of a next-sentence pair is never the first document itself.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash
 from albert_cli.text.words import WordRule
 
 SPECIALS = 3  # number of special tokens in [CLS] A [SEP] B [SEP]
-Codes: TypeAlias = NDArray[np.int8]  # relations, or order labels, of examples
+Codes: TypeAlias = NDArray[np.int8]  # the relation, or the order label, of each example
 SentenceLoss: TypeAlias = Literal["sop", "nsp", "none", "three-way"]
 
-# Relations of segment B to segment A; the sentence loss "three-way" uses them as labels.
+# Relations of segment B to segment A; the sentence loss "three-way" uses these numbers as labels.
 IN_ORDER: Final = 0
 SWAPPED: Final = 1
 OTHER_DOCUMENT: Final = 2
+# The order label of an example whose relation the model does not predict.
 NO_LABEL: Final = -1
 
 
@@ -48,15 +49,16 @@ NO_LABEL: Final = -1
 class PairSettings:
     """Rules for sampling and masking sequences; the defaults are the paper's (§4.1).
 
-    max_seq_length: positions, special tokens included; short_sequence_probability: fraction of the sequences with a
-    random shorter length.
+    max_seq_length: number of positions, special tokens included; short_sequence_probability: probability that a
+    sequence has a random shorter length.
     sentence_loss: "sop" predicts the order of two segments, "nsp" predicts if the second is from another document,
     "three-way" predicts both with one label, "none" predicts nothing.
-    masked_lm_probability: fraction of the positions to predict; max_predictions: their maximum in a sequence, 0 for
-    none (the released generator's default is 20).
+    masked_lm_probability: fraction of the positions to predict; max_predictions: maximum number of positions to predict
+    in a sequence, 0 for no maximum (the released generator's default is 20).
     ngram: maximum number of words in a masked span; favor_shorter_ngram: sample n with p(n) proportional to 1/n, else
     with these probabilities in reverse order; whole_word: mask whole words, else single tokens.
-    word_rule: the rule by which words begin, see `text.words`; "reference" reproduces the released generator.
+    word_rule: the rule that decides which tokens begin a word, see `text.words`; "reference" reproduces the released
+    generator.
     """
 
     max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
@@ -153,7 +155,7 @@ def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, s
 def _sample_target_lengths(index: Integers, settings: PairSettings, seed: int) -> Integers:
     """Sample the target number of tokens of each example, int64 [B].
 
-    It is the maximum or, with `short_sequence_probability`, uniform between 2 and the maximum.
+    A target is the maximum or, with `short_sequence_probability`, uniform between 2 and the maximum.
     """
     longest = settings.max_seq_length - SPECIALS
     is_short = uniform(hash_keys(seed, Stream.SHORT, index)) < settings.short_sequence_probability
@@ -201,7 +203,8 @@ def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, b
     document_first = shard.document_offsets[document].astype(np.int64)
     document_end = shard.document_offsets[document + 1].astype(np.int64)
 
-    # Add sentences forwards from the anchor's sentence until they reach `target` and are two, or the document ends.
+    # Add sentences forwards from the anchor's sentence until there are `target` tokens and two sentences, or the
+    # document ends.
     end_sentence = locate(offsets, offsets[anchor_sentence].astype(np.int64) + target, "left")
     end_sentence = np.minimum(np.maximum(end_sentence, anchor_sentence + 2), document_end)
 
@@ -222,9 +225,10 @@ def choose_relation(
 ) -> tuple[Codes, Codes]:
     """Choose the relation and the order label of each example, int8 [B] each.
 
-    An example of one segment has the relation IN_ORDER and NO_LABEL. bits: random, uint64 [B].
+    An example of one segment has the relation IN_ORDER and no label. bits: random, uint64 [B]; has_two_segments: bool
+    [B]; has_other_documents: True if the corpus has several documents.
     """
-    coin = (bits >> np.uint64(63)).astype(np.int8)
+    coin = (bits >> np.uint64(63)).astype(np.int8)  # 0 or 1 with equal probability
     if sentence_loss == "sop":
         relation = coin * np.int8(SWAPPED)
         label = coin
@@ -248,15 +252,15 @@ def apply_relation(
 ) -> tuple[Segments, Segments]:
     """Return segments A and B of each example, before truncation.
 
-    They are the two parts of its chunk: in order, swapped, or with the second part replaced by another document's text.
+    The segments are the two parts of the example's chunk in order, or swapped, or the first part and text of another
+    document.
     """
     first = Segments(chunks.start, chunks.boundary)
-    second = Segments(chunks.boundary, chunks.stop)
+    second = Segments(chunks.boundary.copy(), chunks.stop.copy())
     rows = np.flatnonzero(relation == OTHER_DOCUMENT)
     if rows.size:
         missing_tokens = np.maximum(target - first.length, 1)
         other = _sample_other_document(corpus, chunks.document[rows], missing_tokens[rows], index[rows], seed)
-        second = Segments(second.start.copy(), second.stop.copy())
         second.start[rows] = other.start
         second.stop[rows] = other.stop
     is_swapped = relation == SWAPPED
@@ -270,10 +274,11 @@ def _sample_other_document(
 ) -> Segments:
     """Sample whole sentences of about `target` tokens from a random document other than `document`.
 
-    They begin at a random sentence, and have fewer tokens if the document ends first. All arrays: int64 [B].
+    The first of them is random, and if the document ends too early, there are fewer tokens. document, target, index:
+    int64 [B].
     """
     other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - 1)
-    other += other >= document  # skips the document itself
+    other += other >= document  # numbers from the document's own number on move up by one, which skips it
     bits = hash_keys(seed, Stream.OTHER_SENTENCE, index)
     start = np.empty_like(document)
     stop = np.empty_like(document)
@@ -291,7 +296,11 @@ def _sample_other_document(
 
 
 def _truncate_segments(segments: Segments, length: Integers, bits: HashKeys) -> Segments:
-    """Truncate to `length`: remove a uniformly random part of the excess at the front and the rest at the back."""
+    """Truncate each segment to `length` tokens, int64 [B].
+
+    A uniformly random number of the excess tokens is removed at the front, and the rest at the back. bits: random,
+    uint64 [B].
+    """
     removed_at_front = bounded_ints(bits, segments.length - length + 1)
     start = segments.start + removed_at_front
     return Segments(start, start + length)

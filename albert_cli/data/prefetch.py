@@ -1,4 +1,4 @@
-"""Sample the next batches in a background thread while the current one is computed on."""
+"""Sample the next batches in a background thread while the model computes the current one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 def prefetch(sample: Callable[[int], T], steps: Iterable[int], depth: int = 2) -> Iterator[Iterator[T]]:
     """Yield an iterator over the results of `sample(step)`, in the order of `steps`.
 
-    `sample` runs in one background thread, at most `depth` steps ahead of the last result that was read. If it raises
-    an exception, the iterator raises it at that step. At the end of the block, waiting calls are canceled and the
-    running call is awaited.
+    `sample` runs in one background thread, at most `depth` steps ahead of the last result that was read. The iterator
+    raises an exception of `sample` when it reaches that step. At the end of the block, calls that have not begun are
+    canceled, and the running call is awaited.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 

@@ -2,6 +2,9 @@
 
 `data.json` describes a finished data directory, `shard.json` the shards of one work unit (a part of the text, see
 `text.work_units`), and `plan.json` an unfinished build. Tokenization, merge and sampling exchange these records.
+
+A build divides the documents into the groups "train", "train-more" and "heldout", from which the merge makes the splits
+"train" and "heldout".
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from albert_cli.text.work_units import WORK_UNIT_BYTES, WorkUnitRecord
 Split: TypeAlias = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
-# A pass uses each document of a source of weight 2.25 two or three times; "train-more" has the ones used three times.
+# If the source has the weight 2.25, a pass uses a document of "train" two times, and one of "train-more" three times.
 Group: TypeAlias = Literal["train", "train-more", "heldout"]
 GROUPS: tuple[Group, ...] = ("train", "train-more", "heldout")
 
@@ -104,7 +107,7 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 class ShardIdentity:
-    """Everything that determines a work unit's shards except the text itself; vocabulary: its fingerprint."""
+    """Everything that determines a work unit's shards except the text; vocabulary: the vocabulary's fingerprint."""
 
     format: FormatVersion
     vocabulary: str
@@ -117,11 +120,11 @@ class ShardIdentity:
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """State of a work unit's shards after a merge has rewritten them.
+    """State of a work unit's shards after `data.rewrites` has rewritten them.
 
-    dropped: number of documents removed as duplicates; retained_sha256: hash of the mask of the other documents;
-    heldout_hash: text hash of the document that is held out because `holdout` selects none, None if there is no such
-    document in the unit.
+    dropped: number of documents removed as duplicates; retained_sha256: hash of the mask of all other documents;
+    heldout_hash: text hash of the document that is held out because `holdout` selects none; None if the unit has no
+    such document.
     """
 
     dropped: int
@@ -134,8 +137,8 @@ class ShardFacts:
     """Content of a work unit's `shard.json`.
 
     sha256: hash of the source files' bytes; bytes, tokens: size of all text, including documents that a weight below 1
-    leaves out; lines: numbers of changed and skipped lines; shards, totals: by group; rewritten: None if no merge has
-    changed the shards.
+    leaves out; lines: numbers of changed and skipped lines; shards, totals: by group; rewritten: None if the shards are
+    as tokenization wrote them.
     """
 
     identity: ShardIdentity
@@ -152,7 +155,8 @@ class ShardFacts:
 class BuildPlan:
     """Content of `plan.json`: the work units of a build in order.
 
-    vocabulary: its fingerprint; sources: the files of each work unit; names: the directory of each below `shards/`.
+    vocabulary: the vocabulary's fingerprint; sources: the files of each work unit; names: the work units' directories
+    below `shards/`.
     """
 
     vocabulary: str
@@ -178,7 +182,8 @@ class BuildPlan:
 class DataFacts:
     """Content of `data.json`: how a data directory was built, and what it contains.
 
-    dtype: of the ids; vocabulary: its fingerprint; sources: one for each work unit, with the hash of its text.
+    dtype: of the ids; vocabulary: the vocabulary's fingerprint; sources: one for each work unit, with the hash of the
+    unit's text.
     bytes_read, tokens_read: size of all text that was read; totals: what a pass over each split uses.
     unknown_rate: fraction of [UNK] among the train tokens; the entropies, in nats per token, are those of
     `data.merge.unigram_entropies`, None without held-out text.

@@ -1,7 +1,7 @@
 """Rewrite finished shards once the text of all tasks is known: drop duplicates, and hold out at least one document.
 
-The task of a duplicate, and the only document to hold out, cannot be known before all tasks have run. A task's
-`GROUP.hashes` files record the text hashes of all documents as they were tokenized, and every decision is a function of
+Which documents are duplicates, and whether any document is held out, is known only after all tasks have run. A task's
+`GROUP.hashes` files list the text hashes of its documents as they were tokenized, and every decision is a function of
 these hashes. `data.build` calls `rewrite_all` between tokenization and merge.
 """
 
@@ -32,9 +32,9 @@ _HASHES_AT_A_TIME: Final = 8 << 20  # to sort 8 million hashes takes about 400 M
 class ShardRewrite:
     """A task whose shards have to be rewritten.
 
-    number: index of the task in the build; facts: the shards at present; target: the shards to write, None for shards
-    with every document as it was tokenized; is_retained: False for duplicates, in the order of the groups' hashes,
-    bool [documents of the task].
+    number: index of the task in the build; facts: of the present shards; target: of the shards to write, None to
+    restore the shards as they were tokenized; is_retained: False for duplicates, in the order of `_iter_hashes`, bool
+    [documents of the task].
     """
 
     number: int
@@ -47,21 +47,21 @@ class ShardRewrite:
 def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
     """Drop duplicates if the settings request it, and hold out one document if `holdout` selects none.
 
-    Returns the facts of all tasks, rewritten or not, in their order.
+    results: the facts of each task. Returns the facts of all tasks, rewritten or not, in the same order.
     """
     facts_of_tasks = list(results)
-    rewrites = ((rewrite,) for rewrite in iter_rewrites(tasks, results))
-    # Without duplicates, at most the tasks that contain the held-out document are rewritten.
+    calls = ((rewrite,) for rewrite in iter_rewrites(tasks, results))  # the arguments of each call
+    # Without `dedup`, only the tasks that contain the one held-out document are rewritten, so one process is enough.
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
     remedy = "run the same command again with fewer --workers"
-    with closing(executor.map_unordered(rewrite_shards, rewrites, workers, remedy)) as finished:
+    with closing(executor.map_unordered(rewrite_shards, calls, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
             facts_of_tasks[rewrite.number] = facts
     return facts_of_tasks
 
 
 def iter_rewrites(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
-    """Yield the tasks whose shards are not what the hashes of all tasks require."""
+    """Yield a rewrite for each task whose present shards differ from those that the hashes of all tasks require."""
     heldout_hash = choose_heldout_hash(tasks)
     is_first_copy = find_first_copies(tasks) if tasks[0].settings.dedup else None
     start = 0  # of the task's documents in `is_first_copy`
@@ -75,14 +75,14 @@ def iter_rewrites(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> 
             is_retained = is_first_copy[start : start + hashes.size]
         start += hashes.size
         target = _describe_target(hashes, is_retained, heldout_hash)
-        # The target has a hash of the mask: if a task was built again, other documents may be the duplicates, although
-        # their number is the same.
+        # Targets are compared with their hash of `is_retained`: if another task was tokenized again, this task may have
+        # as many duplicates as before, but other ones.
         if facts.rewritten != target:
             yield ShardRewrite(number, task, facts, target, is_retained)
 
 
 def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_hash: int | None) -> RewriteTarget | None:
-    """Return the target of a task with these documents; None if all stay in their groups."""
+    """Return the target of a task whose documents have these hashes; None if all documents stay in their groups."""
     dropped = int((~is_retained).sum())
     if heldout_hash is not None and not (hashes == np.uint64(heldout_hash)).any():
         heldout_hash = None
@@ -93,7 +93,7 @@ def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_has
 
 
 def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
-    """Yield each group of a task's documents as they were tokenized, with their hashes, uint64 [documents]."""
+    """Yield each group that has documents after tokenization, with the documents' hashes, uint64 [documents]."""
     for group in GROUPS:
         path = task.directory / f"{group}.hashes"
         if path.is_file():
@@ -103,7 +103,7 @@ def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
 def choose_heldout_hash(tasks: Sequence[ShardTask]) -> int | None:
     """Return the smallest hash of all documents if the fraction `holdout` selects no document; else None.
 
-    A document is held out if its hash is below the fraction, which may be true of no document in a small corpus.
+    Tokenization holds out a document if its hash is below the fraction, which in a small corpus may be true of none.
     Returns None also if all documents have the same text: they would be held out together and leave none to train on.
     """
     if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
@@ -116,8 +116,8 @@ def choose_heldout_hash(tasks: Sequence[ShardTask]) -> int | None:
 def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
     """Flag the first document of each hash: bool [documents of all tasks, in order].
 
-    Equal hashes have equal remainders, so hashes with different remainders are compared in separate rounds, which fit
-    into memory.
+    A round sorts about `_HASHES_AT_A_TIME` hashes, which fit into memory: those with one remainder. Equal hashes have
+    equal remainders, so they are in the same round.
     """
     n_documents = sum(hashes.size for task in tasks for _, hashes in _iter_hashes(task))
     n_rounds = -(-n_documents // _HASHES_AT_A_TIME)
@@ -141,8 +141,8 @@ def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
     """Rewrite a task's shards to its target, and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
-        # An interrupted build with other tasks has rewritten the shards for another target. The documents that it
-        # dropped are only in the text.
+        # An interrupted build with other tasks has rewritten the shards for another target. The shards lack the
+        # documents that it dropped, so the text is tokenized again.
         store.remove_directory(rewrite.task.directory)
         facts = tokenize_task(rewrite.task)
     if rewrite.target is None:
@@ -153,7 +153,7 @@ def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
 def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_retained: Flags) -> ShardFacts:
     """Replace the task's shards by shards that match the target, and return their facts.
 
-    The files of hashes are copied unchanged, so that a later merge of the same tasks makes the same decisions.
+    The files of hashes are copied unchanged: they still list all documents, from which a later build decides again.
     """
     vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary_fingerprint).size
     with store.commit_directory(task.directory, "shard", replace=True) as staging:
@@ -178,7 +178,7 @@ def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_
                     writer.add(new_groups[in_shard], documents)
                     shard_start += shard.n_documents
             totals, shards = writer.finish()
-        for path in staging.glob("*.hashes"):  # written by `writer`, of the new groups
+        for path in staging.glob("*.hashes"):  # `writer` has listed the documents of the new groups only
             path.unlink()
         for path in task.directory.glob("*.hashes"):
             shutil.copyfile(path, staging / path.name)

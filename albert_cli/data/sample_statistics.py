@@ -1,4 +1,4 @@
-"""Measure a sample of a data directory: lengths of sentences and documents, and the first sequences of training."""
+"""Measure samples of a data directory: lengths of sentences and documents, and the first sequences of a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
 from albert_cli.text.vocabulary import Vocabulary
 
-SEQUENCES: Final = 512  # number of sampled sequences
-LENGTH_BINS: Final = 8
+SEQUENCES: Final = 512  # number of sampled sequences; fractions of them have a standard error of about 2 %
+LENGTH_BINS: Final = 8  # of the histogram of sequence lengths
 _SAMPLED_LENGTHS: Final = 4096  # number of sentences, and of documents, whose length is read
 
 
@@ -36,13 +36,14 @@ class SampleStatistics:
     fill: mean length divided by the maximum length.
     short_documents: fraction of the documents that are shorter than a sequence; short_document_samples: average number
     of times that a pass samples such a document.
-    full_fraction: sequences of maximum length; length_fractions: sequences in each of `LENGTH_BINS` equal bins of
-    length; one_segment_fraction: sequences without a segment B; label_1_fraction: label 1 among the labeled sequences.
-    mask_rate: positions to predict among all positions; tokens_per_span: mean; shortened_fraction: spans shortened to
-    fit the budget or their segment.
-    ngram_fractions: spans of 1, 2, … words; ngram_expected: p(n), from which these lengths are sampled. Fewer long
-    spans remain than expected, because they overlap other spans more often.
-    unknown_fraction: [UNK] among all positions.
+    full_fraction, length_fractions, one_segment_fraction: fraction of the sequences that have the maximum length, that
+    are in each of `LENGTH_BINS` equal bins of length, and that have no segment B.
+    label_1_fraction: fraction of the labeled sequences that have the label 1.
+    mask_rate, unknown_fraction: fraction of the positions that are to be predicted, and that are [UNK].
+    tokens_per_span: mean; shortened_fraction: fraction of the spans that were shortened to fit the budget or their
+    segment; ngram_fractions: fraction of the spans that have 1, 2, … words.
+    ngram_expected: p(n), from which the numbers of words are sampled. Fewer long spans remain than expected, because
+    they overlap other spans more often.
     """
 
     sequences: int
@@ -97,7 +98,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
 
 
 def _mean(values: NDArray[np.generic], digits: int = 4) -> float | None:
-    """Return the rounded mean; None without values."""
+    """Return the mean, rounded to `digits` decimals; None without values."""
     if values.size == 0:
         return None
     return round(float(values.astype(np.float64).mean()), digits)
@@ -130,7 +131,7 @@ def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
     lengths = []
     for number, shard in enumerate(corpus.shards):
         sample_size = -(-_SAMPLED_LENGTHS * shard.n_tokens // corpus.n_tokens)
-        # With another seed, the choice is independent of the sample of documents.
+        # `seed + 1` makes the choice independent of the sample of documents; the indices of two shards differ.
         bits = hash_keys(seed + 1, Stream.STATISTICS, np.arange(sample_size) + number * _SAMPLED_LENGTHS)
         sentence = bounded_ints(bits, shard.sentence_offsets.size - 1)
         start, stop = shard.sentence_offsets[np.stack([sentence, sentence + 1])].astype(np.int64)
@@ -139,7 +140,7 @@ def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
 
 
 def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStatistics]:
-    """Measure the number of tokens of sentences and of documents; the keys are "sentence" and "document"."""
+    """Measure the numbers of tokens per sentence and per document; the keys are "sentence" and "document"."""
     n_sentences = sum(shard.sentence_offsets.size - 1 for shard in corpus.shards)
     return {
         "sentence": _summarize_lengths(corpus.n_tokens / n_sentences, _sample_sentence_lengths(corpus, seed)),
@@ -148,5 +149,6 @@ def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStati
 
 
 def _summarize_lengths(mean: float, sample: Integers) -> LengthStatistics:
+    """Return the statistics of lengths with this mean over the whole corpus and this sample, int64."""
     p5, p50, p95 = np.percentile(sample, (5, 50, 95))
     return LengthStatistics(round(mean, 2), float(p5), float(p50), float(p95))

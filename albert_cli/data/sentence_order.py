@@ -1,4 +1,4 @@
-"""Warn if a corpus gives too few segment pairs for sentence order prediction (SOP) or next sentence prediction."""
+"""Warn if a corpus has too few segment pairs for sentence order prediction (SOP) or next sentence prediction (NSP)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ _MAX_UNPAIRED_FRACTION: Final = 0.5  # of the tokens, in documents of one senten
 def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> None:
     """Warn if most of the text is in documents of one sentence, or if "nsp" has no second document.
 
-    sentence_loss: the recipe's `data.sentence_loss`; None before a recipe is chosen, which warns as for "sop".
+    counts: of the train split; sentence_loss: the recipe's `data.sentence_loss`. While no recipe is chosen, it is None,
+    and the warning is that for "sop".
     """
     if sentence_loss == "nsp" and counts.documents == 1:
         console.warn(
             "the data has one document, so there is no other document to take a next sentence from: "
             "divide the text into documents, or use -s data.sentence_loss=sop"
         )
-    fraction = counts.unpaired_tokens / max(counts.tokens, 1)
-    if sentence_loss == "none" or fraction <= _MAX_UNPAIRED_FRACTION:
+    unpaired = counts.unpaired_tokens / max(counts.tokens, 1)
+    if sentence_loss == "none" or unpaired <= _MAX_UNPAIRED_FRACTION:
         return
     console.warn(
-        f"{fraction:.0%} of the text is in documents of one sentence, from which no sentence order can be learned. "
+        f"{unpaired:.0%} of the text is in documents of one sentence, from which no sentence order can be learned. "
         "Give every document several sentences: --document selects where a document of plain text ends, "
         "hf:NAME?rows=N joins rows, --language selects the rules that split sentences. "
         "Or pretrain without this loss: -s data.sentence_loss=none"

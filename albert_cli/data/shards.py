@@ -27,7 +27,7 @@ from albert_cli.randomness import Integers
 Offsets: TypeAlias = NDArray[np.uint32]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
-_MAX_MAPPED_FILES = 60_000  # Linux allows a process 65,530 maps by default (vm.max_map_count)
+_MAX_MAPPED_FILES = 60_000  # by default Linux allows a process 65,530 memory maps (vm.max_map_count)
 _MAX_OPEN_FILES_ELSEWHERE = 512  # the default of the C runtime on Windows
 _REBUILD = "build the data directory again"
 
@@ -38,12 +38,15 @@ def id_type(vocab_size: int) -> Literal["uint16", "uint32"]:
 
 
 def _map_array(path: Path, dtype: str) -> NDArray[Any]:
-    """Map a file as a read-only array; raise `CheckpointError` if it is missing or has no whole number of elements."""
+    """Map a file as a read-only array of little-endian numbers.
+
+    Raises `CheckpointError` if the file is missing, or if its size is not a multiple of the size of a number.
+    """
     little_endian = np.dtype(dtype).newbyteorder("<")
     try:
         if path.stat().st_size == 0:  # an empty file cannot be mapped
             return np.zeros(0, little_endian)
-        # The subclass np.memmap would slow down every later operation, a plain view does not.
+        # `asarray` returns a plain view of the map. The subclass np.memmap would slow down every later operation.
         return np.asarray(np.memmap(path, little_endian, mode="r"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {error.strerror}", _REBUILD) from None
@@ -54,8 +57,8 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
     """Return `np.searchsorted(offsets, values, side)` without reading all of the mapped `offsets`.
 
-    The values are cast to the dtype of `offsets` first, because NumPy would otherwise cast the whole array `offsets`.
-    Negative values become 0, because a cast to an unsigned type would wrap them.
+    The values are cast to the dtype of `offsets`, because NumPy would otherwise cast all of `offsets`. Negative values
+    become 0 first, because a cast to an unsigned type would wrap them.
     """
     unsigned_values = np.maximum(values, 0).astype(offsets.dtype)
     return np.searchsorted(offsets, unsigned_values, side)
@@ -75,7 +78,10 @@ class Shard:
 
     @classmethod
     def open(cls, prefix: Path, dtype: str) -> Shard:
-        """Map `PREFIX.ids`, `.sentences` and `.documents`; raise `CheckpointError` if their sizes do not match."""
+        """Map the three files of a shard; raise `CheckpointError` if their sizes do not match.
+
+        prefix: the path of the files without their suffixes; dtype: of the ids.
+        """
         ids = _map_array(prefix.with_name(f"{prefix.name}.ids"), dtype)
         sentence_offsets = _map_array(prefix.with_name(f"{prefix.name}.sentences"), "uint32")
         document_offsets = _map_array(prefix.with_name(f"{prefix.name}.documents"), "uint32")
@@ -107,7 +113,7 @@ class MappedShards(Sequence[Shard]):
         self._folder = folder
         self._records = records
         self._dtype = dtype
-        # Two splits may be open at once, and a third of the files is left for everything else.
+        # Two splits may be open at once, with a third of the files each. The last third is left for everything else.
         max_open_files = _raise_open_file_limit() // 3
         max_open_shards = max(1, max_open_files // len(SUFFIXES))
         self._open: Callable[[int], Shard] = lru_cache(maxsize=max_open_shards)(self._open_shard)
@@ -129,14 +135,14 @@ class MappedShards(Sequence[Shard]):
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
         """Return one shard, or the shards of a slice."""
-        # Indexing a range resolves slices and negative numbers, and raises IndexError.
+        # `range(len(self))[index]` resolves slices and negative numbers, and raises IndexError.
         if isinstance(index, slice):
             return [self._open(number) for number in range(len(self))[index]]
         return self._open(range(len(self))[index])
 
 
 def _raise_open_file_limit() -> int:
-    """Raise the process's limit of open files as far as the system allows, and return it."""
+    """Raise the process's limit of open files as far as the system allows, up to `_MAX_MAPPED_FILES`; return it."""
     try:
         import resource
     except ImportError:  # not a Unix system
@@ -165,7 +171,7 @@ class TokenCorpus:
     ) -> None:
         """Assign global numbers to the tokens and documents of all shards.
 
-        directory: the data directory, None for a corpus in memory. records: the sizes of the shards; without them,
+        directory: the data directory, None for a corpus in memory. records: the sizes of the shards; without records,
         every shard is opened to count its tokens.
         """
         self.shards = shards
@@ -213,7 +219,7 @@ class TokenCorpus:
         starts, lengths: int64 [R]; each range lies within one shard.
         """
         ids = np.empty(int(lengths.sum()), np.int32)
-        output_starts = np.cumsum(lengths) - lengths
+        output_starts = offsets_from_lengths(lengths)[:-1]
         # An empty range may start at the end of the corpus, which is in no shard.
         clamped_starts = np.minimum(starts, self.n_tokens - 1)
         for rows, shard, first_token, _ in self.group_by_shard(clamped_starts, self.token_starts):

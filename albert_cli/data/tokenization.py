@@ -35,13 +35,16 @@ from albert_cli.text.work_units import WorkUnit
 
 _CHUNK_CHARACTERS: Final = 1 << 20  # large enough to amortize the calls, small enough to hold in memory
 
-# Arguments: the bytes read from the sources, and the bytes of text in them, since the last call.
+# Arguments: the bytes that were read from the sources since the last call, and the bytes of text among them.
 ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ShardTask(WorkUnit):
-    """A work unit of a build: `directory`, called `name`, receives its shards."""
+    """A work unit of a build, with the vocabulary and the settings to tokenize it, and the directory for its shards.
+
+    name: of the directory.
+    """
 
     name: str
     directory: Path
@@ -61,7 +64,7 @@ class ShardTask(WorkUnit):
 
     @property
     def identity(self) -> ShardIdentity:
-        """The identity of the shards that this task writes; existing shards with another one are unusable."""
+        """The identity of the shards that this task writes; existing shards of another identity are unusable."""
         settings = self.settings
         return ShardIdentity(
             format=DATA_FORMAT,
@@ -79,7 +82,10 @@ class ShardTask(WorkUnit):
 
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """Load a task's vocabulary, or return the last one that this process loaded if its fingerprint is the same."""
+    """Load a task's vocabulary, or return the last one that this process has loaded if both arguments are the same.
+
+    fingerprint: the directory's; it makes the function load a vocabulary that has changed.
+    """
     return Vocabulary.load(directory)
 
 
@@ -125,7 +131,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
 def assign_groups(hashes: NDArray[np.uint64], weight: float, holdout: float) -> Integers:
     """Assign each document to a group by the hash of its text.
 
-    hashes: uint64 [documents]; weight: number of times that a pass uses the source's documents, on average; holdout:
+    hashes: uint64 [documents]; weight: average number of times that a pass uses a document of the source; holdout:
     fraction of held-out documents. Returns indices of `GROUPS`, or DROPPED: int64 [documents].
     """
     n_uses = np.array([repetitions(weight, digest) for digest in hashes.tolist()], np.int64)
@@ -151,7 +157,10 @@ def _iter_chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, language: str) -> TokenizedDocuments:
-    """Split documents into sentences and encode them; sentences and documents without a token are left out."""
+    """Split documents into sentences and encode them, without sentences and documents that have no token.
+
+    language: code of the language whose rules split sentences.
+    """
     paragraphs = [split_paragraphs(document.text) for document in documents]
     hashes = np.fromiter((hash_single_spaced(" ".join(lines)) for lines in paragraphs), np.uint64, len(paragraphs))
     sentences = [segment_paragraphs(lines, language) for lines in paragraphs]
@@ -160,7 +169,7 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
     has_tokens = sentence_lengths > 0
     document_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
-    n_nonempty_before = np.append(0, np.cumsum(has_tokens))  # before each sentence, and last of all sentences
+    n_nonempty_before = np.append(0, np.cumsum(has_tokens))  # before each sentence, and last the total
     document_sizes = np.diff(n_nonempty_before[document_ends], prepend=0)
     is_nonempty = document_sizes > 0
     return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[is_nonempty], hashes[is_nonempty])
@@ -184,10 +193,10 @@ def load_finished_task(task: ShardTask) -> ShardFacts | None:
             store.verify(task.directory, "shard")
         facts = store.read_record(task.directory / "shard.json", ShardFacts)
         is_usable = facts.identity == task.identity and not task.is_stream
-        if is_usable and are_sources_unchanged(task.source_signatures, verified):
-            return facts
         # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
-        if is_usable and task.sha256() in (facts.sha256, None):
+        if is_usable and (
+            are_sources_unchanged(task.source_signatures, verified) or task.sha256() in (facts.sha256, None)
+        ):
             return facts
     except CheckpointError as error:
         console.info(f"{error.message}; tokenizing its text again")

@@ -19,15 +19,15 @@ from albert_cli.text.source_parts import FileSignature
 
 _VERIFIED = ".verified.json"  # the recorded signatures: a cache, not a part of the artifact
 
-# The recorded signatures by directory, for data directories that are read-only.
+# The same record in memory, by data directory: in a read-only directory no file can be written.
 _verified_in_process: dict[Path, dict[str, list[int]]] = {}
 
 
 def verify_data(directory: Path, everything: bool = False) -> int:
     """Hash the files of a data directory and its shards; raise `CheckpointError` if one is missing or damaged.
 
-    everything: hash the files even if all their signatures are those of the last verification. Returns the number of
-    hashed files.
+    Hashes nothing if all signatures are those of the last verification, unless `everything` is True. Returns the number
+    of hashed files.
     """
     signatures = collect_file_signatures(directory)
     if not everything and _is_verified(directory, signatures):
@@ -48,18 +48,19 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 
 @dataclass(frozen=True)
 class VerifiedTask:
-    """The signatures of a task's files when the shards had just been written from the sources.
+    """The signatures of a task's files at the moment at which the shards had been written from the sources.
 
-    signatures: of the shard files, by relative path; sources: of the source files, None for other sources.
+    signatures: of the shard files, by path relative to the task's directory; sources: of the source files, None for a
+    source that is not a file.
     """
 
     signatures: dict[str, list[int]]
-    sources: list[list[int] | None]
+    sources: list[FileSignature | None]
 
 
 def record_verified_task(directory: Path, sources: Sequence[FileSignature | None]) -> None:
     """Record the signatures of shards that have just been written, and of their sources."""
-    verified = VerifiedTask(collect_file_signatures(directory), _as_lists(sources))
+    verified = VerifiedTask(collect_file_signatures(directory), list(sources))
     with suppress(OSError, AlbertError):  # without the record the files are hashed again
         store.write_json(directory / _VERIFIED, asdict(verified))
 
@@ -80,12 +81,7 @@ def are_shards_unchanged(directory: Path, verified: VerifiedTask | None) -> bool
 
 def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedTask | None) -> bool:
     """Return whether all sources are files, and still have their recorded signatures."""
-    return verified is not None and None not in sources and _as_lists(sources) == verified.sources
-
-
-def _as_lists(signatures: Sequence[FileSignature | None]) -> list[list[int] | None]:
-    """Return the signatures as JSON stores them: lists instead of tuples."""
-    return [None if signature is None else list(signature) for signature in signatures]
+    return verified is not None and None not in sources and list(sources) == verified.sources
 
 
 # ---------------------------------------------------------------- signatures
@@ -116,7 +112,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Return whether these signatures were recorded after all hashes were correct."""
+    """Return whether these are the signatures that `record_verified` has recorded for the directory."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):
@@ -125,7 +121,7 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
 
 
 def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
-    """Record the files' signatures after all hashes were correct: in this process and, if possible, on the disk."""
+    """Record the signatures of a data directory whose hashes are correct: in memory and, if possible, on disk."""
     _verified_in_process[directory.resolve()] = signatures
     with suppress(OSError, AlbertError):
         store.write_json(directory / _VERIFIED, {"signatures": signatures})

@@ -13,11 +13,11 @@ from albert_cli.data.records import GROUPS, MAX_SHARD_TOKENS, Group, ShardRecord
 from albert_cli.data.shards import id_type
 from albert_cli.randomness import Integers
 
-# Indices of `GROUPS`. `weight` is the weight of a document's source, and a pass is one over the training text.
+# Indices of `GROUPS`. `weight` is the weight of a document's source in a pass over the training text.
 TRAIN: Final = 0  # a pass uses each document floor(weight) times
 TRAIN_MORE: Final = 1  # a pass uses each document floor(weight) + 1 times
 HELDOUT: Final = 2  # only for evaluation
-DROPPED: Final = -1  # in no group, because a pass uses the document 0 times
+DROPPED: Final = -1  # in no group: a duplicate, or a document that a pass uses 0 times because of a weight below 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TokenizedDocuments:
         return self.document_sizes.size
 
     def select(self, is_selected: NDArray[np.bool_]) -> TokenizedDocuments:
-        """Return the documents for which `is_selected`, bool [documents], is True."""
+        """Return the documents whose element of `is_selected`, bool [documents], is True."""
         if is_selected.all():
             return self
         is_selected_sentence = np.repeat(is_selected, self.document_sizes)
@@ -58,7 +58,7 @@ class TokenizedDocuments:
         return UnitCounts(len(self), self.sentence_lengths.size, self.ids.size, unpaired_tokens)
 
     def split(self) -> list[TokenizedDocuments]:
-        """Return each document separately."""
+        """Split the documents into one `TokenizedDocuments` for each."""
         document_ends = np.cumsum(self.document_sizes)
         token_ends = np.cumsum(self.sentence_lengths)[document_ends - 1]
         ids = np.split(self.ids, token_ends[:-1])
@@ -72,9 +72,9 @@ class TokenizedDocuments:
 class ShardWriter:
     """Writer of the shards `PREFIX-00`, `PREFIX-01`, … and of the documents' hashes, `PREFIX.hashes`.
 
-    A shard has at most `max_tokens` tokens unless it consists of one longer document. Hashes are little-endian uint64.
-    Ids are written immediately; the offsets of the current shard stay in memory until it is closed. Call `close` at the
-    end.
+    A shard has at most `max_tokens` tokens unless it consists of one longer document. `add` writes ids and hashes
+    (little-endian uint64) immediately. The offsets of the current shard stay in memory until the next shard begins or
+    `close` is called.
     """
 
     def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
@@ -85,14 +85,14 @@ class ShardWriter:
         self.shards: list[ShardRecord] = []  # finished shards
         self.totals = UnitCounts()
         self._hashes: IO[bytes] | None = None
-        # The current shard; its offsets are in one array for each call of `add`, after a first 0.
+        # The current shard. Each call of `add` appends an array to its offsets, which begin with 0.
         self._name = ""
         self._ids: IO[bytes] | None = None
         self._sentence_offsets = [np.zeros(1, "<u4")]
         self._document_offsets = [np.zeros(1, "<u4")]
 
     def add(self, documents: TokenizedDocuments) -> None:
-        """Append documents."""
+        """Append documents to the current shard, or to new shards if they do not fit."""
         if len(documents) == 0:
             return
         n_tokens = int(self._sentence_offsets[-1][-1])
@@ -142,7 +142,8 @@ class ShardWriter:
 class GroupWriter:
     """Writer of the shards of all groups into one directory, and of the token counts of the train groups.
 
-    `GROUP.counts` holds how often each token occurs in a group: little-endian uint32, or uint64 for large counts.
+    `GROUP.counts` lists how often each token of the vocabulary occurs in a group: little-endian uint32, or uint64 if a
+    count needs it. Call `finish` at the end, or `close` after an error.
     """
 
     def __init__(self, staging: Path, vocab_size: int, max_tokens: int) -> None:

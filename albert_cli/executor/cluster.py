@@ -9,11 +9,10 @@ import re
 import shutil
 import socket
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ _SECONDS_BETWEEN_POLLS = 1.0
 _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
 _WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"  # `run_in_child` starts processes on workers
-_clients: list[Any] = []  # the Dask client of each `use_cluster` block around the present code, innermost last
+_clients: list[Any] = []  # Dask's client of each open `use_cluster` block, innermost last
 
 
 def has_cluster() -> bool:
@@ -94,34 +93,27 @@ def _start_workers(address: str) -> Iterator[object]:
 
 def make_executor() -> Executor:
     """Return the executor of the enclosing `use_cluster` block."""
-    # `pure`: Dask would compute equal calls only once and reuse the result.
+    # With `pure=True`, Dask would compute equal calls only once and reuse the result.
     executor: Executor = _clients[-1].get_executor(pure=False)
     return executor
 
 
-@dataclass(frozen=True)
-class CommandContext:
-    """The working directory and the arguments of the command, which its work on other machines needs too."""
+def bind_command_context(call: Callable[..., T]) -> Callable[..., T]:
+    """Return a function that calls `call` on a worker in this process's working directory and with its `sys.argv`.
 
-    directory: Path
-    arguments: list[str]
-
-    @classmethod
-    def current(cls) -> CommandContext:
-        """Return the context of this process."""
-        return cls(Path.cwd(), sys.argv)
-
-
-def call_in_context(context: CommandContext, call: Callable[..., T], *arguments: Any) -> T:
-    """Call a function on a worker with the working directory and the arguments of the command.
-
-    Relative paths are then the same as in the command, and `status.json` records the command that resumes a run.
+    Relative paths then mean the same as in the command, and the worker writes the command that resumes a run to
+    `status.json`.
     """
-    sys.argv = context.arguments
+    return partial(_call_in_context, Path.cwd(), sys.argv, call)
+
+
+def _call_in_context(directory: Path, argv: list[str], call: Callable[..., T], *arguments: Any) -> T:
+    """Change the worker's directory and `sys.argv`, and call a function; raise `ConfigError` without the directory."""
+    sys.argv = argv
     try:
-        os.chdir(context.directory)
+        os.chdir(directory)
     except OSError as error:
-        message = f"{context.directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
+        message = f"{directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
         raise ConfigError(message, "run the command in a directory on a disk that all machines see") from None
     return call(*arguments)
 
@@ -146,22 +138,18 @@ def lost_worker_errors() -> tuple[type[BaseException], ...]:
 # ---------------------------------------------------------------- interruptible work
 
 
-class StopFlag:
-    """A flag on the cluster; once it is set, every `run_in_child` with its name stops."""
+def make_stop_event() -> Any:
+    """Return a new event of the cluster; once it is set, each `run_in_child` with its name stops its call.
 
-    def __init__(self) -> None:
-        from distributed import Event
+    The workers notice the event within `_SECONDS_BETWEEN_POLLS`.
+    """
+    from distributed import Event
 
-        self.name = f"albert-stop-{uuid.uuid4().hex}"
-        self._event = Event(self.name, client=_clients[-1])
-
-    def set(self) -> None:
-        """Set the flag; each worker notices it within `_SECONDS_BETWEEN_POLLS`."""
-        self._event.set()
+    return Event(client=_clients[-1])
 
 
-def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Call a function on a worker in a child process, which receives SIGTERM when the flag is set.
+def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """Call a function on a worker in a child process, which receives SIGTERM when the event of this name is set.
 
     Training saves at SIGTERM. Dask calls functions in threads, and only a process can handle a signal.
     """
@@ -171,8 +159,8 @@ def run_in_child(flag_name: str, call: Callable[..., T], arguments: tuple[Any, .
 
     if multiprocessing.current_process().daemon:
         message = f"the Dask worker on {socket.gethostname()} may not start processes, which training needs"
-        raise ConfigError(message, "start the workers with DASK_DISTRIBUTED__WORKER__DAEMON=False")
-    stop_event = Event(flag_name)
+        raise ConfigError(message, f"start the workers with {_WORKERS_MAY_START_PROCESSES}")
+    stop_event = Event(event_name)
     # If this worker is lost, its child must end too: it holds the locks that another worker needs to repeat the work.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), ranks.exit_with_parent) as pool:
         future = pool.submit(call_interruptibly, call, arguments)

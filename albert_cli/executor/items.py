@@ -1,6 +1,7 @@
-"""Run work items, such as training runs, that may depend on each other, each with separate GPUs and cores.
+"""Run work items, such as training runs, that may depend on each other.
 
-When a stop is requested, no further item starts, and the running items save and end.
+On this machine each running item has separate GPUs and cores. When a stop is requested, no further item starts, and the
+running items save and end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Record = Callable[["WorkItem[T]", T | BaseException], None]  # receives a finish
 
 @dataclass(frozen=True)
 class WorkItem(Generic[T]):
-    """A call with picklable arguments; needs: names of the items that must end before it starts."""
+    """A call with picklable arguments; needs: names of the items that must end before this one starts."""
 
     name: str
     call: Callable[..., T]
@@ -68,9 +69,9 @@ def run_items(
 ) -> None:
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
-    An exception of `record` stops all items and is raised here; with `in_process`, so is an item's error. An item whose
-    worker is lost is repeated once. Raises `Interrupted` if a signal or the end of `max_seconds` stopped the work. With
-    `in_process`, the training loop of an item may receive the signal, and the item's `Interrupted` is raised.
+    An exception of `record` stops all items and is raised here. An item whose worker is lost is repeated once. Raises
+    `Interrupted` if a signal or the end of `max_seconds` stopped the work. With `limits.in_process`, an item's error is
+    raised instead of recorded, and so is the `Interrupted` of an item whose training loop has received the signal.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
@@ -144,7 +145,7 @@ class _LocalWorkers(Generic[T]):
         self._limits = limits
         self._context = process_context(modules)
         is_quiet = console.settings.quiet or limits.quiet
-        self._process_settings = (is_quiet, console.settings.debug, dict(os.environ))
+        self._console_and_environment = (is_quiet, console.settings.debug, dict(os.environ))
         self._free_slots = list(range(limits.count))
         self._pools = dict[int, ProcessPoolExecutor]()
         self._slot_of_future = dict[Future[T], int]()
@@ -154,7 +155,7 @@ class _LocalWorkers(Generic[T]):
         while self._free_slots:
             slot = self._free_slots[0]
             if slot not in self._pools:
-                arguments = (slot, self._limits, *self._process_settings)
+                arguments = (slot, self._limits, *self._console_and_environment)
                 self._pools[slot] = ProcessPoolExecutor(1, self._context, _start_worker, arguments)
             try:
                 future = self._pools[slot].submit(call_interruptibly, item.call, item.arguments)
@@ -189,11 +190,11 @@ class _ClusterWorkers(Generic[T]):
 
     def __init__(self) -> None:
         self._executor: Executor = cluster.make_executor()
-        self._stop_flag = cluster.StopFlag()
+        self._stop_event = cluster.make_stop_event()
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
-        call = partial(cluster.run_in_child, self._stop_flag.name, item.call, item.arguments)
-        return self._executor.submit(cluster.call_in_context, cluster.CommandContext.current(), call)
+        call = partial(cluster.run_in_child, self._stop_event.name, item.call, item.arguments)
+        return self._executor.submit(cluster.bind_command_context(call))
 
     def finish(self, future: Future[T]) -> str | None:
         error = future.exception()
@@ -202,7 +203,7 @@ class _ClusterWorkers(Generic[T]):
         return None
 
     def stop(self) -> None:
-        self._stop_flag.set()
+        self._stop_event.set()
 
     def close(self) -> None:
         cluster.shut_down(self._executor)

@@ -13,14 +13,15 @@ from albert_cli import machine, ranks
 
 def make_pool(workers: int) -> ProcessPoolExecutor:
     """Return a pool of `workers` processes, which end with this process."""
-    # "spawn" works the same on every platform, and is safe in a process with threads.
+    # Unlike "fork", the start method "spawn" works on every platform and is safe in a process with threads.
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), ranks.exit_with_parent)
 
 
 def process_context(modules: set[str]) -> BaseContext:
-    """Return the method of starting processes that import torch and `modules`.
+    """Return the `multiprocessing` context for processes that import torch and `modules`, a set of module names.
 
-    Where possible it is "forkserver": all processes are forked from one that has imported them already.
+    Where possible the start method is "forkserver": all processes are forked from a server process that has imported
+    the modules already.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -54,7 +55,8 @@ class ProcessWatch:
         self._oom_kills = machine.count_oom_kills()
         # The executor itself ends the other processes of a broken pool by SIGTERM.
         codes = set(exit_codes.values()) - {0, -signal.SIGTERM}
-        if self._oom_kills > previous_kills and codes <= {-signal.SIGKILL}:
+        has_only_kills = codes <= {-signal.SIGKILL}
+        if self._oom_kills > previous_kills and has_only_kills:
             return "was killed because memory ran out"
         if -signal.SIGKILL in codes:
             return "was killed, probably because memory ran out"

@@ -21,7 +21,7 @@ _CLUSTER_WINDOW = 64  # maximum number of items that a cluster has at a time
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An attempt to run an item; is_second: True if the worker of the first attempt was lost."""
+    """An attempt to run `call(*item)`; is_second: True if the worker of the first attempt was lost."""
 
     item: Item
     is_second: bool = False
@@ -37,8 +37,8 @@ def map_unordered(
     `AlbertError` with the cause and the hint `remedy`.
     """
     if cluster.has_cluster():
-        call_here = partial(cluster.call_in_context, cluster.CommandContext.current(), call)
-        yield from _map(call_here, items, cluster.make_executor, _CLUSTER_WINDOW, remedy)
+        bound_call = cluster.bind_command_context(call)
+        yield from _map(bound_call, items, cluster.make_executor, _CLUSTER_WINDOW, remedy)
     elif workers >= 2:
         yield from _map(call, items, partial(make_pool, workers), workers, remedy)
     else:
@@ -49,9 +49,9 @@ def map_unordered(
 def _map(
     call: Callable[..., T], items: Iterable[Item], make_executor: Callable[[], Executor], window: int, remedy: str
 ) -> Generator[tuple[Item, T], None, None]:
-    """Run the items on an executor, and repeat the lost items on a new one if a worker process ends.
+    """Run the items on an executor; if a worker process ends, run the lost items once more on a new executor.
 
-    window: maximum number of items that run at a time.
+    window: maximum number of items that run at a time. Yields (item, result).
     """
     waiting = iter(items)
     to_repeat = deque[_Attempt]()
@@ -111,15 +111,13 @@ def _fill_and_collect(
 
 def _submit(executor: Executor, call: Callable[..., T], attempt: _Attempt, running: dict[Future[T], _Attempt]) -> None:
     """Submit an attempt and add it to `running`, also if submitting it raises `BrokenExecutor`."""
-    never_started: Future[T] = Future()
     try:
         running[executor.submit(call, *attempt.item)] = attempt
-    except BrokenExecutor:
-        running[never_started] = attempt
-        raise
-    except OSError as error:
+    except (BrokenExecutor, OSError) as error:
         # If a worker has died, Python 3.11 may close the pool's queue while `submit` starts the next worker with it.
-        if not any(future.done() and isinstance(future.exception(), BrokenExecutor) for future in running):
+        # That is an OSError, and the futures of the running calls show that the pool is broken.
+        errors = [error, *(future.exception() for future in running if future.done())]
+        if not any(isinstance(cause, BrokenExecutor) for cause in errors):
             raise
-        running[never_started] = attempt
+        running[Future()] = attempt  # a future that is never done: the attempt is repeated with the lost ones
         raise BrokenExecutor(str(error)) from error

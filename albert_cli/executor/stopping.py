@@ -19,7 +19,7 @@ def is_stop_requested() -> bool:
 
 
 def request_stop() -> None:
-    """Request that no further work starts; running work is stopped separately."""
+    """Request that no further work starts; the caller stops the running work."""
     _stop_requested.set()
 
 
@@ -47,7 +47,7 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         return
 
     def send_signal() -> None:
-        # If a training loop in this process handles SIGTERM itself, `stop` is not called: request the stop here, too.
+        # A training loop in this process may have replaced the handler of SIGTERM that requests the stop.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

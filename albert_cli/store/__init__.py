@@ -1,9 +1,9 @@
 """Write and read artifacts: directories, and single files, that are visible whole or not at all.
 
-A directory is first written as a hidden sibling. Its files are flushed to the disk, a manifest with the size and the
-SHA-256 of every file is written last, and one rename makes the directory visible. Readers treat a directory without a
-valid manifest as incomplete, and compare each file that they read with its hash. All packages write artifacts through
-this one.
+A directory is first written under a hidden name next to its final path. Its files are flushed to the disk, a manifest
+with the size and the SHA-256 of every file is written last, and one rename makes the directory visible. Readers treat a
+directory without a valid manifest as incomplete, and compare each file that they read with its hash. All packages write
+artifacts through `store`.
 """
 
 from albert_cli.os_errors import free_bytes, translate_os_errors

@@ -19,8 +19,10 @@ from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 @contextmanager
 def _staging_directory(sibling: Path, needed: int | None = None) -> Iterator[Path]:
-    """Yield a hidden temporary directory next to `sibling`; needed: its expected bytes, for messages."""
-    # The removal comes first, so that the message of a full disk reports the free space without this directory.
+    """Yield a new hidden directory next to `sibling`, and remove it after the block if it still exists.
+
+    needed: its expected size in bytes, for the message of a full disk.
+    """
     with translate_os_errors(sibling, needed):
         sibling.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_sibling(sibling)
@@ -28,6 +30,7 @@ def _staging_directory(sibling: Path, needed: int | None = None) -> Iterator[Pat
         try:
             yield staging
         finally:
+            # Inside `translate_os_errors`: the message of a full disk reports the free space after this removal.
             shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -43,9 +46,9 @@ def commit_directory(
     """Yield an empty directory to fill; if the block succeeds, it becomes `final`, with a manifest, in one rename.
 
     kind, parents: entries of the manifest. needed: expected size in bytes, for the message of a full disk.
-    replace: replace an existing `final`; between two renames there is none, so use this only for a directory that can
-    be created again. Without `replace` only an empty directory is replaced, and anything else is a `BusyError`.
-    Raises `CheckpointError` if the disk is full.
+    replace: replace an existing `final`. For a moment neither the old nor the new directory is visible, so use this
+    only for a directory that can be created again. Without `replace`, raises `BusyError` if `final` exists, unless it
+    is an empty directory. Raises `CheckpointError` if the disk is full.
     """
     exists_error = BusyError(f"{final}: already exists", "choose another --out or remove it")
     if not replace and final.exists() and (not final.is_dir() or any(final.iterdir())):
@@ -68,10 +71,10 @@ def commit_directory(
 
 @contextmanager
 def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Yield a directory to fill; if the block succeeds, its files move into `directory`, and its manifest last.
+    """Yield a directory to fill; if the block succeeds, its files move into `directory`, the manifest last.
 
-    The manifest lists these files only. While files are moved, an older manifest does not match all of them, so no
-    reader accepts a mixture of old and new files.
+    The manifest lists only the files of the block. If `directory` has an older manifest, it does not match the files
+    that have been moved, so no reader accepts a mixture of old and new files.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with _staging_directory(directory / "publish") as staging:
@@ -85,8 +88,8 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a committed directory; it is hidden by a rename first, so that a crash leaves no visible part of it."""
+    """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it."""
     hidden = temporary_sibling(directory)
     directory.rename(hidden)
-    files.fsync(hidden.parent)  # after a loss of power, some files could be deleted and the directory still visible
+    files.fsync(hidden.parent)  # a loss of power must not undo the rename after some files are deleted
     shutil.rmtree(hidden)

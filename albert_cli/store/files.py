@@ -28,7 +28,7 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def _atomic_replacement(path: Path) -> Iterator[Path]:
-    """Yield the path of a hidden sibling to write; if the block succeeds, it is flushed and replaces `path`."""
+    """Yield the path of a hidden file to write; if the block succeeds, that file is flushed and replaces `path`."""
     temporary = temporary_sibling(path)
     with translate_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,14 +43,14 @@ def _atomic_replacement(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write bytes to a file atomically."""
     with _atomic_replacement(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def open_text_writer(path: Path) -> Iterator[IO[str]]:
-    """Open a UTF-8 text stream; if the block succeeds, its content becomes the file, else it is dropped."""
+    """Yield a UTF-8 text stream; if the block succeeds, the text replaces the file's content, else it is dropped."""
     with _atomic_replacement(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         yield stream
 

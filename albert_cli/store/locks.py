@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 _TIMEOUT_SECONDS = 0.2  # `is_locked` in another process may hold the lock for an instant
+# The errors of file systems that have no locks, and of file systems that cannot rename directories.
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
@@ -27,9 +28,9 @@ _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM,
 def lock(directory: Path) -> Iterator[None]:
     """Create the output directory and lock it while the block runs.
 
-    The lock also ends if the process is killed. The half-written files of an earlier, killed process are deleted. If
-    the block fails and the directory is still empty, the directories that this function has created are removed.
-    Raises `LockedError` if another process holds the lock, and `BusyError` if the directory cannot be locked or used.
+    If the process is killed, the lock ends too. Half-written files of an earlier, killed process are deleted. If the
+    block fails and the directory is still empty, the directories that this function has created are removed. Raises
+    `LockedError` if another process holds the lock, and `BusyError` if the directory cannot be locked or used.
     """
     new_directories = [p for p in (directory, *directory.parents) if not p.exists()]
     _make_directory(directory)
@@ -61,6 +62,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def _make_directory(directory: Path) -> None:
+    """Create the directory; raise `BusyError` if a file is in the way, or if its parent is not writable."""
     with translate_os_errors(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -77,8 +79,8 @@ def _acquire(directory: Path) -> BaseFileLock:
     file_lock = FileLock(directory / _LOCK, timeout=_TIMEOUT_SECONDS)
     try:
         with warnings.catch_warnings():
-            # Without flock, new releases of filelock warn and use the existence of a file, which outlives a killed
-            # process.
+            # On a file system without flock, new releases of filelock warn, and take the existence of a file as the
+            # lock. Such a lock would outlive a killed process, so the warning is an error here.
             warnings.filterwarnings("error", "flock not supported")
             file_lock.acquire()
     except Timeout:
@@ -96,7 +98,7 @@ def _remove_if_empty(directory: Path, new_directories: Sequence[Path]) -> None:
     if directory not in new_directories or [p.name for p in directory.glob("*")] != [_LOCK]:
         return
     (directory / _LOCK).unlink()
-    with suppress(OSError):  # the first directory that is not empty remains, and so do its parents
+    with suppress(OSError):  # the loop ends at the first directory that is not empty
         for path in new_directories:
             path.rmdir()
 

@@ -40,10 +40,10 @@ class ManifestEntry(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of a manifest.
+    """Content of the manifest of a directory.
 
     kind: of the directory, such as "data" or "vocabulary"; files: by path relative to the directory; parents:
-    fingerprints of the directories that it was built from, by role.
+    fingerprints of the directories that this directory was built from, by their role, such as "vocabulary".
     """
 
     kind: str
@@ -73,9 +73,9 @@ def hash_json(entries: Mapping[str, object]) -> str:
 
 
 def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
-    """Flush all files of a directory that are not hidden, and write its manifest.
+    """Flush all files of a directory that are not hidden, and write the directory's manifest.
 
-    The key "sha256" of the manifest is the hash of its other keys, by which `read_manifest` detects damage.
+    The manifest has a key "sha256", the hash of all other keys, by which `read_manifest` detects damage.
     """
     paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
     entries: dict[str, ManifestEntry] = {}
@@ -122,8 +122,8 @@ def read_unverified(path: Path) -> bytes:
 def verify(directory: Path, kind: str | None = None) -> Manifest:
     """Compare every file with the manifest, and return the manifest; kind: the required kind, None for any.
 
-    Raises `CheckpointError` for the first file that is missing, truncated or changed. Reading alone would not detect a
-    flipped bit: safetensors loads it.
+    Raises `CheckpointError` for the first file that is missing, truncated or changed. Only the hashes show a flipped
+    bit: safetensors, for example, loads a damaged tensor without an error.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory", "check the path")
@@ -151,15 +151,15 @@ def damaged_error(path: Path) -> CheckpointError:
 
 
 def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Manifest | None:
-    """Return the manifest of a finished artifact, or None if it still has to be built.
+    """Return the manifest of a finished artifact, or None if the artifact still has to be built.
 
     unfinished: names of files or folders, one of which exists while the artifact is being built. Raises `BusyError` if
     the directory contains something else than an artifact of this kind.
     """
-    if directory.exists() and not directory.is_dir():
-        raise BusyError(f"{directory}: is a file", "choose another --out")
     if not directory.exists():
         return None
+    if not directory.is_dir():
+        raise BusyError(f"{directory}: is a file", "choose another --out")
     if all(p.name.startswith(".") for p in directory.iterdir()):  # a killed process may have left hidden files
         return None
     manifest = read_manifest(directory)
@@ -173,7 +173,11 @@ def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Mani
 
 
 def fingerprint(directory: Path) -> str:
-    """Return the fingerprint of a directory: from its manifest or, for a model of another program, from its files."""
+    """Return the fingerprint of a directory: its manifest's or, without a manifest, a hash of the model's files.
+
+    A model that another program has written has no manifest; its fingerprint begins with "unverified-". Raises
+    `CheckpointError` if there is no model either.
+    """
     manifest = read_manifest(directory)
     if manifest is not None:
         return manifest.fingerprint()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def type_adapter(kind: type[T]) -> TypeAdapter[T]:
     """Return pydantic's validator of a type, built once per process."""
-    # The casts are necessary because `cache` requires a hashable argument, which mypy does not see in `type[T]`.
+    # `cache` requires a hashable argument and forgets T, so mypy needs the casts.
     return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, kind)))
 
 
@@ -39,7 +39,10 @@ def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
 
 
 def invalid_record_error(path: Path, error: ValidationError) -> CheckpointError:
-    """Translate the first error that pydantic lists into one line with the file, the key and the reason."""
+    """Return the error of a file with an invalid record: one line with the file, the key and the reason.
+
+    If pydantic lists several errors, the line reports the first.
+    """
     first = error.errors()[0]
     message = first["msg"]
     reason = first.get("ctx", {}).get("error")
@@ -67,7 +70,7 @@ def require_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
 
 def check_relative(name: str) -> str:
     """Return a relative path unchanged; raise `ValueError` if it is absolute or leads out of its directory."""
-    # This function does not use `pathlib`, which would take most of the time to read the names of thousands of shards.
+    # With `pathlib`, this check would take most of the time in which a record of thousands of shards is read.
     has_drive = name[1:2] == ":"
     is_absolute = name.startswith(("/", "\\")) or has_drive
     leads_up = ".." in name.replace("\\", "/").split("/")

@@ -29,16 +29,16 @@ def read_bytes(path: Path) -> bytes:
 def is_listed(path: Path) -> bool:
     """Return True if the file exists or is listed in a manifest.
 
-    Callers read an optional file if this is true, so a file that is listed but missing is an error.
+    Callers check this before they read an optional file. A file that is listed but missing is then an error of reading.
     """
     return os.path.lexists(path) or bool(_manifest_entries(path))
 
 
 def _manifest_entries(path: Path) -> list[ManifestEntry]:
-    """Return the manifest entries of a file.
+    """Return the manifest entries of a file: none, one or two.
 
-    There is at most one in the manifest of its directory. A file of the vocabulary in a data directory may also have
-    one in the manifest of the data directory.
+    The manifest of the file's directory may list it. If that directory is a data directory's `vocabulary`, the manifest
+    of the data directory may list it, too.
     """
     if path.name == MANIFEST or path.name.startswith("."):  # no manifest lists hidden files
         return []
@@ -66,7 +66,7 @@ def read_json(path: Path) -> JsonObject:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Read the recipe in an artifact; raise `CheckpointError` if the file is damaged."""
+    """Read a TOML file of an artifact, such as a run's recipe; raise `CheckpointError` if the file is damaged."""
     try:
         return tomllib.loads(read_bytes(path).decode())
     except (ValueError, RecursionError) as error:

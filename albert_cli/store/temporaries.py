@@ -1,7 +1,7 @@
 """Name temporary files and directories, and remove the ones that a killed process has left.
 
-A name contains the machine and the process that wrote the file. Some file systems do not share locks between machines,
-so a process deletes only the leftovers of processes on its machine.
+A name contains the machine and the process that writes the file. A process deletes only leftovers of its own machine,
+because it cannot know whether a process of another machine is still alive.
 """
 
 from __future__ import annotations
@@ -50,16 +50,21 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _is_left_behind(match: re.Match[str]) -> bool:
-    """Return True if a process of this machine wrote the file and does not write it any more; match: of `_SUFFIX`."""
+    """Return True if a process of this machine began to write a file and does not write it any more.
+
+    match: of `_SUFFIX` in the name of the file.
+    """
     if match["machine"] != _machine():
         return False
     pid = int(match["pid"])
-    if pid == os.getpid():  # this process has stopped writing; or an earlier one had its number, as in a container
+    # This process removes leftovers only when it writes nothing there. In a container, an earlier process may have had
+    # the same number.
+    if pid == os.getpid():
         return True
     try:
         os.kill(pid, 0)  # signal 0 only checks if the process exists
     except ProcessLookupError:
         return True
-    except PermissionError:  # it exists and belongs to another user
+    except PermissionError:  # the process exists and belongs to another user
         return False
     return False
