@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,7 +32,10 @@ NullThreshold = Annotated[
 
 
 def _check_destination(out: Path | None, input_file: str, results: str) -> None:
-    """Raise `ConfigError` if results cannot be written to `out`; None is stdout, which `--json` uses itself."""
+    """Raise `ConfigError` if a command cannot write its results to `out`; None: to stdout, which `--json` needs.
+
+    results: the noun for the results in the message.
+    """
     if console.settings.json and out is None:
         raise ConfigError(f"--json prints one object, but {results} are a JSON line each", "use --out FILE for them")
     if out is not None and out.is_file() and Path(input_file).is_file() and out.samefile(input_file):
@@ -139,8 +143,6 @@ def convert(
 
     Example: albert convert albert_base_v2 --out albert-base-v2
     """
-    from dataclasses import asdict
-
     from albert_cli.inference.convert import convert as convert_checkpoint
     from albert_cli.inference.convert import format_conversion
 

@@ -1,4 +1,4 @@
-"""Commands that look inside models, results and this machine: params, report, doctor, status; and the quickstart."""
+"""Commands that look inside models, results and this machine: params, report, doctor and status; and quickstart."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def params(
     memory_bytes = None
     if memory is not None:
         memory_bytes = parse_size(memory)
-        if memory_bytes < 1_000_000:
+        if memory_bytes < 1_000_000:  # most likely a number without a unit
             raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
     models, text = tables.describe_models(
         names or [], memory_bytes, overrides or [], details=details, as_markdown=markdown

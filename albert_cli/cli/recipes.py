@@ -80,8 +80,8 @@ def recipes_validate(
     """
     from albert_cli import config
 
-    # A key that only one kind of recipe has shows the kind: `variants` an experiment, `task` fine-tuning, `expected` a
-    # verification of scores. A recipe without these keys is for pretraining.
+    # Three keys tell the kinds of recipe apart: `variants` is in an experiment, `task` in a recipe for fine-tuning, and
+    # `expected` in a verification of published scores. A recipe without these keys is for pretraining.
     values = config.read_recipe(file)
     if "variants" in values:
         from albert_cli.experiments.stages import validate_experiment

@@ -93,6 +93,7 @@ def vocab(
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
+    symbol_texts = () if symbols is None else build_vocabulary.read_symbols(symbols)
     settings = build_vocabulary.VocabularySettings(
         size=size,
         cleaning=Cleaning(lowercase, strip_accents, normal_form),
@@ -101,7 +102,7 @@ def vocab(
         seed=seed,
         language=language,
         keep_zwnj=keep_zwnj,
-        symbols=build_vocabulary.read_symbols(symbols) if symbols else (),
+        symbols=symbol_texts,
         byte_fallback=byte_fallback,
         read=read,
     )

@@ -67,7 +67,7 @@ def use_cluster(address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _start_workers(address: str) -> Iterator[object]:
-    """Yield the address, or a cluster of Slurm jobs that end with the block."""
+    """Yield `address` itself, or for `slurm[:N]` a Dask cluster of Slurm jobs that end with the block."""
     match = re.fullmatch(r"slurm(?::(\d+))?", address)
     if match is None:
         yield address
@@ -127,7 +127,10 @@ def shut_down(executor: Executor) -> None:
 
 
 def lost_worker_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions of a cluster whose worker was lost twice with the same work; none without a cluster."""
+    """Return the types of the exception that a cluster raises after two workers were lost with the same work.
+
+    Without a cluster there is none, and Dask may not be installed.
+    """
     if not _clients:
         return ()
     from distributed.scheduler import KilledWorker

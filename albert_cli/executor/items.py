@@ -22,7 +22,8 @@ from albert_cli.executor.local import ProcessWatch, process_context
 from albert_cli.executor.stopping import is_stop_requested, request_stop, stopping_on_signals
 
 T = TypeVar("T")
-Record = Callable[["WorkItem[T]", T | BaseException], None]  # receives a finished item and its result, or its error
+# A function that receives each item that has ended, and the item's result or error.
+RecordResult = Callable[["WorkItem[T]", T | BaseException], None]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class _Workers(Protocol[T]):
         """Start an item, or return None if no worker is free."""
 
     def finish(self, future: Future[T]) -> str | None:
-        """Release the worker of a finished item; return the cause if the worker was lost, else None."""
+        """Release the worker of an item that ended; return the cause if the worker was lost, else None."""
 
     def stop(self) -> None:
         """Request that all running items stop."""
@@ -65,7 +66,7 @@ class _Workers(Protocol[T]):
 
 
 def run_items(
-    items: Sequence[WorkItem[T]], limits: WorkerLimits, record: Record[T], max_seconds: float | None = None
+    items: Sequence[WorkItem[T]], limits: WorkerLimits, record: RecordResult[T], max_seconds: float | None = None
 ) -> None:
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
@@ -90,8 +91,11 @@ def run_items(
         raise Interrupted("stopped before every run was done")
 
 
-def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: Record[T]) -> None:
-    """Run the items on the workers; after a stop request, only wait for the running items."""
+def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordResult[T]) -> None:
+    """Start the items as workers become free, and record their results.
+
+    After a stop request, starts no item, waits for the running items, and records no errors, which the stop may cause.
+    """
     waiting = list(items)
     running = dict[Future[T], WorkItem[T]]()
     repeated = set[str]()
@@ -122,7 +126,7 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: Record[T
 
 
 def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict[Future[T], WorkItem[T]]) -> None:
-    """Start the items that need no unfinished item, as long as workers are free; move them to `running`."""
+    """Move items from `waiting` to `running` as long as workers are free: those that need no unfinished item."""
     unfinished = {item.name for item in (*waiting, *running.values())}
     ready = [item for item in waiting if not item.needs & unfinished]
     for item in ready:
@@ -213,9 +217,10 @@ class _ClusterWorkers(Generic[T]):
 
 
 def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
-    """Set up the process of a slot: its environment, GPUs, threads and signals; it ends with the parent.
+    """Set up the process of a slot: its environment, GPUs, threads and signals, and that it ends with the parent.
 
-    environment: the parent's, which a process of a fork server does not inherit.
+    quiet, debug: the options of the command; environment: the parent's variables, which a process of a fork server does
+    not inherit.
     """
     os.environ.update(environment)
     if limits.gpus > 0:
@@ -234,9 +239,9 @@ def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, env
 
 
 def call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Call a function; SIGTERM raises `Interrupted` in it.
+    """Call a function, and raise `Interrupted` within the call when the process receives SIGTERM.
 
-    A training loop has its own handler, and raises `Interrupted` only after saving.
+    A training loop replaces this handler, and raises `Interrupted` only after saving.
     """
 
     def interrupt(number: int, frame: object) -> None:
