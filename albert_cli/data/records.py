@@ -88,9 +88,10 @@ ShardsByGroup = Annotated[dict[Group, list[ShardRecord]], AfterValidator(store.r
 class BuildSettings:
     """Settings that turn text into shards.
 
-    holdout: fraction of the documents that is held out for evaluation; language: its rules split text into sentences;
-    dedup: retain one of several documents with equal text; split_bytes: size of a work unit, to which large plain
-    files are split and small files are joined.
+    holdout: fraction of the documents that is held out for evaluation; language: ISO 639 code of the language whose
+    rules split text into sentences; read: how files are read; dedup: retain one of several documents with equal text;
+    split_bytes: size of a work unit, to which large plain files are split and small files are joined;
+    max_shard_tokens: maximum number of tokens in a shard.
     """
 
     holdout: float = 0.01

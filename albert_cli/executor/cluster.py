@@ -92,7 +92,7 @@ def _start_workers(address: str) -> Iterator[object]:
 
 
 def make_executor() -> Executor:
-    """Return the executor of the enclosing `use_cluster` block."""
+    """Create an executor on the cluster of the innermost open `use_cluster` block."""
     # With `pure=True`, Dask would compute equal calls only once and reuse the result.
     executor: Executor = _clients[-1].get_executor(pure=False)
     return executor

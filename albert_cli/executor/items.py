@@ -168,7 +168,7 @@ class _LocalWorkers(Generic[T]):
                 continue
             self._free_slots.remove(slot)
             self._slot_of_future[future] = slot
-            self._watch.look()  # `submit` may have started a process; record it, so that its death can be explained
+            self._watch.record_children()  # `submit` may have started a process, whose death can then be explained
             return future
         return None
 

@@ -33,14 +33,15 @@ def process_context(modules: set[str]) -> BaseContext:
 class ProcessWatch:
     """A record of this process's child processes, to explain why one of them ended.
 
-    Call `look` after processes were started, and `describe_death` after an executor has raised `BrokenExecutor`.
+    Call `record_children` after processes were started, and `describe_death` after an executor has raised
+    `BrokenExecutor`.
     """
 
     def __init__(self) -> None:
         self._processes = set[BaseProcess]()
         self._oom_kills = machine.count_oom_kills()
 
-    def look(self) -> None:
+    def record_children(self) -> None:
         """Record the child processes that exist now."""
         self._processes |= set(multiprocessing.active_children())
 

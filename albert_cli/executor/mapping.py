@@ -99,7 +99,7 @@ def _fill_and_collect(
             if attempt is None:
                 break
             _submit(executor, call, attempt, running)
-            watch.look()  # a worker may die before the next one is started
+            watch.record_children()  # `submit` may have started a worker, which may die before the next call
         if not running:
             return
         finished = wait(running, return_when=FIRST_COMPLETED).done
