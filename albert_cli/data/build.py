@@ -149,7 +149,7 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
     """Return whether the tasks would build the data that `facts` describes.
 
-    Sources are hashed only if everything else is equal, and if their files have changed since they were read.
+    Sources are hashed only if everything else is equal, and only those that are not files with unchanged signatures.
     """
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
@@ -221,8 +221,8 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
 def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
     """Return a name such as `00007-wiki.jsonl-00000256M`: the number, the first file, and the offset of its part.
 
-    The offset is in MiB of the file, or in files of a data set on the Hub. If there are several parts, the name ends
-    with their number instead.
+    The offset is in MiB of the file, or in files of a data set on the Hub. With several parts, the name ends with
+    `-and-N-more` instead.
     """
     first = parts[0]
     file_name = first.source.name.rstrip("/").rpartition("/")[2]

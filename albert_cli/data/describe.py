@@ -49,7 +49,7 @@ _LEGEND: Final = (
 
 @dataclass(frozen=True)
 class TextRun:
-    """The text of consecutive tokens that are all to be predicted, or of consecutive tokens that are all not.
+    """The text of consecutive tokens: all of them are to be predicted, or none is.
 
     text: the original tokens; seen: the model's input in their positions, None if they are not to be predicted.
     """

@@ -274,8 +274,8 @@ def _sample_other_document(
 ) -> Segments:
     """Sample whole sentences of about `target` tokens from a random document other than `document`.
 
-    The first of them is random, and if the document ends too early, there are fewer tokens. document, target, index:
-    int64 [B].
+    The first sentence is random. There are fewer tokens if the document ends too early. document, target, index: int64
+    [B].
     """
     other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - 1)
     other += other >= document  # numbers from the document's own number on move up by one, which skips it
