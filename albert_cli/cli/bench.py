@@ -1,4 +1,4 @@
-"""`albert bench`: time training steps on this machine, also against transformers."""
+"""`albert bench`: time training steps on this machine, and for comparison those of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def bench_step(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe.")] = "albert-base",
     work: Annotated[
         list[str] | None,
-        typer.Option(help="s128, s512 (full pretraining sequences), glue (its real lengths); default: all three."),
+        typer.Option(
+            help="s128, s512: full pretraining sequences; glue: the lengths of GLUE's examples; default: all."
+        ),
     ] = None,
     tokens: Annotated[
         int, typer.Option(min=0, help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")

@@ -30,7 +30,7 @@ def params(
         str | None, typer.Option(metavar="SIZE", help="Show which batches fit in this memory, such as 12GB or 80GiB.")
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Show counts by part even for more than four models.")
+        bool, typer.Option("--details", help="Show counts by part for more than four models, too.")
     ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Compare every shape of the paper with its figure.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel="Output")] = False,

@@ -73,7 +73,7 @@ Sources = Annotated[
         help="Files, folders or globs of .txt, .jsonl, .csv, .tsv (also .gz, .bz2, .xz, .zst) and .parquet; - for "
         "stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE and race:FOLDER for their passages, squad-answers:FILE for "
         "questions next to their answers' sentences; docs: for the documentation "
-        "installed on this machine. SOURCE@WEIGHT says how often its text is used in a pass.",
+        "installed on this machine. SOURCE@WEIGHT: how often a pass uses the source's text.",
     ),
 ]
 Overrides = Annotated[

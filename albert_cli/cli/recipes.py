@@ -53,7 +53,7 @@ def recipes_copy(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Copy a recipe out to edit it.
+    """Copy a shipped recipe to a file that you can edit.
 
     Example: albert recipes copy mini/docs --out mine.toml
     """
