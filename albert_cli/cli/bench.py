@@ -26,9 +26,7 @@ def bench_step(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe.")] = "albert-base",
     work: Annotated[
         list[str] | None,
-        typer.Option(
-            help="s128, s512: full pretraining sequences; glue: the lengths of GLUE's examples; default: all."
-        ),
+        typer.Option(help="s128, s512: full pretraining sequences; glue: lengths of GLUE's examples; default: all."),
     ] = None,
     tokens: Annotated[
         int, typer.Option(min=0, help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")
