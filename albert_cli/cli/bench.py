@@ -26,7 +26,9 @@ def bench_step(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe.")] = "albert-base",
     work: Annotated[
         list[str] | None,
-        typer.Option(help="s128, s512: full pretraining sequences; glue: lengths of GLUE's examples; default: all."),
+        typer.Option(
+            help="s128, s512: full sequences of 128 or 512 tokens; glue: lengths of GLUE's examples; default: all."
+        ),
     ] = None,
     tokens: Annotated[
         int, typer.Option(min=0, help="Tokens of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU.")
@@ -93,7 +95,7 @@ def bench_finetune(
     model: Annotated[str, typer.Option(help="A preset, recipe or checkpoint with the shape to time.")] = "albert-base",
     against: Annotated[
         Literal["transformers"] | None,
-        typer.Option(help="Time transformers too, padded to 128 as by its run_glue, and to the longest of a batch."),
+        typer.Option(help="Time transformers too, padded to 128 as in its run_glue.py, and to the longest of a batch."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     overrides: Overrides = None,

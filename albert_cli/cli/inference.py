@@ -157,11 +157,15 @@ def export(
     data: TaskData = None,
     task: Annotated[
         str | None,
-        typer.Option(help="The task whose dev set in --data is scored. Default: the one of the model's fine-tuning."),
+        typer.Option(
+            help="The task whose dev set in --data is scored. Default: the task that the model was fine-tuned on."
+        ),
     ] = None,
     input_file: Annotated[
         str | None,
-        typer.Option("--input", help="Inputs to compare outputs on without scores, in a file as for `albert predict`."),
+        typer.Option(
+            "--input", help="Compare only outputs, on the inputs of this file (formats as for `albert predict`)."
+        ),
     ] = None,
     null_threshold: NullThreshold = None,
     overrides: Overrides = None,

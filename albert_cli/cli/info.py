@@ -64,7 +64,9 @@ def params(
 
 @verb(app, stage="Look inside")
 def report(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, results and data, at any depth.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories with runs, results and data, at any depth.")
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="A file for the same tables as Markdown.")] = None,
     as_json: AsJson = False,
@@ -101,7 +103,7 @@ def quickstart(
     ] = None,
     max_time: Annotated[str | None, typer.Option(help="Time for pretraining on --text. Default: 10m.")] = None,
     labels: Annotated[
-        str | None, typer.Option(metavar="N,…", help="Numbers of labels to learn from. Default: 100,500,2000.")
+        str | None, typer.Option(metavar="N,…", help="Numbers of labeled rows to train on. Default: 100,500,2000.")
     ] = None,
     size: Annotated[
         int | None, typer.Option(min=1, help="Tokens of the vocabulary for --text. Default: 8,000.")
@@ -125,7 +127,8 @@ def quickstart(
             raise ConfigError("--smoke runs on bundled data only", "use a short --max-time, such as 30s")
         plan = plans.plan_own_data(text, table, max_time, labels, size)
     elif text or table or max_time or labels or size:
-        raise ConfigError("your own data need both --text and --table", "add the missing one")
+        message = "a quickstart on your own data needs both --text and --table"
+        raise ConfigError(message, "add the missing one, or leave out --text, --table, --max-time, --labels and --size")
     elif smoke:
         plan = plans.SMOKE
     else:

@@ -1,7 +1,7 @@
 """Arguments and options that several commands share, and their checks.
 
 A command has one of these options if its function has a parameter of this type: `device: Device = "auto"`. All commands
-have the `OUTPUT_OPTIONS`.
+have the options `AsJson`, `Quiet` and `Debug`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ TextField = Annotated[
     str,
     typer.Option("--text-field", "--text-column", help="Field of JSON lines, or column of a table, with the text."),
 ]
-MaxLine = Annotated[str, typer.Option(help="The longest line (record, cell) that is read, for example 64MiB.")]
-LongLine = Annotated[Literal["refuse", "skip"], typer.Option(help="Longer lines: stop and name the line, or skip it.")]
+MaxLine = Annotated[str, typer.Option(help="Maximum size of a line, record or cell, for example 64MiB.")]
+LongLine = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="For a line above --max-line: stop and name the line, or skip it.")
+]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
 ArrayTask = Annotated[
     str | None,
@@ -99,16 +101,20 @@ ArrayTask = Annotated[
         help="Run part I of N (0-based; auto reads Slurm or Kubernetes variables). Default: run all remaining parts.",
     ),
 ]
-Language = Annotated[str, typer.Option(help="ISO 639 code whose rules split sentences; an unknown one: English.")]
+Language = Annotated[
+    str, typer.Option(help="ISO 639 code of the language whose rules split sentences; English for an unknown code.")
+]
 Resume = Annotated[
     Literal["auto", "must", "never"],
-    typer.Option(help="auto: continue the run in --out, if any; must: only continue; never: only start a new run."),
+    typer.Option(
+        help="auto: resume the run in --out, if any; must: fail if there is none; never: fail if --out is not empty."
+    ),
 ]
 Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS|slurm[:N]", help="Run parallel work on a Dask cluster, or on N Slurm jobs (Dask)."),
 ]
-ProcessCount = Annotated[int, typer.Option(min=1, help="Start this many processes here through torchrun.")]
+ProcessCount = Annotated[int, typer.Option(min=1, help="Number of processes on this machine, which torchrun starts.")]
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Scale = Annotated[
     Literal["smoke", "mini", "h200", "paper"],
     typer.Option(
-        help="smoke: seconds; mini: 20 minutes on two cores; h200: 25 minutes on one H200; paper: as published."
+        help="smoke: seconds; mini: 1 to 70 minutes on two cores; h200: 25 minutes on one H200; paper: as published."
     ),
 ]
 SharedOut = Annotated[
@@ -30,14 +30,14 @@ Text = Annotated[
     list[str] | None, typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:].")
 ]
 ExtraText = Annotated[
-    list[str] | None, typer.Option(metavar="SOURCE", help="Additional text of extra-data and curves.")
+    list[str] | None, typer.Option(metavar="SOURCE", help="Additional text for the experiments extra-data and curves.")
 ]
 Speeds = Annotated[
     list[str] | None,
     typer.Option("--tflops", metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
 ]
 TasksFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the tasks' files (GLUE's layout). Default: no tasks are evaluated.")
+    Path | None, typer.Option(help="Folder with the files of GLUE, SQuAD and RACE. Default: no such task is evaluated.")
 ]
 MaxTime = Annotated[
     str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")
@@ -65,7 +65,9 @@ def reproduce(
     cluster: Cluster = None,
     max_time: MaxTime = None,
     speeds: Speeds = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print runs, tokens, FLOPs, hours, disk.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the cost: runs, tokens, FLOPs, hours and disk space.")
+    ] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Only print the command of every stage.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments; with --out, their verdicts.")] = False,
     device: Device = "auto",
@@ -164,7 +166,10 @@ def probe(
     sequences: Annotated[int, typer.Option(min=1, help="Sequences to score.")] = 1024,
     layers: Annotated[
         int,
-        typer.Option(min=0, help="Also score every depth up to this one (early exit or repeated layers)."),
+        typer.Option(
+            min=0,
+            help="Also score the encoder after every number of layers up to this one (early exit, or repeated layers).",
+        ),
     ] = 0,
     minimal_pairs: MinimalPairs = None,
     overrides: Overrides = None,

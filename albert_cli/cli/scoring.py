@@ -34,7 +34,10 @@ PAPER_RECIPES = "finetune"  # the folder of the recipes with the paper's hyperpa
 RUNS = 5  # the paper reports the median of five runs (§4.2)
 TaskName = Annotated[str, typer.Argument(help="A task, as for `albert finetune`.")]
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or your own folder.")]
-Runs = Annotated[int | None, typer.Option(min=1, help=f"Seeds to fine-tune; the median counts. Default: {RUNS}.")]
+Runs = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"Number of seeds to fine-tune with; the result is the median. Default: {RUNS}."),
+]
 Submission = Annotated[
     Path | None,
     typer.Option(
@@ -72,7 +75,7 @@ AnyCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]
 Retrain = Annotated[
-    bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task once more, instead of scoring it.")
+    bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task again, instead of scoring it.")
 ]
 Controls = Annotated[
     str | None,

@@ -42,7 +42,7 @@ CharacterCoverage = Annotated[
 ]
 NormalForm = Annotated[
     Literal["NFKD", "NFKC", "NFC", "none"],
-    typer.Option(help="Unicode normal form; text that keeps its accents is composed in any case."),
+    typer.Option(help="Unicode normal form; with --no-strip-accents the text is always composed."),
 ]
 JoinLines = Annotated[
     bool, typer.Option("--join-lines", help="Join wrapped lines: the lines up to a blank one are a paragraph.")
@@ -154,7 +154,7 @@ def data(
 @verb(app, name="inspect", stage="Look inside")
 def inspect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that albert wrote.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Re-hash every file.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its SHA-256.")] = False,
     examples: Annotated[int, typer.Option(min=0, help="Training examples to decode (data directories).")] = 0,
     seed: Annotated[int | None, typer.Option(help="Seed of the examples; default: the recipe's, or 0.")] = None,
     step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,

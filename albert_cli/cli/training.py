@@ -36,9 +36,9 @@ def pretrain(
         str | None, typer.Option(help="Measure the speed, then train as many steps as fit into this time, e.g. 25m.")
     ] = None,
     save_every: Annotated[
-        str | None, typer.Option(help="Save after so many steps, or so much time: 500, 10m; default: from the recipe.")
+        str | None, typer.Option(help="Steps or time between two saves, such as 500 or 10m; default: the recipe's.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep; default: from the recipe.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep; default: the recipe's.")] = None,
     teacher: Annotated[
         str | None, typer.Option(help="Checkpoint to distill: train on its predictions of masked words too.")
     ] = None,
@@ -98,7 +98,9 @@ def finetune(
     seed: Annotated[
         int | None,
         typer.Option(
-            min=0, max=2**62 - 1, help="Seed of the classifier, the order and dropout; default: the recipe's."
+            min=0,
+            max=2**62 - 1,
+            help="Seed of the new head, the order of the examples and dropout; default: the recipe's.",
         ),
     ] = None,
     overrides: Overrides = None,

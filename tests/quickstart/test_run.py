@@ -75,7 +75,7 @@ def test_own_data_runs_every_step_and_resumes(
         (["--text", "{text}", "--table", "nowhere"], 3, "nowhere: no such file or directory"),
         (["--text", "{text}", "--table", "{table}", "--labels", "500"], 2, "has 60 training rows"),
         (["--text", "{text}", "--table", "{table}", "--labels", "many"], 2, "--labels many: not a list of numbers"),
-        (["--text", "{text}"], 2, "need both --text and --table"),
+        (["--text", "{text}"], 2, "needs both --text and --table"),
     ],
 )
 def test_wrong_own_data_is_one_clear_line(
