@@ -1,13 +1,13 @@
 """`albert bench finetune`: time a fine-tuning step on a task's examples, of albert and of `transformers`.
 
-Both models get the same weights, and the same batches in alternating rounds. `transformers` pads as its own example
-scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The dropout is that
-of the task's recipe.
+Both models have the same weights and get the same batches, in alternating rounds. `transformers` pads batches as its
+example scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The dropout
+rates are those of the task's recipe.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,6 @@ class FinetuneBenchResult:
     max_length: int
     comparison: Comparison
 
-    def as_json(self) -> dict[str, object]:
-        """Return the result as `--json` prints it."""
-        return asdict(self)
-
 
 def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenchResult:
     """Time a step of the recipe `name`; raise `ConfigError` for a task, a model or a device that cannot be used."""
@@ -77,7 +73,7 @@ def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenc
 
 
 class FinetuneBench:
-    """The batches of a task, and the shape of a model. Weights are random, because speed does not depend on them."""
+    """The batches of a task, and the shape of a model, whose weights are random: speed does not depend on them."""
 
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options = options
@@ -86,7 +82,7 @@ class FinetuneBench:
         self.task = _find_task(recipe, options.data)
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
-        # The recipe's "auto" values depend on the number of labeled examples.
+        # The recipe's values "auto" are resolved by the number of labeled examples.
         self.recipe = recipe.with_label_protocol(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
         self.shape = replace(
@@ -161,23 +157,25 @@ class FinetuneBench:
         return variants, losses
 
     def _albert_loss(self, model: nn.Module, labeled: LabeledBatch) -> Tensor:
+        """Return albert's mean loss over the examples of a batch."""
         batch, labels = labeled
         return self.task.loss_sum(model, batch, labels, self.device) / (len(batch.offsets) - 1)
 
     def _peer_loss(self, hf_model: nn.Module, width: int, labeled: LabeledBatch) -> Tensor:
+        """Return the loss of `transformers` on the same batch, padded to `width`, or to the longest example for 0."""
         batch, labels = labeled
         inputs = peer.pad_batch(batch, self.device, width)
         if isinstance(self.task, TokenClassification):
             padded = peer.pad_labels(batch, labels, self.device, width)
-            return mean_loss_of_words(peer.compute_logits(hf_model, inputs), padded)
+            return mean_loss_of_words(hf_model(**inputs).logits, padded)
         inputs["labels"] = torch.from_numpy(labels).to(self.device)
         return peer.compute_loss(hf_model, inputs)
 
 
 def mean_loss_of_words(logits_NSC: Tensor, label_NS: Tensor) -> Tensor:
-    """Return the cross-entropy as albert averages it: over the words of each text, and then over texts.
+    """Return the cross-entropy, averaged as albert does: over the words of each text, and then over the texts.
 
-    logits_NSC: [N, S, C]; label_NS: [N, S], `IGNORED` for tokens that do not begin a word.
+    logits_NSC: [N, S, C] for C classes; label_NS: [N, S], `IGNORED` for tokens that do not begin a word.
     """
     loss_NS = F.cross_entropy(logits_NSC.float().transpose(1, 2), label_NS, ignore_index=IGNORED, reduction="none")
     words_N = (label_NS != IGNORED).sum(dim=1)
@@ -198,9 +196,9 @@ def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
 
 def format_result(result: FinetuneBenchResult) -> str:
     """Return the result as a table with notes."""
-    limit = "split into windows" if result.task == NER else "cut"
+    limited = "split into windows" if result.task == NER else "cut"
     notes = [
-        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {limit} at {result.max_length}. "
+        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {limited} at {result.max_length}. "
         "For every variant, the tokens are those of the examples, without padding.",
     ]
     if result.task != NER:

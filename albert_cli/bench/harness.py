@@ -41,9 +41,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """Timings of one variant; `speedup` is its time divided by the time of the variant "albert"."""
+    """Timings of one variant; `speedup` is how many times as fast the variant "albert" is."""
 
-    median_ms: float  # a single slow call does not change it
+    median_ms: float  # a single slow call does not change the median
     minimum_ms: float
     tokens_per_second: int  # of all ranks
     mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
@@ -109,16 +109,18 @@ def compare_variants(
     losses: Mapping[str, float] | None = None,
     ranks: int = 1,
 ) -> Comparison:
-    """Time the variants in alternating rounds; the n-th call of each of them is the n-th workload.
+    """Time the variants in alternating rounds; in round n every variant does the n-th workload.
 
-    One variant is called "albert". losses: reported by variant instead of the loss of the last call. ranks: processes
-    that do the same work at the same time.
+    One variant is called "albert". losses: the losses to report, by variant; by default those of the last calls. ranks:
+    processes that do the same work at the same time.
     """
-    peak = measure_matmul_peak(precision, device)
+    peak_before = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
     # Every round also times a matmul, so a disturbance of the machine affects the peak as it does the variants.
     seconds, last_losses = time_alternating({**variants, "peak": matmul}, len(workloads), device, label)
-    peak = max(peak, matmul_flops / min(seconds["peak"]), measure_matmul_peak(precision, device, seconds=0.1))
+    peak_after = measure_matmul_peak(precision, device, seconds=0.1)
+    peak = max(peak_before, matmul_flops / min(seconds["peak"]), peak_after)
+    reported_losses = last_losses if losses is None else losses
     timings = {}
     for name in variants:
         rates = [work.tokens / s for s, work in zip(seconds[name], workloads, strict=True)]
@@ -130,7 +132,7 @@ def compare_variants(
             tokens_per_second=round(ranks * median(rates)),
             mfu=round(median(utilizations), 4),
             speedup=round(median(speedups), 3),
-            loss=round((losses or last_losses)[name], 6),
+            loss=round(reported_losses[name], 6),
         )
     mean_tokens = round(fmean(work.tokens for work in workloads), 1)
     return Comparison(round(peak), mean_tokens, timings)
@@ -139,7 +141,7 @@ def compare_variants(
 def format_headline(
     name: str, conditions: Conditions, peak: float, *, processes: int = 1, compiled: bool = False
 ) -> str:
-    """Return the line above the tables: the model, the conditions, and the matmul peak in FLOP/s."""
+    """Return the line above the tables: the model, the conditions, and `peak`, the matmul peak in FLOP/s."""
     ranks = f"{processes} processes of " if processes > 1 else ""
     compilation = ", compiled" if compiled else ""
     return (

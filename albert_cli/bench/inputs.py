@@ -1,6 +1,6 @@
-"""Inputs of speed measurements: the text of a data directory, random text, or random batches.
+"""Make the inputs of speed measurements: the text of a data directory, random text, or random batches.
 
-Random inputs have lengths like those of English text, so they cause the same work.
+Random text has sentences and documents about as long as in English text, so it causes about the same work.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _SPECIAL_PIECES: Final = 5  # ids 0 to 4
 
 
 def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCorpora, str]:
-    """Return the training split of a data directory, or random text without one, and a phrase that names the source.
+    """Return the training split of a data directory and a phrase that names the source of the text.
 
-    Raises `CheckpointError` if `data` is not a data directory or is damaged.
+    Without a data directory, the text is random, with `vocab_size` pieces, by default 30,000. Raises `CheckpointError`
+    if `data` is not a data directory or is damaged.
     """
     if data is None:
         size = vocab_size or DEFAULT_VOCAB_SIZE
         source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
         return _random_text(size), source
     verify_data(data)
-    corpus = TokenCorpus.open(data)
+    corpus = TokenCorpus.open(data)  # also in the role of the held-out text, which the measurements do not read
     return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
 
 
@@ -52,8 +53,8 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     """Sample a corpus of random ids, and a stand-in for its vocabulary."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
-    no_piece = np.zeros(vocab_size, bool)
-    boundaries = WordBoundaries(is_word_start, separates=no_piece, continues=no_piece)
+    false_for_all = np.zeros(vocab_size, bool)
+    boundaries = WordBoundaries(is_word_start, separates=false_for_all, continues=false_for_all)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
     documents = np.cumsum([0, *document_lengths])
     sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
@@ -61,7 +62,7 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     lowest_id = min(_SPECIAL_PIECES, vocab_size - 1)
     ids = rng.integers(lowest_id, vocab_size, int(sentences[-1])).astype(np.uint32)
     corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
-    # The sampler of examples reads only these attributes.
+    # These are the only attributes of a vocabulary that the sampler of examples reads.
     vocabulary = SimpleNamespace(
         size=vocab_size,
         word_boundaries=lambda rule: boundaries,

@@ -1,4 +1,4 @@
-"""Memory of a training step, with and without dropout: estimated by `counting`, and measured on the device."""
+"""Measure the memory of a training step on the device, with and without dropout, and estimate it by `counting`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from albert_cli import console
 from albert_cli.bench.inputs import pretraining_loss
 from albert_cli.counting import activations, costs
 from albert_cli.data.batches import PackedBatch
+from albert_cli.formatting import first_line
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast
@@ -24,13 +25,13 @@ _HEADERS = ("memory of the micro-batch, MB", "activations", "estimated", "state,
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of a micro-batch at one dropout rate; measured values are None if the measurement failed."""
+    """Bytes of a micro-batch at one dropout rate; the measured bytes are None if the measurement failed."""
 
     activations_saved: int | None  # by autograd for the backward pass, measured
     activations_estimated: int
     state_estimated: int  # weights, gradients, moments and the copy in bf16
-    peak: int | None  # as the GPU's allocator counts it, with weights and gradients; None on a CPU
-    failed: str = ""  # the reason of the failure
+    peak: int | None  # measured by the GPU's allocator, with weights and gradients; None on a CPU
+    failed: str = ""  # the reason why the measurement failed
 
 
 def measure_memory(
@@ -46,8 +47,8 @@ def measure_memory(
         failed = ""
         try:
             saved, peak = measure_saved_bytes(shape, batch, train, device)
-        except RuntimeError as error:  # out of memory, for example; the timings that are already measured are not lost
-            failed = str(error).strip().partition("\n")[0]
+        except RuntimeError as error:  # such as out of memory; it must not lose the timings that are already measured
+            failed = first_line(error)
         estimated = sum(
             activations.activation_bytes(shape, int(length), setup, checkpointed=train.checkpoint_activations)
             for length in np.diff(batch.offsets)
@@ -60,15 +61,15 @@ def measure_memory(
 def measure_saved_bytes(
     config: ModelConfig, batch: PackedBatch, train: TrainSettings, device: torch.device
 ) -> tuple[int, int | None]:
-    """Run one forward and backward pass, and return the bytes that autograd saves, and the peak of a GPU.
+    """Run one forward and backward pass; return the bytes that autograd saves, and the peak of the GPU's memory.
 
-    The saved bytes do not include weights, the peak does. The peak is None on a CPU.
+    The peak includes the weights, the saved bytes do not. The peak is None on a CPU.
     """
-    with device:  # initializing weights is slow on the host
+    with device:  # initializing the weights on the host would be slow
         model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    saved: dict[int, int] = {}  # bytes by address
+    saved: dict[int, int] = {}  # bytes by address, so that a storage that is saved twice counts once
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

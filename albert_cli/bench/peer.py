@@ -1,6 +1,6 @@
-"""Convert albert's models and batches for `transformers`, the peer that benchmarks compare with.
+"""Convert albert's models and batches for `transformers`, the library with which benchmarks compare albert.
 
-No other module of `albert_cli` imports `transformers`, which is optional.
+`transformers` is optional, and no other module of `albert_cli` imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model import hf_names
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier, TokenClassifier
-from albert_cli.model.hf_config import config_to_json, model_type
+from albert_cli.model.hf_config import CLASS_PREFIXES, config_to_json, model_type
 from albert_cli.tasks.token_features import IGNORED
 
 HfForward = Callable[..., Any]  # a model of `transformers`, or its compiled form
@@ -36,41 +36,35 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
     transformers.logging.set_verbosity_error()
     assert isinstance(model, PretrainingModel | SequenceClassifier | TokenClassifier)
     config = model.config
-    kind = model_type(config)
-    if kind not in ("albert", "bert"):
+    hf_type = model_type(config)
+    if hf_type not in ("albert", "bert"):
         message = "transformers cannot express this shape, so there is nothing to compare with"
         raise ConfigError(message, "choose another shape, or use --alone")
     architecture = "ForPreTraining"
-    num_labels = 0
+    labels: tuple[str, ...] = ()
     if not isinstance(model, PretrainingModel):
         architecture = "ForTokenClassification" if isinstance(model, TokenClassifier) else "ForSequenceClassification"
-        num_labels = model.classifier.out_features
-    labels = tuple(f"LABEL_{i}" for i in range(num_labels))
+        labels = tuple(f"LABEL_{i}" for i in range(model.classifier.out_features))
     values = config_to_json(config, architecture, labels)
     values.pop("architectures")
-    prefix = kind.capitalize()
+    prefix = CLASS_PREFIXES[hf_type]
     hf_config = getattr(transformers, f"{prefix}Config")(**values)
     hf_model: nn.Module = getattr(transformers, prefix + architecture)(hf_config)
-    weights = hf_names.to_hf_names(model.state_dict(), config, kind)
+    weights = hf_names.to_hf_names(model.state_dict(), config, hf_type)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
+    # The decoder is tied to the word embeddings and its bias, so our files do not contain it.
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return hf_model.to(next(model.parameters()).device).train()
 
 
 def compute_loss(hf_model: HfForward, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the loss of inputs with labels."""
+    """Return the loss of inputs that contain labels."""
     loss: Tensor = hf_model(**inputs).loss
     return loss
 
 
-def compute_logits(hf_model: HfForward, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits of inputs without labels."""
-    logits: Tensor = hf_model(**inputs).logits
-    return logits
-
-
 def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[str, Tensor]:
-    """Return the batch as `transformers` takes it: int64 [N, S], padded on the right.
+    """Return the inputs of `transformers` for a batch, by name: int64 [N, S], padded on the right.
 
     width: S; 0 for the length of the longest sequence.
     """
@@ -98,14 +92,12 @@ def _is_token(batch: PackedBatch, width: int) -> NDArray[np.bool_]:
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:
     """Return the padded batch with labels for both heads, `IGNORED` where nothing is predicted."""
-    inputs = pad_batch(batch, device)
-    lengths = np.diff(batch.offsets)
-    sequence_of_masked = np.repeat(np.arange(len(lengths)), lengths)[batch.masked_index]
-    labels = np.full(tuple(inputs["input_ids"].shape), IGNORED, np.int64)
-    labels[sequence_of_masked, batch.position_ids[batch.masked_index]] = batch.masked_labels
+    labels_T = np.full(len(batch.ids), IGNORED, np.int64)
+    labels_T[batch.masked_index] = batch.masked_labels
     order_labels = np.where(batch.order_labels < 0, IGNORED, batch.order_labels).astype(np.int64)
     name = "sentence_order_label" if model_type(model.config) == "albert" else "next_sentence_label"
-    return inputs | {
-        "labels": torch.from_numpy(labels).to(device),
+    return {
+        **pad_batch(batch, device),
+        "labels": pad_labels(batch, labels_T, device),
         name: torch.from_numpy(order_labels).to(device),
     }

@@ -1,7 +1,7 @@
-"""`albert bench pretrain`: time a recipe's pretraining step on this machine, and compute the length of the whole run.
+"""`albert bench pretrain`: time a recipe's pretraining step on this machine, and compute how long the whole run takes.
 
-A step of one micro-batch is timed as training takes it, with the optimizer's update, alternating with `transformers` on
-the same examples. Then the parts of the step are timed. The time of the recipe's step follows from its parts: all
+First, the training step is timed on one micro-batch, with the optimizer's update, in alternation with `transformers` on
+the same examples. Then the parts of this step are timed. The time of the recipe's step is the sum of its parts: all
 micro-batches of the recipe's batch, and one update.
 """
 
@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -56,14 +56,14 @@ _SECONDS_PER_DAY: Final = 86400
 
 @dataclass(frozen=True)
 class PretrainBenchOptions:
-    """Options of the benchmark: the text, the micro-batch, the rounds and the peer."""
+    """Options of the benchmark: the text, the overrides, the micro-batch, the rounds and the peer."""
 
     data: Path | None = None  # without a data directory: random ids
     overrides: tuple[str, ...] = ()
-    sequences: int = 0  # of a micro-batch; 0: the recipe's, fewer on a CPU
+    sequences: int = 0  # of a micro-batch; 0: those of the recipe, fewer on a CPU
     rounds: int = 5
     against: str | None = None  # "transformers", or None for albert alone
-    compiled: bool = True  # with `against`, time compiled models, too
+    compiled: bool = True  # with `against`, also time compiled models
     device: str = "auto"
 
 
@@ -73,8 +73,8 @@ class MicroBatchFacts:
 
     sequences: int
     tokens: float  # mean
-    filled_fraction: float  # tokens as a fraction of the positions if every sequence were padded to the full length
-    model_flops: int  # median, of the full model
+    filled_fraction: float  # tokens as a fraction of the positions that padding to the full length would have
+    model_flops: int  # median; without pruning of the last layer
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class RecipeStep:
 
 @dataclass(frozen=True)
 class PretrainBenchResult:
-    """All measurements; `parts_ms` are median milliseconds, with a wait for the device after each part."""
+    """All measurements; `parts_ms` are the median milliseconds of the parts of a step (`PARTS`)."""
 
     recipe: str
     text: str
@@ -109,10 +109,6 @@ class PretrainBenchResult:
     parts_ms: dict[str, float]
     recipe_step: RecipeStep
     memory: dict[str, MemoryUse]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the result as `--json` prints it."""
-        return asdict(self)
 
 
 def run_pretrain_bench(name: str, options: PretrainBenchOptions) -> PretrainBenchResult:
@@ -144,6 +140,7 @@ class PretrainBench:
         self.recipe, text, self.source = prepare_recipe(name, options)
         length = self.recipe.data.max_seq_length
         self.sequences = options.sequences or self._default_sequences()
+        # One micro-batch of this size is the whole batch.
         settings = replace(
             self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences
         )
@@ -156,14 +153,15 @@ class PretrainBench:
         self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # each step has one micro-batch
+        self.batches = [self.job.sample_step(step, group)[0] for step in steps]
         self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]
 
     def _default_sequences(self) -> int:
-        """Return the recipe's micro-batch, on a CPU limited to about 1,024 tokens."""
-        if self.device.type != "cpu":
-            return self.recipe.sequences_per_micro_batch
-        return min(self.recipe.sequences_per_micro_batch, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
+        """Return the sequences of the recipe's micro-batch, on a CPU limited to about 1,024 tokens."""
+        sequences = self.recipe.sequences_per_micro_batch
+        if self.device.type == "cpu":
+            return min(sequences, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
+        return sequences
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:
@@ -225,11 +223,11 @@ class PretrainBench:
                 loss_of = partial(self._peer_loss, torch.compile(hf_model))
                 step = harness.make_plain_training_step(hf_model, loss_of, self.packed, precision)
                 variants["transformers, compiled"] = step
-        # Compiled variants have the weights and so the loss of the others.
+        # A compiled variant has the same weights as the uncompiled one, and therefore the same loss.
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 
     def make_step(self) -> TimedCall:
-        """Return the step as training takes it, on one micro-batch after the other."""
+        """Return a call that takes a training step on the next micro-batch."""
         return harness.make_training_step(
             self.model,
             self._albert_loss,
@@ -241,12 +239,12 @@ class PretrainBench:
         )
 
     def _albert_loss(self, micro_batch: MicroBatch[SampledBatch]) -> Tensor:
-        """Return the sum of the mean of each loss, as training computes it."""
+        """Return the sum over the losses of their means, as training computes it."""
         sums = self.job.loss_sums(micro_batch.data)
         return torch.stack([sums[name] / max(1, micro_batch.counts[name]) for name in self.job.loss_names]).sum()
 
     def _peer_loss(self, hf_model: peer.HfForward, batch: PackedBatch) -> Tensor:
-        """Return the loss of `transformers`: its own, or only the MLM loss for a recipe without a sentence loss."""
+        """Return the loss of `transformers`: MLM and sentence loss, or MLM alone if the recipe has no sentence loss."""
         inputs = peer.pretraining_inputs(self.model, batch, self.device)
         if self.recipe.data.sentence_loss != "none":
             return peer.compute_loss(hf_model, inputs)
@@ -276,8 +274,7 @@ class PretrainBench:
             with timed("backward"):
                 torch.autograd.backward(loss)
             with timed("communication"):
-                if self.group.world_size > 1:
-                    reduce_gradients(self.model, self.group)
+                reduce_gradients(self.model, self.group)  # does nothing in a single process
             with timed("optimizer"):
                 clip_gradients(self.model, self.recipe.optimizer.clip_norm)
                 update_weights(self.optimizer, 0.0)
@@ -287,7 +284,7 @@ class PretrainBench:
         """Compute the recipe's step and run from the seconds of the parts and the matmul peak in FLOP/s."""
         batch_size = self.recipe.train.batch_size
         ranks = self.group.world_size
-        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank with the most
+        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most
         # Training samples the next micro-batch during the computation, so the slower of the two counts.
         computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]

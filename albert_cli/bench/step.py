@@ -1,14 +1,14 @@
 """`albert bench step`: time a forward and backward pass of albert and of `transformers`, on the same batch.
 
-There are three works. `s128` and `s512` are pretraining on full sequences of 128 and 512 tokens, and `glue` is
-fine-tuning on batches with the lengths of real GLUE examples. The optimizer's update is not timed, because it is the
-same for both models.
+A work is a kind of batch. `s128` and `s512` are pretraining batches of full sequences of 128 and 512 tokens, and `glue`
+is four fine-tuning batches with the lengths of real GLUE examples. The optimizer's update is not timed, because it is
+the same for both models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,6 @@ from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
 from albert_cli.training.device import choose_device
 
-WORKS: Final = ("s128", "s512", "glue")
 # The lengths of one batch per task, with [CLS] and [SEP], in a vocabulary of 30,000 pieces of English Wikipedia and
 # books. The training split is sorted by length and divided into N equal parts, where N is the paper's batch size
 # (Table 14); each length is the median of a part.
@@ -38,19 +37,21 @@ _GLUE: Final = {
     "mrpc": "31 36 38 41 43 45 46 48 49 51 52 54 55 56 58 59 60 62 63 64 66 67 68 70 71 72 74 76 79 81 85 92",
     "rte": "23 28 32 34 37 39 40 42 44 46 47 49 50 52 54 56 58 60 62 64 67 70 75 82 91 104 116 125 135 145 162 193",
 }
-GLUE_MAX: Final = 128  # longer examples are cut
+GLUE_MAX: Final = 128  # tokens; longer examples are truncated
 GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in lengths.split()] for task, lengths in _GLUE.items()}
+_MAX_LENGTHS: Final = {"s128": 128, "s512": 512, "glue": GLUE_MAX}  # by work, tokens of the longest sequence
+WORKS: Final = tuple(_MAX_LENGTHS)
 
 
 @dataclass(frozen=True)
 class StepBenchOptions:
-    """Options of the benchmark: batches, rounds, peers and precision."""
+    """Options of the benchmark: works, rounds, variants and precision."""
 
     works: Sequence[str] = WORKS
     tokens: int = 0  # of a pretraining batch; 0: 1,024 on a CPU, 65,536 on a GPU
     rounds: int = 5
     alone: bool = False  # without `transformers`
-    compiled: bool = True  # time compiled models, too
+    compiled: bool = True  # also time compiled models
     precision: str = "fp32"
     device: str = "auto"
 
@@ -64,17 +65,14 @@ class StepBenchResult:
     matmul_peak_flops: int
     works: dict[str, Comparison]
 
-    def as_json(self) -> dict[str, object]:
-        """Return the result as `--json` prints it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class _Work:
-    """A model, the call to time, and the same batches for `transformers`, by a suffix that names their padding."""
+    """A prepared work: albert's model and the call to time, and the inputs of `transformers` for the same batches."""
 
     model: PretrainingModel | SequenceClassifier
     call: TimedCall
+    # For each kind of padding all padded batches; the key, such as ", padded to 128", completes the variant's name.
     peer_inputs: Mapping[str, Sequence[Mapping[str, Tensor]]]
     workload: Workload
 
@@ -90,11 +88,18 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
         classifier_dropout_prob=0.0,
     )
     for work in options.works:
-        _check_work(work, config)
+        if work not in WORKS:
+            raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
+        if _MAX_LENGTHS[work] > config.max_position_embeddings:
+            message = f"--work {work}: the model has {config.max_position_embeddings} positions"
+            raise ConfigError(message, "choose a shorter work or another model")
     comparisons = {}
     for work in options.works:
         torch.manual_seed(0)
-        prepared = _prepare_work(work, config, options, device)
+        if work == "glue":
+            prepared = _prepare_glue(config, options.precision, device)
+        else:
+            prepared = _prepare_pretraining(config, _MAX_LENGTHS[work], options, device)
         variants = _make_variants(prepared, options)
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
@@ -103,30 +108,10 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
     return StepBenchResult(name, conditions, peak, comparisons)
 
 
-def _check_work(work: str, config: ModelConfig) -> None:
-    if work not in WORKS:
-        raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")
-    longest = GLUE_MAX if work == "glue" else _sequence_length(work)
-    if longest > config.max_position_embeddings:
-        message = f"--work {work}: the model has {config.max_position_embeddings} positions"
-        raise ConfigError(message, "choose a shorter work or another model")
-
-
-def _sequence_length(work: str) -> int:
-    """Return the sequence length of a pretraining work: 128 for `s128`."""
-    return int(work.removeprefix("s"))
-
-
-def _prepare_work(work: str, config: ModelConfig, options: StepBenchOptions, device: torch.device) -> _Work:
-    if work == "glue":
-        return _prepare_glue(config, options.precision, device)
-    return _prepare_pretraining(config, _sequence_length(work), options, device)
-
-
 def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCall]:
-    """Return albert's call and the calls of `transformers` by name, a call for each kind of padding.
+    """Return the calls to time by variant: albert, and `transformers` once for each kind of padding.
 
-    The compiled model of `transformers` is timed only with the last kind, in which all batches have the same shape.
+    The compiled model of `transformers` gets the last kind of padding only, in which all batches have the same shape.
     """
     variants = {"albert": work.call}
     if options.compiled and isinstance(work.model, PretrainingModel):
@@ -158,8 +143,8 @@ def _prepare_pretraining(config: ModelConfig, length: int, options: StepBenchOpt
 
 def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _Work:
     """Build a batch for each task; a call runs them one after the other. Sentence-order labels serve as classes."""
-    shuffled = map(np.random.default_rng(1).permutation, GLUE_LENGTHS.values())
-    batches = [random_batch(lengths.tolist(), config.vocab_size) for lengths in shuffled]
+    rng = np.random.default_rng(1)
+    batches = [random_batch(rng.permutation(lengths).tolist(), config.vocab_size) for lengths in GLUE_LENGTHS.values()]
     model = SequenceClassifier(config, 2).to(device).train()
     labeled = [(batch, torch.from_numpy(batch.order_labels).long().to(device)) for batch in batches]
 
@@ -172,7 +157,7 @@ def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> 
         padded = [peer.pad_batch(batch, device, width) | {"labels": labels} for batch, labels in labeled]
         peer_inputs[f", padded to {name}"] = padded
     lengths = [int(length) for batch in batches for length in np.diff(batch.offsets)]
-    flops = sum(length * costs.training_flops(config, length, masked=0.0) for length in lengths)
+    flops = sum(length * costs.training_flops(config, length, masked_fraction=0.0) for length in lengths)
     call = harness.make_passes(model, loss_of, labeled, precision)
     return _Work(model, call, peer_inputs, Workload(sum(lengths), flops))
 

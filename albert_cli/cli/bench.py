@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,7 +51,7 @@ def bench_step(
 
     options = StepBenchOptions(work or WORKS, tokens, rounds, alone, compiled, precision, device)
     result = run_step_bench(model, options)
-    console.print_result(result.as_json(), format_result(result))
+    console.print_result(asdict(result), format_result(result))
 
 
 @verb(bench_app, name="pretrain")
@@ -84,7 +85,7 @@ def bench_pretrain(
 
     options = PretrainBenchOptions(data, tuple(overrides or ()), sequences, rounds, against, compiled, device)
     result = run_pretrain_bench(recipe, options)
-    console.print_result(result.as_json(), format_result(result))
+    console.print_result(asdict(result), format_result(result))
 
 
 @verb(bench_app, name="finetune")
@@ -112,4 +113,4 @@ def bench_finetune(
 
     options = FinetuneBenchOptions(model, vocab, data, tuple(overrides or ()), rounds, against, device)
     result = run_finetune_bench(task, options)
-    console.print_result(result.as_json(), format_result(result))
+    console.print_result(asdict(result), format_result(result))

@@ -1,15 +1,13 @@
 """Estimate the bytes of activations, and the largest batch that fits into a device's memory.
 
-The activations are the tensors that `encoder.py` and `heads.py` save for the backward pass; `ACTIVATION_TERMS` lists
-them. Sharing weights does not reduce them, because a shared block saves them for each layer that uses it. The tests
-compare the estimates with the tensors that autograd saves.
+Activations are the tensors that `encoder.py` and `heads.py` save for the backward pass. Sharing weights does not reduce
+them, because a shared block saves them for each layer that uses it. The tests compare the estimates with the tensors
+that autograd saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from albert_cli.counting.costs import (
     GPU_SETUP,
@@ -22,162 +20,7 @@ from albert_cli.counting.costs import (
 from albert_cli.model.config import ModelConfig
 
 USABLE_FRACTION: Final = 0.9  # of a device's memory; the rest is for its context, workspaces and fragmentation
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Arguments of the formulas below: a model, the length of a sequence in tokens, and the setup of training."""
-
-    config: ModelConfig
-    length: int
-    setup: ComputeSetup
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a number in matmuls."""
-        return self.setup.itemsize
-
-    @property
-    def norm_itemsize(self) -> int:
-        """Bytes of a number that a block's LayerNorm saves."""
-        return self.setup.norm_itemsize
-
-    @property
-    def mask_itemsize(self) -> int:
-        """Bytes of a number in a block's dropout mask: CUDA saves bools, a CPU numbers in the dtype of the input."""
-        return 1 if self.setup.device == "cuda" else self.itemsize
-
-    @property
-    def embedding_mask_itemsize(self) -> int:
-        """Bytes of a number in the dropout mask of the embeddings, which are in fp32."""
-        return 1 if self.setup.device == "cuda" else 4
-
-    @property
-    def probabilities(self) -> int:
-        """Number of attention probabilities of a row, over all attention heads, that are saved if any are.
-
-        It is 0 for sparse attention, whose probabilities the backward pass computes again.
-        """
-        if not self.config.covers_sequence(self.length):
-            return 0
-        return self.config.num_attention_heads * self.length
-
-    @property
-    def saves_probabilities(self) -> bool:
-        """True if attention runs without a fused kernel, which is so in bf16 on a CPU."""
-        return self.setup.device == "cpu" and self.setup.precision == "bf16"
-
-
-@dataclass(frozen=True)
-class ActivationTerm:
-    """A kind of activation: the bytes that are saved for each unit, by a formula, and the reason.
-
-    `scope` is the unit. `token`: a token in the embeddings. `input token` and `row`: in each block, a token of its
-    input and a token whose output it computes. `masked position`: a position that the masked-language head reads.
-    `sequence`: a sequence in the pooler.
-    """
-
-    scope: Literal["token", "input token", "row", "masked position", "sequence"]
-    name: str
-    formula: Callable[[_Sizes], int]
-    reason: str
-
-
-_STATISTICS: Final = 2 * 4  # bytes of LayerNorm's statistics of a row: mean and reciprocal deviation in fp32
-
-ACTIVATION_TERMS: Final = (
-    ActivationTerm("token", "ids", lambda s: 3 * 8, "token, segment and position id in int64"),
-    ActivationTerm(
-        "token",
-        "LayerNorm of the embeddings",
-        lambda s: 4 * s.config.embedding_size + _STATISTICS,
-        "its input in fp32, because autocast does not cast the tables",
-    ),
-    ActivationTerm(
-        "token",
-        "projection to H",
-        lambda s: s.config.embedding_size * s.itemsize if s.config.has_projection else 0,
-        "the input of the matmul",
-    ),
-    ActivationTerm(
-        "token",
-        "dropout of the embeddings",
-        lambda s: s.config.embedding_size * s.embedding_mask_itemsize if _drops_hidden(s) else 0,
-        "its mask: bools on CUDA, fp32 on a CPU",
-    ),
-    ActivationTerm("input token", "block input", lambda s: s.config.hidden_size * s.itemsize, "input of three matmuls"),
-    ActivationTerm("input token", "keys and values", lambda s: 2 * s.config.hidden_size * s.itemsize, "attention"),
-    ActivationTerm("row", "queries", lambda s: s.config.hidden_size * s.itemsize, "attention"),
-    ActivationTerm("row", "contexts", lambda s: s.config.hidden_size * s.itemsize, "input of the output projection"),
-    ActivationTerm(
-        "row",
-        "attention softmax",
-        lambda s: s.probabilities * s.itemsize if s.saves_probabilities else 4 * s.config.num_attention_heads,
-        "without a fused kernel all probabilities; a fused kernel saves one fp32 number per attention head",
-    ),
-    ActivationTerm(
-        "row",
-        "attention dropout",
-        lambda s: 3 * s.probabilities * s.itemsize if _drops_attention(s) and s.setup.device == "cpu" else 0,
-        "on a CPU no fused kernel has dropout: probabilities, mask and their product",
-    ),
-    ActivationTerm(
-        "row", "feed-forward input", lambda s: s.config.hidden_size * s.itemsize, "input of the first matmul"
-    ),
-    ActivationTerm(
-        "row",
-        "feed-forward activation",
-        lambda s: (1 if s.config.hidden_act == "relu" else 2) * s.config.intermediate_size * s.itemsize,
-        "its input and its output; ReLU needs its output alone",
-    ),
-    ActivationTerm(
-        "row",
-        "both LayerNorms",
-        lambda s: 2 * (s.config.hidden_size * s.norm_itemsize + _STATISTICS),
-        "input, mean and deviation",
-    ),
-    ActivationTerm(
-        "row",
-        "both hidden dropouts",
-        lambda s: 2 * s.config.hidden_size * s.mask_itemsize if _drops_hidden(s) else 0,
-        "their masks",
-    ),
-    ActivationTerm("masked position", "head input", lambda s: s.config.hidden_size * s.itemsize, "input of the matmul"),
-    ActivationTerm(
-        "masked position",
-        "head activation",
-        lambda s: 2 * s.config.embedding_size * s.itemsize,
-        "its input and, after LayerNorm, the input of the decoder",
-    ),
-    ActivationTerm(
-        "masked position",
-        "head LayerNorm",
-        lambda s: s.config.embedding_size * s.norm_itemsize + _STATISTICS,
-        "input, mean and deviation",
-    ),
-    ActivationTerm(
-        "masked position",
-        "softmax over the vocabulary",
-        lambda s: s.config.vocab_size * (s.itemsize if s.setup.is_compiled_for_cuda else 4),
-        "log-probabilities in fp32; the compiled loss saves the logits instead, in the dtype of matmuls",
-    ),
-    ActivationTerm("sequence", "pooler", lambda s: 2 * s.config.hidden_size * s.itemsize, "its input and its output"),
-)
-
-
-def _drops_hidden(sizes: _Sizes) -> bool:
-    """Return True if the model has dropout on embeddings and hidden states."""
-    return sizes.config.hidden_dropout_prob > 0
-
-
-def _drops_attention(sizes: _Sizes) -> bool:
-    """Return True if the model has dropout on attention probabilities."""
-    return sizes.config.attention_probs_dropout_prob > 0
-
-
-def _bytes_per(scope: str, sizes: _Sizes) -> int:
-    """Return the bytes of all terms of a scope, for one unit of it."""
-    return sum(term.formula(sizes) for term in ACTIVATION_TERMS if term.scope == scope)
+_STATISTICS: Final = 2 * 4  # bytes that LayerNorm saves for a row: mean and reciprocal deviation in fp32
 
 
 def activation_bytes(
@@ -185,14 +28,13 @@ def activation_bytes(
 ) -> int:
     """Return the bytes that a pretraining step saves for the backward pass of a sequence of `length` tokens.
 
-    With `checkpointed` (activation checkpointing), each block saves its input only, and the backward pass computes one
+    With `checkpointed` (activation checkpointing), each block saves only its input, and the backward pass computes one
     block at a time again.
     """
-    sizes = _Sizes(config, length, setup)
     blocks = len(config.blocks())
-    full_block = _block_bytes(sizes, length)
-    last_block = _block_bytes(sizes, head_rows(length))
-    outside_blocks = length * _bytes_per("token", sizes) + _head_bytes(sizes)
+    full_block = _block_bytes(config, length, length, setup)
+    last_block = _block_bytes(config, length, head_rows(length), setup)
+    outside_blocks = _embedding_bytes(config, length, setup) + _head_bytes(config, length, setup)
     if not checkpointed:
         return outside_blocks + (blocks - 1) * full_block + last_block
     block_inputs = blocks * length * config.hidden_size * setup.itemsize
@@ -200,28 +42,73 @@ def activation_bytes(
     return outside_blocks + block_inputs + recomputed_block
 
 
-def _block_bytes(sizes: _Sizes, rows: int) -> int:
+def _embedding_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
+    """Return the bytes that the embeddings and their projection to H save for a sequence."""
+    size = config.embedding_size
+    per_token = 3 * 8  # token, segment and position id in int64
+    per_token += 4 * size + _STATISTICS  # LayerNorm's input is in fp32, because autocast does not cast the tables
+    if config.has_projection:
+        per_token += size * setup.itemsize  # the input of the matmul
+    if config.hidden_dropout_prob:
+        per_token += size * _mask_itemsize(setup, 4)
+    return length * per_token
+
+
+def _block_bytes(config: ModelConfig, length: int, rows: int, setup: ComputeSetup) -> int:
     """Return the bytes that one block saves for a sequence of which it computes `rows` tokens."""
-    saved = sizes.length * _bytes_per("input token", sizes) + rows * _bytes_per("row", sizes)
-    if rows < sizes.length:
-        saved += rows * sizes.config.hidden_size * sizes.itemsize  # the block's input at the rows, which is a copy
+    hidden = config.hidden_size * setup.itemsize  # of one hidden state
+    inner = config.intermediate_size * setup.itemsize
+    per_token = 3 * hidden  # the block's input, the key and the value
+    per_row = 3 * hidden  # the query, the context, and the input of the feed-forward network
+    per_row += _probability_bytes(config, length, setup)
+    per_row += inner if config.hidden_act == "relu" else 2 * inner  # ReLU's gradient does not need its input
+    per_row += 2 * (config.hidden_size * setup.norm_itemsize + _STATISTICS)  # both LayerNorms
+    if config.hidden_dropout_prob:
+        # The masks of the dropout after attention and of the one after the feed-forward network.
+        per_row += 2 * config.hidden_size * _mask_itemsize(setup, setup.itemsize)
+    if rows < length:
+        per_row += hidden  # a copy of the block's input at the rows
+    return length * per_token + rows * per_row
+
+
+def _probability_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
+    """Return the bytes that softmax and dropout of attention save for a row."""
+    heads = config.num_attention_heads
+    probabilities = heads * length * setup.itemsize
+    if not config.covers_sequence(length):
+        probabilities = 0  # the backward pass of sparse attention computes them again
+    saved = 4 * heads  # a fused kernel saves one fp32 number for each attention head
+    if setup.device == "cpu" and setup.precision == "bf16":
+        saved = probabilities  # `block.py` uses no fused kernel in bf16 on a CPU
+    if setup.device == "cpu" and config.attention_probs_dropout_prob:
+        saved += 3 * probabilities  # no fused kernel has dropout on a CPU: probabilities, mask, and their product
     return saved
 
 
-def _head_bytes(sizes: _Sizes) -> int:
-    """Return the bytes of the masked-language head and the pooler for a sequence."""
-    masked = masked_positions(sizes.length)
-    return masked * _bytes_per("masked position", sizes) + _bytes_per("sequence", sizes)
+def _head_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
+    """Return the bytes that the masked-language head and the pooler save for a sequence."""
+    per_masked = config.hidden_size * setup.itemsize  # the input of the head's linear layer
+    # The activation's input, and the decoder's input, which LayerNorm returns.
+    per_masked += 2 * config.embedding_size * setup.itemsize
+    per_masked += config.embedding_size * setup.norm_itemsize + _STATISTICS
+    # The loss saves log-probabilities in fp32; compiled, it saves the logits instead, in the dtype of matmuls.
+    per_masked += config.vocab_size * (setup.itemsize if setup.is_compiled_for_cuda else 4)
+    pooler = 2 * config.hidden_size * setup.itemsize  # its input and its output
+    return masked_positions(length) * per_masked + pooler
+
+
+def _mask_itemsize(setup: ComputeSetup, input_itemsize: int) -> int:
+    """Return the bytes of a number in a dropout mask: CUDA saves bools, a CPU numbers in the dtype of the input."""
+    return 1 if setup.device == "cuda" else input_itemsize
 
 
 def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU_SETUP) -> int:
-    """Return the bytes per sequence that the backward pass needs at its peak in addition to the saved activations.
+    """Return the bytes per sequence that the peak of the backward pass needs in addition to the saved activations.
 
-    The peak is in one of two places. It may be at the beginning, where the gradients of the output and of the input of
-    the softmax over the vocabulary exist at the same time, in fp32. Or it is in the block before the last, after the
-    activations of the heads and of the last block were freed.
+    The peak is at one of two moments. It may be at the beginning, where the gradients of the output and of the input of
+    the softmax over the vocabulary exist at the same time, in fp32. Or it is in the second-to-last block: its gradients
+    are then in memory, but the activations of the heads and of the last block were freed.
     """
-    sizes = _Sizes(config, length, setup)
     hidden = config.hidden_size
     # The compiled loss writes only the gradient of the logits.
     gradient_itemsize = setup.itemsize if setup.is_compiled_for_cuda else 2 * 4
@@ -232,7 +119,7 @@ def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU_SE
     cast_gradient = hidden * setup.itemsize if setup.itemsize != setup.norm_itemsize else 0
     activation_gradients = config.intermediate_size * setup.itemsize + cast_gradient
     block_gradients = length * max(norm_gradients, activation_gradients)
-    freed = _head_bytes(sizes) + _block_bytes(sizes, head_rows(length))
+    freed = _head_bytes(config, length, setup) + _block_bytes(config, length, head_rows(length), setup)
     return max(peak_at_logits, block_gradients - freed)
 
 

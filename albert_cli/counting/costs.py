@@ -45,7 +45,7 @@ class ParameterCounts:
 
     @property
     def without_pooler(self) -> int:
-        """The parameters of embeddings and blocks alone."""
+        """The parameters of embeddings, projection and blocks."""
         return self.embeddings + self.projection + self.attention + self.feed_forward
 
     @property
@@ -88,7 +88,7 @@ def _norm_parameters(size: int) -> int:
 
 
 def applied_parameters(config: ModelConfig) -> int:
-    """Count parameters as often as a forward pass uses them: a shared block counts once for each layer."""
+    """Count every parameter as often as a forward pass uses it: a shared block counts once for each layer."""
     return count_parameters(without_sharing(config)).total
 
 
@@ -101,7 +101,10 @@ def without_sharing(config: ModelConfig) -> ModelConfig:
 
 
 def gradient_bytes(config: ModelConfig, devices: int) -> int:
-    """Return the bytes that each of n devices sends per step: a ring all-reduce sends 2 (n - 1) / n of the gradient."""
+    """Return the bytes of gradient that each device sends per step.
+
+    In a ring all-reduce, each of n devices sends 2 (n - 1) / n times the gradient.
+    """
     gradient = 4 * count_parameters(config).total  # in fp32
     return 2 * gradient * (devices - 1) // devices
 
@@ -109,20 +112,22 @@ def gradient_bytes(config: ModelConfig, devices: int) -> int:
 # ---------------------------------------------------------------- FLOPs
 
 
-def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
+def forward_flops(
+    config: ModelConfig, length: int, *, pruned: bool = False, masked_fraction: float = MASKED_FRACTION
+) -> float:
     """Return the pretraining model's FLOPs per token in the forward pass, in sequences of `length` tokens.
 
     Only matmuls are counted, with two FLOPs per multiplication. A block has 4 H^2 multiplications per token in the
     projections of attention, 2 H F in the feed-forward network, and 2 S H in scores and contexts, where S is the number
-    of tokens to which a token attends (`mean_attended_tokens`). The masked-language head runs at the fraction `masked`
-    of the positions. With `pruned`, the last block computes queries, output and feed-forward network only at the rows
-    that a head reads, as `Encoder` does.
+    of tokens to which a token attends (`mean_attended_tokens`). The masked-language head runs at `masked_fraction` of
+    the positions. With `pruned`, the last block computes queries, output and feed-forward network only at the rows that
+    a head reads, as `Encoder` does.
     """
     e = config.embedding_size
     h = config.hidden_size
     f = config.intermediate_size
     per_block = 8 * h * h + 4 * h * f + 4 * mean_attended_tokens(config, length) * h
-    flops = len(config.blocks()) * per_block + masked * (2 * h * e + 2 * e * config.vocab_size)
+    flops = len(config.blocks()) * per_block + masked_fraction * (2 * h * e + 2 * e * config.vocab_size)
     if config.has_projection:
         flops += 2 * e * h
     if pruned:
@@ -132,11 +137,12 @@ def forward_flops(config: ModelConfig, length: int, *, pruned: bool = False, mas
 
 
 def mean_attended_tokens(config: ModelConfig, length: int) -> float:
-    """Return to how many tokens of its sequence a token attends on average.
+    """Return the mean number of tokens to which a token of a sequence of `length` tokens attends.
 
-    [CLS] is the only global token that is counted. The formulas count the pairs (query, key) of a sequence.
+    With sparse attention, this is the number of pairs (query, key) divided by the length; [CLS] is the only global
+    token that is counted.
     """
-    if length == 0 or config.covers_sequence(length):
+    if config.covers_sequence(length):
         return length
     if config.attention == "window":
         reach = config.attention_window
@@ -146,27 +152,31 @@ def mean_attended_tokens(config: ModelConfig, length: int) -> float:
         size = config.attention_block
         blocks = -(-length // size)
         last = length - (blocks - 1) * size  # tokens of the last block
-        # Pairs of full blocks with full blocks, of the last block with the block before (twice), and with itself.
+        # Each full block attends to three full blocks, except the first and the last one, which attend to two. The last
+        # block, which may be shorter, attends to the block before it, which attends to it, and to itself.
         local_pairs = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
         outside_neighborhood_of_cls = length - 2 * size
     global_pairs = 2 * outside_neighborhood_of_cls  # [CLS] as query, and as key
     return (local_pairs + global_pairs) / length
 
 
-def training_flops(config: ModelConfig, length: int, *, pruned: bool = False, masked: float = MASKED_FRACTION) -> float:
-    """Return the FLOPs per token of forward and backward pass together: three times those of the forward pass.
+def training_flops(
+    config: ModelConfig, length: int, *, pruned: bool = False, masked_fraction: float = MASKED_FRACTION
+) -> float:
+    """Return the FLOPs per token of forward and backward pass together: three times those of `forward_flops`.
 
     The recomputation of activation checkpointing is not counted.
     """
-    return 3 * forward_flops(config, length, pruned=pruned, masked=masked)
+    return 3 * forward_flops(config, length, pruned=pruned, masked_fraction=masked_fraction)
 
 
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
     """Return the FLOPs of a training step on sequences of these lengths, with `masked` masked positions in total."""
     tokens = float(lengths.sum())
-    per_token = training_flops(config, 0, masked=masked / max(tokens, 1.0))  # length 0: without scores and contexts
+    # At length 0 the formula has no attention scores and contexts, which depend on each sequence's length.
+    per_token = training_flops(config, 0, masked_fraction=masked / max(tokens, 1.0))
     attended_pairs = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
-    per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes of 2 H multiplications
+    per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes; 2 H multiplications in each block
     return tokens * per_token + attended_pairs * per_pair
 
 
@@ -189,7 +199,7 @@ class ComputeSetup:
 
     device: Device = "cuda"
     precision: Precision = "bf16"
-    compiled: bool = True  # has no effect for a CPU, where the estimates assume that nothing is compiled
+    compiled: bool = True  # no effect on a CPU, for which the estimates assume that nothing is compiled
 
     @classmethod
     def from_recipe(cls, device: str, precision: str, compile_: str) -> ComputeSetup:
@@ -202,7 +212,7 @@ class ComputeSetup:
 
     @property
     def is_compiled_for_cuda(self) -> bool:
-        """True if losses and blocks are compiled, which the estimates assume on CUDA alone."""
+        """True if losses and blocks are compiled; the estimates assume this on CUDA only."""
         return self.compiled and self.device == "cuda"
 
     @property
@@ -212,7 +222,7 @@ class ComputeSetup:
 
     @property
     def norm_itemsize(self) -> int:
-        """Bytes of a number that a block's LayerNorm saves; without compilation, CUDA's autocast casts it to fp32."""
+        """Bytes of a number that a block's LayerNorm saves: in fp32 if CUDA's autocast runs LayerNorm uncompiled."""
         if self.device == "cuda" and not self.compiled:
             return 4
         return self.itemsize
@@ -225,8 +235,8 @@ GPU_SETUP: Final = ComputeSetup()
 class StateBytes:
     """Bytes of training that do not depend on the batch.
 
-    `weights`, `gradients` and `moments` (of LAMB) are in fp32, `copy` is the weights' copy in bf16 for matmuls, and
-    `update` is LAMB's workspace between two batches.
+    `weights`, `gradients` and LAMB's `moments` are in fp32. `copy` is a copy of the weights in bf16 for matmuls.
+    `update` is LAMB's workspace, which is freed before the next batch.
     """
 
     weights: int
@@ -237,7 +247,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """Bytes in memory while a batch is computed."""
+        """Bytes in memory during forward and backward pass; `update` is not in memory then."""
         return self.weights + self.gradients + self.moments + self.copy
 
 

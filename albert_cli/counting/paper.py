@@ -1,6 +1,6 @@
 """Compare exact parameter counts with the paper's figures (arXiv 1909.11942), one line for every shape.
 
-`describe_paper` is the result of `albert params --paper` and the source of `docs/shapes.md`.
+`describe_paper` returns the output of `albert params --paper`; in Markdown, this output is the page `docs/shapes.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from albert_cli.counting import activations, costs, shapes
 from albert_cli.counting.costs import count_parameters
 from albert_cli.model.config import PRESETS, ModelConfig
 
-# The presets, without repeating shapes: v1 and v2 differ in dropout alone.
+# The presets without those of the first release (v1), whose shapes differ from v2 in dropout only.
 PAPER_MODELS: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
 
 PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
@@ -31,7 +31,7 @@ _GROUPS: Final = {
     "albert-xlarge": (2, 4, 12, 24),
     "albert-xxlarge": (2, 3, 4, 6, 12),
 }
-# Headings, and the shapes below each, by their names for `albert params`.
+# The shapes below each heading, by the names that `albert params` accepts.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
     "The first release (v1): base, large and xlarge, which had dropout": tuple(
@@ -100,15 +100,18 @@ class ShapeCounts:
 
 
 def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
-    """Return the paper's figure for a shape, in millions, and its table; None if the paper has no figure."""
-    is_comparable = (
+    """Return the paper's figure for a shape, in millions, and its table; None if the paper has no figure.
+
+    A shape is looked up by E, H, layers and sharing, so its other values must be the paper's.
+    """
+    has_paper_values = (
         (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30000, 512, 2)
         and config.intermediate_size == 4 * config.hidden_size
         and (config.num_hidden_groups, config.inner_group_num) == (1, 1)
         and not (config.always_project or config.group_sizes)
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
-    return PAPER_FIGURES.get(shape) if is_comparable else None
+    return PAPER_FIGURES.get(shape) if has_paper_values else None
 
 
 def paper_count(config: ModelConfig) -> int:
@@ -128,16 +131,16 @@ def paper_note(config: ModelConfig) -> str:
     exact = paper_count(config)
     if round(exact / 1e6) == millions:
         return ""
-    # With position embeddings [512, H] instead of [512, E], the counts with sharing round to the paper's figures.
-    wide = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
+    # With position embeddings [512, H] instead of [512, E], most counts with sharing round to the paper's figures.
+    with_wide_positions = exact + config.max_position_embeddings * (config.hidden_size - config.embedding_size)
     facts = f"the paper says {millions}M ({table}), the exact count is {exact:,}"
     if config.sharing == "none":
         return f"{facts}: the paper rounds to tens of millions"
-    if round(wide / 1e6) == millions:
-        return f"{facts}: the figure matches position embeddings of width H ({wide:,})"
+    if round(with_wide_positions / 1e6) == millions:
+        return f"{facts}: the figure matches position embeddings of width H ({with_wide_positions:,})"
     return (
-        f"{facts}: not reproducible; position embeddings of width H would give {wide:,}. Table 12 prints 225M for the "
-        "same weights, so 235M is probably a misprint"
+        f"{facts}: not reproducible; position embeddings of width H would give {with_wide_positions:,}. "
+        "Table 12 prints 225M for the same weights, so 235M is probably a misprint"
     )
 
 
@@ -165,7 +168,10 @@ The source is the first table of the paper that has the shape.
 
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:
-    """Return the counts of all the paper's shapes as data and as text; `as_markdown` gives `docs/shapes.md`."""
+    """Return the counts of all shapes of the paper as data for `--json` and as text.
+
+    With `as_markdown` the text is the page `docs/shapes.md`, otherwise it is for a terminal.
+    """
     counts = {name: count_shape(shapes.find_shape(name).config) for names in PAPER_SHAPES.values() for name in names}
     batches = _largest_batches()
     data = [
@@ -188,14 +194,15 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str
         parts.append(f"{batch_heading}\n{wrap_notes(_BATCH_NOTES)}")
     headers = ("model", "", *(f"{length} tokens" for length in costs.LENGTHS))
     parts.append(format_rows(headers, [(row.model, row.source, *map(str, row.sizes)) for row in batches]))
-    notes: dict[str, str] = {}  # by reason, because several shapes may have the same reason
+    notes: dict[str, str] = {}  # the text of each note, and the first shape that has it
     for name, shape_counts in counts.items():
         if shape_counts.paper is not None and shape_counts.paper.note:
-            notes.setdefault(shape_counts.paper.note, f"* {name}: {shape_counts.paper.note}.")
+            notes.setdefault(shape_counts.paper.note, name)
+    note_lines = [f"* {name}: {note}." for note, name in notes.items()]
     if as_markdown:
-        parts += ["## Figures that differ from the rounded count", "\n".join(notes.values())]
+        parts += ["## Figures that differ from the rounded count", "\n".join(note_lines)]
     else:
-        parts.append(wrap_notes(notes.values()))
+        parts.append(wrap_notes(note_lines))
     return {"shapes": data, "largest_batch_at_12_gb": batch_data}, "\n\n".join(parts)
 
 
@@ -212,7 +219,7 @@ def _shape_row(name: str, counts: ShapeCounts, *, as_markdown: bool) -> tuple[st
 
 @dataclass(frozen=True)
 class _BatchRow:
-    """The largest batches of a model at `costs.LENGTHS`, published or by arithmetic."""
+    """The largest batches of a model at `costs.LENGTHS`; `source` is "published" or "by arithmetic, PRECISION"."""
 
     model: str
     source: str
@@ -244,9 +251,9 @@ def count_shape(config: ModelConfig) -> ShapeCounts:
 
 
 def format_paper_figure(paper: PaperFigure | None) -> str:
-    """Format the paper's figure, with a star if the exact count does not round to it.
+    """Format the paper's figure, with a star if the exact count does not round to it, and a dash without a figure.
 
-    A space takes the position of a missing star, so that the figures of a column are aligned.
+    A space replaces a missing star and aligns the figures of a column.
     """
     if paper is None:
         return "– "

@@ -27,15 +27,15 @@ SYMBOLS: Final = {
     "G": "num_hidden_groups",
 }
 _NAME_WITH_CHANGES = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
-_COMMA_OUTSIDE_LIST = re.compile(r",(?![^\[]*\])")  # in group_sizes=[1,10,1],E=64 only the one before E
+_COMMA_OUTSIDE_LIST = re.compile(r",(?![^\[]*\])")  # in group_sizes=[1,10,1],E=64 only the comma before E
 
 
 @dataclass(frozen=True)
 class Shape:
     """A model's shape and its source.
 
-    `vocab_size_assumed`: the name is a recipe without a vocabulary size, so `config` has the default size. Training
-    takes the size from its data.
+    `vocab_size_assumed`: the name is that of a recipe without a vocabulary size. `config` then has the default size,
+    although training would take the size from its data.
     """
 
     name: str
@@ -47,43 +47,46 @@ class Shape:
 def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     """Return the shape that a name refers to, changed by `overrides` (values of `-s`, such as `model.KEY=VALUE`).
 
-    Raises ConfigError for an unknown name, an impossible shape or a fine-tuning recipe, CheckpointError for a
+    Raises `ConfigError` for an unknown name, an impossible shape or a fine-tuning recipe, and `CheckpointError` for a
     directory or Hub repository without a usable config.json.
     """
-    plain, changes = _split_changes(name)
+    base_name, changes = _split_changes(name)
     changes = {**changes, **_model_section(overrides)}
 
-    def changed(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
+    def make_shape(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
         if changes:
             config = ModelConfig.from_values({**asdict(config), **changes}, name)
         return Shape(name, config, source)
 
-    preset = PRESETS.get(plain.removesuffix("-v2"))  # the ALBERT presets are version 2
-    if preset is not None and (plain in PRESETS or plain.startswith("albert-")):
-        return changed(preset, "preset")
-    path = Path(plain)
-    if plain and (path.is_dir() or path.name == "config.json"):
-        return changed(_read_directory(path if path.is_dir() else path.parent), "checkpoint")
+    preset = PRESETS.get(base_name.removesuffix("-v2"))  # the ALBERT presets are version 2; BERT has no versions
+    if preset is not None and (base_name in PRESETS or base_name.startswith("albert-")):
+        return make_shape(preset, "preset")
+    path = Path(base_name)
+    is_config_file = path.name == "config.json"
+    if is_config_file or (base_name and path.is_dir()):  # an empty path is the current directory, not a name
+        directory = path.parent if is_config_file else path
+        return make_shape(_read_directory(directory), "checkpoint")
     shipped = recipes.shipped_recipes()
-    short_names = {full_name.rsplit("/", 1)[-1] for full_name in shipped}
-    if plain.endswith(".toml") or plain in shipped or plain in short_names:
-        section = {**_read_model_section(plain), **changes}
+    short_names = {full_name.rsplit("/", 1)[-1] for full_name in shipped}  # pretrain/albert-base without its folder
+    if base_name.endswith(".toml") or base_name in shipped or base_name in short_names:
+        section = {**_read_model_section(base_name), **changes}
         config = ModelConfig.from_values(section, name)
         return Shape(name, config, "recipe", vocab_size_assumed="vocab_size" not in section)
+    # An unknown name in a recipe folder, such as pretrain/albert-bas, is a misspelled recipe and no Hub id.
     recipe_folders = {full_name.split("/", 1)[0] for full_name in shipped if "/" in full_name}
-    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) is not None
-    if is_hub_id and plain.partition("/")[0] not in recipe_folders:
-        file = hub_access.download_hub_files(plain, ["config.json"]) / "config.json"
-        return changed(ModelConfig.from_hf(store.read_json(file), f"{plain}/config.json"), "hub")
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_name) is not None
+    if is_hub_id and base_name.partition("/")[0] not in recipe_folders:
+        file = hub_access.download_hub_files(base_name, ["config.json"]) / "config.json"
+        return make_shape(ModelConfig.from_hf(store.read_json(file), f"{base_name}/config.json"), "hub")
     raise ConfigError(
-        f"{plain}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
-        recipes.suggest(plain, [*PRESETS, *shipped])
-        or f"presets: {', '.join(PRESETS)}; `albert recipes list` names the recipes; a Hub id is owner/name",
+        f"{base_name}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
+        recipes.suggest(base_name, [*PRESETS, *shipped])
+        or f"presets: {', '.join(PRESETS)}; `albert recipes list` prints the recipes; a Hub id is owner/name",
     )
 
 
 def _read_directory(directory: Path) -> ModelConfig:
-    """Read the shape of a checkpoint directory or of a run, from its newest step."""
+    """Read the shape from a checkpoint directory, or from the newest step of a run."""
     if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
         directory = steps[-1]
     return ModelConfig.read(directory / "config.json")
@@ -94,7 +97,7 @@ def _read_model_section(name: str) -> dict[str, object]:
     recipe = recipes.read_recipe(name)
     hint = "name a pretraining recipe, a preset or a checkpoint directory"
     if "task" in recipe:
-        raise ConfigError(f"{name}: a fine-tuning recipe has no shape, its checkpoint has", hint)
+        raise ConfigError(f"{name}: a fine-tuning recipe has no shape; the checkpoint that it fine-tunes has one", hint)
     section = recipe.get("model")
     if not isinstance(section, dict):
         raise ConfigError(f"{name}: no [model] section to count", hint)
@@ -102,7 +105,10 @@ def _read_model_section(name: str) -> dict[str, object]:
 
 
 def _split_changes(name: str) -> tuple[str, dict[str, object]]:
-    """Split `NAME:KEY=VALUE,…` into the name and the changed values by their full keys; raise `ConfigError`."""
+    """Split `NAME:KEY=VALUE,…` into the name and the changed values, whose keys are fields of `ModelConfig`.
+
+    Raises `ConfigError` for a change without `=`.
+    """
     match = _NAME_WITH_CHANGES.fullmatch(name)
     if match is None or Path(name).exists():
         return name, {}

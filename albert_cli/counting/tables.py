@@ -1,7 +1,7 @@
-"""The result of `albert params`: parameters by part, computation, memory and the largest batch of models.
+"""Compute and format the result of `albert params`: parameters by part, FLOPs, memory and largest batches of models.
 
-`describe_models` counts everything (`ModelCosts`) and formats it. Up to four models are shown in detail, with a column
-for each model; more models are shown with a row for each.
+`describe_models` counts everything (`ModelCosts`) and formats the counts. Up to four models are shown in detail, with a
+column for each model. More models are summarized, with a row for each model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryChoice:
     checkpointed: int
 
     def to_json(self) -> dict[str, int]:
-        """Return the object that `--json` prints."""
+        """Return the object that `--json` prints; its key for `saved` is "kept"."""
         return {"kept": self.saved, "checkpointed": self.checkpointed}
 
 
@@ -60,7 +60,7 @@ class ModelCosts:
     state: StateBytes
     inference_bytes: Mapping[int, Mapping[int, int]]  # by sequence length and number of sequences
     activation_bytes: Mapping[int, MemoryChoice]  # of a sequence, by its length
-    largest_batches: Mapping[int, MemoryChoice] | None  # by sequence length; None without a memory size
+    largest_batches: Mapping[int, MemoryChoice]  # by sequence length; empty without a memory size
 
     @property
     def config(self) -> ModelConfig:
@@ -127,7 +127,7 @@ class ModelCosts:
             "inference_bytes": self.inference_bytes,
             "activation_bytes_per_sequence": {n: choice.to_json() for n, choice in self.activation_bytes.items()},
         }
-        if self.largest_batches is not None:
+        if self.largest_batches:
             values["largest_batch"] = {n: choice.to_json() for n, choice in self.largest_batches.items()}
         return values
 
@@ -143,7 +143,8 @@ def describe_models(
     """Return the costs of models as data and as text.
 
     By default the models are those of the paper (`PAPER_MODELS`). `overrides` are values of `-s`, and `memory` is a
-    device's memory in bytes, for the largest batches. Raises the errors of `shapes.find_shape`.
+    device's memory in bytes, for the largest batches. With `details`, any number of models is shown in detail. The text
+    is for a terminal, or Markdown with `as_markdown`. Raises the errors of `shapes.find_shape`.
     """
     models = [count_costs(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
     details = details or len(models) <= MAX_DETAILED_MODELS
@@ -168,13 +169,13 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
     largest_batches: dict[int, MemoryChoice] = {}
     for length in lengths:
         activation_bytes[length] = MemoryChoice(
-            saved=activations.activation_bytes(config, length, GPU_SETUP),
-            checkpointed=activations.activation_bytes(config, length, GPU_SETUP, checkpointed=True),
+            saved=activations.activation_bytes(config, length),
+            checkpointed=activations.activation_bytes(config, length, checkpointed=True),
         )
         if memory is not None:
             largest_batches[length] = MemoryChoice(
-                saved=activations.largest_batch(config, length, memory, GPU_SETUP),
-                checkpointed=activations.largest_batch(config, length, memory, GPU_SETUP, checkpointed=True),
+                saved=activations.largest_batch(config, length, memory),
+                checkpointed=activations.largest_batch(config, length, memory, checkpointed=True),
             )
     unshared = costs.without_sharing(config)
     return ModelCosts(
@@ -189,12 +190,12 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
             training=round(costs.training_flops(config, max_length)),
             training_with_last_layer_pruned=round(costs.training_flops(config, max_length, pruned=True)),
         ),
-        state=costs.state_bytes(config, GPU_SETUP),
+        state=costs.state_bytes(config),
         inference_bytes={
             n: {batch: activations.inference_bytes(config, n * batch) for batch in INFERENCE_BATCHES} for n in lengths
         },
         activation_bytes=activation_bytes,
-        largest_batches=None if memory is None else largest_batches,
+        largest_batches=largest_batches,
     )
 
 
@@ -206,12 +207,12 @@ def _summary_tables(models: Sequence[ModelCosts], *, as_markdown: bool) -> list[
     format_rows = format_markdown_table if as_markdown else format_table
     headers = ("", *_summary_cells(models[0]))
     tables = [format_rows(headers, [(model.shape.name, *_summary_cells(model).values()) for model in models])]
-    with_batches = [(model.shape.name, model.largest_batches) for model in models if model.largest_batches is not None]
-    if with_batches:
-        lengths = sorted(set().union(*(batches for _, batches in with_batches)))
+    lengths = sorted(set().union(*(model.largest_batches for model in models)))
+    if lengths:
         rows = []
-        for name, batches in with_batches:
-            rows.append((name, *(f"{batches[n].saved:,}" if n in batches else "–" for n in lengths)))
+        for model in models:
+            cells = {n: f"{choice.saved:,}" for n, choice in model.largest_batches.items()}
+            rows.append((model.shape.name, *(cells.get(n, "–") for n in lengths)))
         tables.append(format_rows(("largest batch of", *map(str, lengths)), rows))
     return tables
 
@@ -238,7 +239,7 @@ def _detail_cells(model: ModelCosts) -> dict[str, str]:
     flops = model.flops_per_token
     attention = model.config.num_attention_blocks
     feed_forward = model.config.num_feed_forward_blocks
-    weight_sets = f"{attention}"
+    weight_sets = str(attention)
     if attention != feed_forward:
         weight_sets = f"{attention} attn, {feed_forward} FFN"
     factorized = model.factorized_embeddings
@@ -282,9 +283,8 @@ def _detail_rows(models: Sequence[ModelCosts]) -> Iterator[Row]:
     for heading in columns[0]:
         yield (heading, *(cells[heading] for cells in columns))
     yield from _memory_rows("activations of a sequence", [model.activation_bytes for model in models], format_bytes)
-    batches = [model.largest_batches for model in models if model.largest_batches is not None]
-    if batches:
-        yield from _memory_rows("largest batch", batches, "{:,}".format)
+    if models[0].largest_batches:
+        yield from _memory_rows("largest batch", [model.largest_batches for model in models], "{:,}".format)
     inference_heading = " / ".join(map(str, INFERENCE_BATCHES))
     inference_columns = []
     for model in models:
@@ -296,7 +296,7 @@ def _detail_rows(models: Sequence[ModelCosts]) -> Iterator[Row]:
 def _memory_rows(
     heading: str, columns: Sequence[Mapping[int, MemoryChoice]], format_number: Callable[[int], str]
 ) -> Iterator[Row]:
-    """Yield the rows of numbers by sequence length, with and without activation checkpointing."""
+    """Yield the rows of numbers by sequence length: a heading, and "saved / checkpointed" for each length."""
     text_columns = []
     for choices in columns:
         cells = {n: f"{format_number(c.saved)} / {format_number(c.checkpointed)}" for n, c in choices.items()}
@@ -305,14 +305,14 @@ def _memory_rows(
 
 
 def _length_rows(heading: str, column_heading: str, columns: Sequence[Mapping[int, str]]) -> Iterator[Row]:
-    """Yield a row of headings and a row for each sequence length; `columns` have each model's cells by length."""
+    """Yield a row of headings and a row for each sequence length; `columns` holds each model's cells by length."""
     yield (heading, *(column_heading for _ in columns))
     for length in sorted(set().union(*columns)):
         yield (f"  {length} tokens", *(cells.get(length, "–") for cells in columns))
 
 
 def _split_by_width(headers: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield as many tables as the terminal's width requires, each with the first column and some of the others."""
+    """Yield tables that fit the terminal's width: each has the column of headings and as many models as fit."""
     widths = [max(len(cells[i]) for cells in (headers, *rows)) for i in range(len(headers))]
     gap = 2  # spaces between two columns
     first = 1
@@ -331,7 +331,7 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
     """Return the notes below the tables: about the paper's figures first, then about the estimates."""
     first = models[0]
     flops = first.flops_per_token
-    saved = 1 - flops.training_with_last_layer_pruned / flops.training
+    saved_fraction = 1 - flops.training_with_last_layer_pruned / flops.training
     notes = []
     for model in models:
         paper = model.counts.paper
@@ -345,7 +345,7 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
     notes += [
         "The paper counts no heads, and the pooler only where layers share weights.",
         "Training is three forward passes per token, with the MLM head at 15 % of the positions. Computing the "
-        f"last layer only where a head reads it saves {100 * saved:.1f} % ({first.shape.name}).",
+        f"last layer only where a head reads it saves {100 * saved_fraction:.1f} % ({first.shape.name}).",
         "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
     ]

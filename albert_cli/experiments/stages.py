@@ -127,7 +127,7 @@ def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: Expe
     steps = recipe.schedule.total_steps * scale.task_runs
     tokens = steps * recipe.train.batch_size * length
     parameters = costs.count_parameters(model).with_pooler
-    flops = tokens * costs.training_flops(model, length, masked=0.0)
+    flops = tokens * costs.training_flops(model, length, masked_fraction=0.0)
     return Cost(parameters, steps, tokens, flops, _BYTES_PER_WEIGHT * parameters * scale.task_runs)
 
 

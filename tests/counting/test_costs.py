@@ -101,7 +101,7 @@ def test_seen_tokens_equal_the_mask_count(length: int, size: int, form: Attentio
     seen = is_neighbor(config, i, j) | (i == 0) | (j == 0)
     assert costs.mean_attended_tokens(config, length) * length == pytest.approx(seen.sum())
     lengths = np.array([length, 2 * length, 7])
-    total = sum(int(n) * costs.training_flops(config, int(n), masked=0.0) for n in lengths)
+    total = sum(int(n) * costs.training_flops(config, int(n), masked_fraction=0.0) for n in lengths)
     assert costs.batch_flops(config, lengths, 0) == pytest.approx(total)
 
 
