@@ -5,7 +5,7 @@ python -m benchmarks.correctness pretrain/albert-base --device cuda
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 import torch
@@ -33,9 +33,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Correctness:
-    """Losses, and the relative differences of loss and gradients from those of the CPU in fp32."""
+    """The losses of the device and of the CPU in fp32, and the relative differences of loss and gradients."""
 
-    form: str  # the precision, followed by ", compiled" for a compiled step
+    form: str  # of the step on the device: its precision, followed by ", compiled" if it was compiled
     loss_fp32_cpu: float
     loss: float
     loss_difference: float
@@ -47,9 +47,10 @@ def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch
     """Compare a step on the device, with the settings of training, with a plain step on the CPU in fp32.
 
     The batch has sequences of many lengths, and there is no dropout. The result is correct if both differences are
-    within `TOLERANCES`. A compiled step must also have compiled a graph, because the compiler may fall back silently.
+    within `TOLERANCES`. If the settings request compilation, a graph must also have been compiled, because the compiler
+    may silently fall back to running uncompiled.
     """
-    config = replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = config.with_dropout(0.0)
     lengths = [min(length, config.max_position_embeddings) for length in _LENGTHS]
     batch = random_batch(lengths, config.vocab_size)
     plain = TrainSettings(precision="fp32", compile="off")
@@ -74,10 +75,12 @@ def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch
 
 
 def _relative_difference(x: Tensor, reference: Tensor) -> float:
+    """Return the norm of the difference divided by the norm of the reference."""
     return float(torch.linalg.vector_norm(x - reference) / torch.linalg.vector_norm(reference))
 
 
 def _count_compiled_graphs() -> int:
+    """Return how many graphs torch has compiled in this process."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 

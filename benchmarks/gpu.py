@@ -2,21 +2,21 @@
 
     python -m benchmarks.gpu --out speeds --data data
 
-The first part checks that the GPU computes the same as the CPU. The others time a pretraining step by model and length,
-compared with `transformers` and with goals, variants of the step, its kernels, fine-tuning, and the largest batches.
-`bench.json` and `bench.md` in the output directory contain everything measured so far.
+The first part checks that the GPU computes the same as the CPU. The others time a pretraining step by model and length
+(compared with `transformers` and with goals), variants of the step, its kernels, and fine-tuning steps. The last part
+finds the largest batches. `bench.json` and `bench.md` in the output directory contain all measurements so far.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
+from unittest import mock
 
 import torch
 import typer
@@ -30,6 +30,7 @@ from albert_cli.bench.step import StepBenchOptions, run_step_bench
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Overrides, Quiet
 from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.formatting import first_line
 from albert_cli.model import encoder
 from albert_cli.training.device import choose_device
 from benchmarks import correctness, kernels, measurements, memory
@@ -48,10 +49,10 @@ GOALS: Final = {
 # Speed relative to transformers on the same text.
 SPEEDUP_GOALS: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
 PROFILE_GOALS: Final = {"busy": "at least 0.95", "waits": "at most 1", "pageable_copies": "0"}
-# Milliseconds of four fine-tuning steps, at which eight processes finish the 443,000 steps of GLUE (eight tasks, five
-# seeds) in 15 minutes.
+# Milliseconds of four fine-tuning steps at which eight processes together finish the 443,000 steps of GLUE (eight
+# tasks, five seeds) in 15 minutes.
 FINE_TUNING_MS: Final = 4 * 8 * 15 * 60_000 / 443_000
-# Tokens of a micro-batch. On 141 GB they leave room for transformers, whose activations take several times ours.
+# Tokens of a micro-batch. On 141 GB they leave room for transformers, whose activations take several times as much.
 _TOKENS: Final = {"base": 32_768, "large": 32_768, "xlarge": 16_384, "xxlarge": 16_384}
 _COMPILED_PEER: Final = ("base", "large")  # compiling the larger models of transformers takes too many minutes
 # The second release (v2) of the paper's models was trained without dropout.
@@ -86,7 +87,7 @@ class GpuBenchOptions:
 
 @dataclass(frozen=True)
 class Part:
-    """The measurements of one part, in the field for its kind, or the reason of its failure."""
+    """The measurements of one part, in the field for their kind, or the reason why the part failed."""
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of `albert bench pretrain`, by label
     correctness: dict[str, Any] | None = None
@@ -99,7 +100,7 @@ class Part:
 
     @property
     def is_wrong(self) -> bool:
-        """True if the part has compared the device with the CPU and they differ."""
+        """True if the part has compared the device with the CPU and found a difference."""
         return self.correctness is not None and not self.correctness["is_correct"]
 
     @property
@@ -117,11 +118,11 @@ class GpuBenchResult:
 
 
 def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions) -> GpuBenchResult:
-    """Measure the requested parts, or all unfinished parts without a request, and return all parts that `out` contains.
+    """Measure the requested parts, by default all unfinished parts, and return all parts that `out` contains.
 
     Each part is written when it is measured. A failure of a part is recorded, and the other parts are still measured.
-    Raises `AlbertError` at the end if parts have failed, and at once if the device computes something else than the
-    CPU. Raises `ConfigError` for an unknown part, and if `out` was measured under other conditions.
+    Raises `AlbertError` at the end if parts have failed, and at once if the device's results differ from the CPU's.
+    Raises `ConfigError` for an unknown part, and if `out` was measured under other conditions.
     """
     device = choose_device(options.device)
     options = replace(options, device=device.type)
@@ -129,9 +130,9 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     if unknown:
         raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
-        prepare_recipe(*_request(size, LENGTHS[0], options, LENGTHS[0]))  # raises if overrides or data are wrong
+        prepare_recipe(*_request(size, LENGTHS[0], options))  # raises if overrides or data are wrong
     conditions = {
-        "device_name": harness.current_conditions(device, "").device,
+        "device_name": harness.current_conditions(device, precision="").device,
         "versions": {"albert": __version__, "torch": torch.__version__},
         **asdict(options),
         "overrides": list(options.overrides),
@@ -165,10 +166,10 @@ def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOption
 
 
 def _attempt_step(request: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
-    """Return the JSON of `albert bench pretrain`; if it fails, the reason, so that other variants are still timed."""
+    """Return the JSON of `albert bench pretrain`, or {"failed": reason}, so that other variants are still timed."""
     _free_everything()
     result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *request))
-    return result.as_json() if result else {"failed": failed}
+    return asdict(result) if result else {"failed": failed}
 
 
 def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
@@ -178,7 +179,7 @@ def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
     except torch.OutOfMemoryError:
         return None, "out of memory"
     except (RuntimeError, AlbertError) as error:
-        return None, str(error).strip().split("\n")[0] or type(error).__name__
+        return None, first_line(error)
 
 
 def _free_everything() -> None:
@@ -202,7 +203,8 @@ def _request(
 ) -> tuple[str, PretrainBenchOptions]:
     """Return the recipe's name and the options of `albert bench pretrain`.
 
-    size: of ALBERT. length: maximum tokens of a sequence. tokens: of a micro-batch; 0 for those of the options.
+    size: the model, one of `SIZES`. length: maximum tokens of a sequence. tokens: of a micro-batch; 0: as in `options`,
+    or by size.
     """
     tokens = tokens or options.tokens or _TOKENS[size]
     return f"pretrain/albert-{size}", PretrainBenchOptions(
@@ -217,92 +219,85 @@ def _request(
 
 
 def _measure_correctness(options: GpuBenchOptions) -> Part:
+    """Compare loss and gradients of ALBERT-base with those of the CPU in fp32."""
     recipe, _, _ = prepare_recipe(*_request("base", LENGTHS[0], options))
     result = correctness.measure_correctness(recipe.model, recipe.train, choose_device(options.device))
     return Part(correctness=asdict(result))
 
 
 def _measure_step(size: str, length: int, options: GpuBenchOptions) -> Part:
+    """Time the pretraining step, compared with `transformers`."""
     against = None if options.alone else "transformers"
     request = _request(size, length, options, against=against)
-    return Part(results={"": pretrain_bench.run_pretrain_bench(*request).as_json()})
+    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(*request))})
 
 
 def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
+    """Time the variants of the pretraining step, without `transformers`."""
     results = {}
     for name, overrides in VARIANTS.items():
-        context: AbstractContextManager[None] = _padded_attention() if name == PADDED else nullcontext()
-        with context:
-            results[name] = _attempt_step(_request(size, length, options, more_overrides=overrides))
+        request = _request(size, length, options, more_overrides=overrides)
+        if name == PADDED:
+            # Without a variable-length kernel, attention pads the sequences.
+            with mock.patch.object(encoder, "has_varlen", lambda device, dtype, head_size: False):
+                results[name] = _attempt_step(request)
+        else:
+            results[name] = _attempt_step(request)
     return Part(results=results)
 
 
-@contextmanager
-def _padded_attention() -> Iterator[None]:
-    """Let attention pad sequences to a rectangle while the block runs, even where it has a variable-length kernel."""
-    namespace = vars(encoder)
-    original = namespace["has_varlen"]
-    namespace["has_varlen"] = lambda device, dtype, head_size: False
-    try:
-        yield
-    finally:
-        namespace["has_varlen"] = original
-
-
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
-    """Time the step with micro-batches of several sizes, up to the size that `batch.micro_tokens = "auto"` chooses."""
+    """Time the step of ALBERT-base with four sizes of micro-batches, up to that of `batch.micro_tokens = "auto"`."""
     maximum = options.tokens or 131_072
     sizes = [maximum // divisor for divisor in (8, 4, 2, 1)]
     return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
 
 
 def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
+    """Profile the kernels of the pretraining step on sequences of 512 tokens."""
     name, step_options = _request(size, 512, options)
     device = choose_device(options.device)
     bench = PretrainBench(name, step_options, device, SINGLE_PROCESS)
     with bench.as_in_training():
         step = bench.make_step()
-        for _ in range(WARM_UP + 1):
+        for _ in range(WARM_UP + 1):  # the first calls compile and allocate
             step()
         return Part(profile=asdict(kernels.profile_step(step, device)))
 
 
 def _measure_attention(options: GpuBenchOptions) -> Part:
+    """Time the attention kernels by themselves."""
     device = choose_device(options.device)
     return Part(attention=kernels.time_attention(device, options.rounds, options.tokens or 32_768))
 
 
 def _measure_fine_tuning(options: GpuBenchOptions) -> Part:
-    """Time a forward and backward pass on real GLUE lengths: batches so small that the host's work counts."""
+    """Time a forward and backward pass on real GLUE lengths: the batches are so small that the host's work matters."""
     step_options = StepBenchOptions(
         works=("glue",), rounds=options.rounds, alone=options.alone, precision="bf16", device=options.device
     )
-    return Part(fine_tuning=run_step_bench("albert-base", step_options).as_json())
+    return Part(fine_tuning=asdict(run_step_bench("albert-base", step_options)))
 
 
 def _measure_batches(options: GpuBenchOptions) -> Part:
+    """Find the largest batches that 12 GB hold."""
     batches = memory.find_largest_batches(choose_device(options.device))
     return Part(batches={name: asdict(row) for name, row in batches.items()})
 
 
-def _list_parts() -> dict[str, Callable[[GpuBenchOptions], Part]]:
-    """Return all parts in the order in which they run: a function that measures the part, by name."""
-    parts: dict[str, Callable[[GpuBenchOptions], Part]] = {"correctness": _measure_correctness}
-    for size in SIZES:
-        for length in LENGTHS:
-            parts[f"{size}-s{length}"] = partial(_measure_step, size, length)
-    for size, length in (("base", 128), ("base", 512), ("xxlarge", 512)):
-        parts[f"variants-{size}-s{length}"] = partial(_measure_variants, size, length)
-    parts["sweep-base-s512"] = _measure_micro_batches
-    for size in SIZES:
-        parts[f"profile-{size}-s512"] = partial(_measure_profile, size)
-    parts["attention"] = _measure_attention
-    parts["fine-tuning"] = _measure_fine_tuning
-    parts["batches"] = _measure_batches
-    return parts
-
-
-PARTS: Final = _list_parts()
+# All parts in the order in which they run: by name, the function that measures the part.
+PARTS: Final[dict[str, Callable[[GpuBenchOptions], Part]]] = {
+    "correctness": _measure_correctness,
+    **{f"{size}-s{length}": partial(_measure_step, size, length) for size in SIZES for length in LENGTHS},
+    "variants-base-s128": partial(_measure_variants, "base", 128),
+    "variants-base-s512": partial(_measure_variants, "base", 512),
+    "variants-xxlarge-s512": partial(_measure_variants, "xxlarge", 512),
+    "sweep-base-s512": _measure_micro_batches,
+    **{f"profile-{size}-s512": partial(_measure_profile, size) for size in SIZES},
+    "attention": _measure_attention,
+    "fine-tuning": _measure_fine_tuning,
+    "batches": _measure_batches,
+}
 
 
 # ---------------------------------------------------------------- tables
@@ -340,8 +335,8 @@ def _format_steps(parts: Mapping[str, Part], render: Render) -> list[str]:
 def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each variant of a result of `albert bench pretrain`.
 
-    part: the name of the part, which ends with size and length: `variants-base-s512`. label: what distinguishes the
-    results of one part. step: the JSON of the result, or a failure.
+    part: the name of the part, which ends with size and length: `variants-base-s512`. label: the key of the result in
+    the part, such as "not compiled" or "". step: the JSON of the result, or {"failed": reason}.
     """
     *_, size, length_name = part.split("-")
     if "failed" in step:
@@ -358,14 +353,14 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
             speedup = ""
             fraction_of_goal = f"{timing['tokens_per_second'] / goal:.0%}" if goal else ""
             peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
-        title = ", ".join(filter(None, (name, label)))
+        title = f"{name}, {label}" if label else name
         speeds = [f"{timing['tokens_per_second']:,}", f"{timing['mfu']:.0%}"]
         rows.append([size, length_name, title, tokens, *speeds, fraction_of_goal, speedup, peak_gb])
     return rows
 
 
 def _format_part(name: str, part: Part, render: Render) -> list[str]:
-    """Return the tables of a part with other measurements than results of `albert bench pretrain`."""
+    """Return the tables of a part; none if its measurements are results of `albert bench pretrain`."""
     if part.correctness is not None:
         return [correctness.format_result(correctness.Correctness(**part.correctness))]
     if part.profile is not None:
@@ -384,6 +379,7 @@ def _format_part(name: str, part: Part, render: Render) -> list[str]:
 
 
 def _format_fine_tuning(variants: Mapping[str, Mapping[str, Any]], render: Render) -> str:
+    """Return a table with a row for each variant; the goal is for albert."""
     rows = []
     for name, timing in variants.items():
         goal = f"{FINE_TUNING_MS:.0f} ms" if name == "albert" else ""

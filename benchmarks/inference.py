@@ -2,7 +2,7 @@
 
     python -m benchmarks.inference sst2-model --input sentences.txt --rounds 5
 
-All tools label batches of texts that are sorted by length. The times "model" are those of the model alone, on token
+All tools sort the texts by length and label them in batches. The times "model" are those of the model alone, on token
 ids; the times "all" include the tokenizer. Start-up is not timed.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from albert_cli import console, store
 from albert_cli.bench.harness import Conditions, current_conditions, time_alternating
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.counting.costs import PRECISIONS, Precision
 from albert_cli.errors import ConfigError
 from albert_cli.inference.export import export
 from albert_cli.inference.export_source import ExportRequest
@@ -33,16 +34,15 @@ from albert_cli.model import hub
 from albert_cli.tasks.classification import TextExample
 from albert_cli.training.device import autocast
 
-Precision = Literal["fp32", "bf16"]
 Labels = NDArray[np.int64]
 TokenIds = Sequence[Sequence[int]]
-_PEER_BATCH: Final = 32  # sequences; padded to the longest one
+_PEER_BATCH: Final = 32  # texts; they are padded to the longest one
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tokenizer of the texts, and a model that takes its output and returns the class index of each text."""
+    """A tool to time: `encode` tokenizes all texts, and `label` maps its result to the class index of each text."""
 
     encode: Callable[[], Any]
     label: Callable[[Any], Labels]
@@ -50,7 +50,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolSpeed:
-    """Median times of one tool, and the speed of albert in its faster precision relative to the tool's."""
+    """Median times of one tool. The speedups are how many times as fast albert is, in its faster precision."""
 
     model_seconds: float
     all_seconds: float
@@ -82,11 +82,10 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model"
         export(ExportRequest(name), exported)
-        precisions: tuple[Precision, ...] = ("fp32", "bf16")
         tools: dict[str, Tool] = {}
-        for precision in precisions:
+        for precision in PRECISIONS:
             tools[f"albert {precision}"] = _make_albert(load_predictor(name, "cpu", precision), texts)
-        for precision in precisions:
+        for precision in PRECISIONS:
             tools[f"transformers {precision}"] = _make_transformers(checkpoint.directory, texts, precision)
         tools["onnxruntime fp32"] = _make_onnxruntime(exported, "model.onnx", texts)
         tools["onnxruntime int8"] = _make_onnxruntime(exported, "model_quantized.onnx", texts)
@@ -95,16 +94,16 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
 
         def run_model(tool: str) -> float:
             labels[tool] = tools[tool].label(inputs[tool])
-            return 0.0
+            return 0.0  # in place of a loss, which timed calls return
 
         def run_all(tool: str) -> float:
             tools[tool].label(tools[tool].encode())
             return 0.0
 
-        calls = {tool: partial(run_model, tool) for tool in tools}
-        model_seconds, _ = time_alternating(calls, rounds, device, "model")
-        calls = {tool: partial(run_all, tool) for tool in tools}
-        all_seconds, _ = time_alternating(calls, rounds, device, "all")
+        model_calls = {tool: partial(run_model, tool) for tool in tools}
+        model_seconds, _ = time_alternating(model_calls, rounds, device, "model")
+        all_calls = {tool: partial(run_all, tool) for tool in tools}
+        all_seconds, _ = time_alternating(all_calls, rounds, device, "all")
     best = min(("albert fp32", "albert bf16"), key=lambda tool: median(model_seconds[tool]))
     tokens = int(inputs["albert fp32"].lengths.sum())
     speeds = {}
@@ -123,8 +122,8 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
 
 
 def _median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over rounds of the seconds divided by the reference's."""
-    return round(median(first / second for first, second in zip(seconds, reference, strict=True)), 3)
+    """Return the median over rounds of the ratio of the seconds to those of the reference."""
+    return round(median(tool / other for tool, other in zip(seconds, reference, strict=True)), 3)
 
 
 def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
@@ -144,7 +143,7 @@ def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
 
 
 def _make_transformers(directory: Path, texts: Sequence[str], precision: Precision) -> Tool:
-    """Return transformers as a tool, with the checkpoint in `directory`."""
+    """Return `transformers` as a tool, with the checkpoint in `directory`."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -153,19 +152,17 @@ def _make_transformers(directory: Path, texts: Sequence[str], precision: Precisi
     limit = model.config.max_position_embeddings
 
     @torch.inference_mode()
-    def label(ids: TokenIds) -> Labels:
-        labels = np.empty(len(ids), np.int64)
-        for rows in _batches_by_length(ids):
-            padded = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-            with autocast(precision, torch.device("cpu")):
-                labels[rows] = model(**padded).logits.argmax(-1).numpy()
-        return labels
+    def compute_logits(ids: TokenIds) -> Any:
+        padded = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+        with autocast(precision, torch.device("cpu")):
+            return model(**padded).logits
 
+    label = partial(_label_by_length, compute_logits)
     return Tool(lambda: tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"], label)
 
 
 def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
-    """Return onnxruntime as a tool, with a file of the exported checkpoint in `directory`."""
+    """Return onnxruntime as a tool, with the ONNX file named `file` of the exported checkpoint in `directory`."""
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -175,26 +172,27 @@ def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     input_names = {value.name for value in session.get_inputs()}
 
-    def label(ids: TokenIds) -> Labels:
-        labels = np.empty(len(ids), np.int64)
-        for rows in _batches_by_length(ids):
-            length = max(len(ids[row]) for row in rows)
-            input_ids = np.zeros((len(rows), length), np.int64)
-            mask = np.zeros_like(input_ids)
-            for position, row in enumerate(rows):
-                input_ids[position, : len(ids[row])] = ids[row]
-                mask[position, : len(ids[row])] = 1
-            arrays = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": np.zeros_like(input_ids)}
-            labels[rows] = session.run(None, {name: arrays[name] for name in input_names})[0].argmax(-1)
-        return labels
+    def compute_logits(ids: TokenIds) -> Any:
+        input_ids = np.zeros((len(ids), max(map(len, ids))), np.int64)
+        mask = np.zeros_like(input_ids)
+        for row, text_ids in enumerate(ids):
+            input_ids[row, : len(text_ids)] = text_ids
+            mask[row, : len(text_ids)] = 1
+        arrays = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": np.zeros_like(input_ids)}
+        return session.run(None, {name: arrays[name] for name in input_names})[0]
 
+    label = partial(_label_by_length, compute_logits)
     return Tool(lambda: [encoding.ids for encoding in tokenizer.encode_batch(list(texts))], label)
 
 
-def _batches_by_length(ids: TokenIds) -> list[NDArray[np.int64]]:
-    """Return the indices of the texts of each batch, with the shortest texts first."""
-    order = np.argsort([len(row) for row in ids], kind="stable")
-    return [order[start : start + _PEER_BATCH] for start in range(0, len(order), _PEER_BATCH)]
+def _label_by_length(compute_logits: Callable[[TokenIds], Any], ids: TokenIds) -> Labels:
+    """Return the class index of each text; the texts are computed in batches of similar length, the shortest first."""
+    labels = np.empty(len(ids), np.int64)
+    order = np.argsort([len(text_ids) for text_ids in ids], kind="stable")
+    for start in range(0, len(order), _PEER_BATCH):
+        batch = order[start : start + _PEER_BATCH]
+        labels[batch] = compute_logits([ids[index] for index in batch]).argmax(-1)
+    return labels
 
 
 def format_speeds(result: InferenceSpeeds) -> str:

@@ -22,15 +22,16 @@ from albert_cli.bench.harness import TimedCall, time_alternating
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.errors import AlbertError
+from albert_cli.formatting import first_line
 from albert_cli.machine import synchronize
 from albert_cli.training.device import choose_device
 
-AttentionTimes = dict[str, dict[str, float | str]]  # milliseconds, or an error, by shape and kernel
-_DeviceType: Any = vars(torch.autograd)["DeviceType"]
+AttentionTimes = dict[str, dict[str, float | str]]  # milliseconds, or an error message, by heads and kernel
+_DeviceType: Any = vars(torch.autograd)["DeviceType"]  # torch's type annotations do not export it
 _PROFILED_STEPS: Final = 5
 _SHOWN_KERNELS: Final = 15
 _WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-# Heads and their size: of base, of large and xxlarge, of xlarge.
+# The number and the size of attention heads in base, large and xlarge. The heads of xxlarge have size 64, too.
 _HEADS: Final = ((12, 64), (16, 64), (16, 128))
 _LENGTH: Final = 512
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -38,9 +39,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class StepProfile:
-    """The time of a step, its requests to the device, and its longest kernels; all are means per step.
+    """The time of a step, its requests to the device, and its slowest kernels; all numbers are means per step.
 
-    On a CPU torch's operations count as kernels.
+    On a CPU, torch's operations count as kernels.
     """
 
     ms: float
@@ -52,7 +53,7 @@ class StepProfile:
 
 
 def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
-    """Profile a step, which must have been called before, because the first calls compile and allocate.
+    """Profile a step that was called before: the first calls would also compile and allocate.
 
     Raises `AlbertError` if the profiler sees no kernel.
     """
@@ -80,14 +81,14 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
     if is_cuda:
         waits -= 1  # the last one is the wait of `synchronize` above
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
-    longest = times.most_common(_SHOWN_KERNELS)
+    slowest = times.most_common(_SHOWN_KERNELS)
     return StepProfile(
         ms=round(span_us / _PROFILED_STEPS / 1e3, 3),
         busy=round(busy_us / span_us, 3),
         launches=round(launches / _PROFILED_STEPS, 1),
         waits=round(waits / _PROFILED_STEPS, 1),
         pageable_copies=round(pageable / _PROFILED_STEPS, 1),
-        kernels_ms={name[:90]: round(us / _PROFILED_STEPS / 1e3, 3) for name, us in longest},
+        kernels_ms={name[:90]: round(us / _PROFILED_STEPS / 1e3, 3) for name, us in slowest},
     )
 
 
@@ -104,7 +105,7 @@ def _busy_time(intervals: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionTimes:
-    """Return the milliseconds of attention's forward and backward pass by shape and kernel.
+    """Return the milliseconds of attention's forward and backward pass in bf16, by heads and kernel.
 
     An error message replaces the milliseconds of a kernel that does not run here. All sequences have 512 tokens, so all
     kernels do the same work.
@@ -124,7 +125,7 @@ def time_attention(device: torch.device, rounds: int, tokens: int) -> AttentionT
 def _time_kernel(
     name: str, kernel: Callable[[Tensor], Tensor], qkv: Tensor, rounds: int, device: torch.device
 ) -> float | str:
-    """Return the milliseconds of the fastest round, or the error message if the kernel does not run."""
+    """Return the milliseconds of the fastest call, or the error message if the kernel does not run."""
 
     def call() -> float:
         torch.autograd.backward(kernel(qkv).sum())
@@ -133,15 +134,15 @@ def _time_kernel(
 
     try:
         seconds, _ = time_alternating({name: call}, rounds, device, name)
-    except (RuntimeError, ImportError) as error:  # this card or this torch lacks it
-        return str(error).strip().partition("\n")[0][:60]
+    except (RuntimeError, ImportError) as error:  # this GPU or this version of torch lacks the kernel
+        return first_line(error)[:60]
     return round(1e3 * min(seconds[name]), 3)
 
 
 def _make_attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """Return attention by kernel, a function of queries, keys and values, bf16 [T, 3, heads, head size].
+    """Return by kernel the attention as a function of queries, keys and values, bf16 [T, 3, heads, head size].
 
-    offsets: the starts of the sequences and the end of the last one, int32 [sequences + 1].
+    offsets: the starts of the sequences and the end of the last sequence, int32 [sequences + 1].
     """
 
     def flash_2(qkv: Tensor, dropout: float = 0.0) -> Tensor:

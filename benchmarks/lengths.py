@@ -2,8 +2,8 @@
 
     python -m benchmarks.lengths albert-base --layers 4 --length 512 --length 1024
 
-A measurement is a forward and backward pass of one sequence through all states of the last layer. It runs in a separate
-process, so that its peak of memory does not include other measurements.
+A measurement is a forward pass of one sequence and a backward pass from all states of the last layer. It runs in a
+separate process, so that its peak of memory does not include other measurements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, cast
 
 import numpy as np
 import torch
@@ -28,14 +28,15 @@ from albert_cli.bench.inputs import random_batch
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import shapes
+from albert_cli.counting.costs import Precision
 from albert_cli.errors import ConfigError
+from albert_cli.formatting import first_line
 from albert_cli.machine import synchronize
-from albert_cli.model.config import ModelConfig
+from albert_cli.model.config import AttentionForm, ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, choose_device
 
-Precision = Literal["fp32", "bf16"]
 States = Callable[[int], Tensor]  # from a number of tokens to the last layer's states [T, H]
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192)
 PEERS: Final = ("longformer", "big bird")
@@ -48,10 +49,10 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class LengthMeasurement:
-    """The result for one form and length, or the reason of its failure."""
+    """Time and memory of one form at one length, or the reason why the measurement failed."""
 
     seconds: float | None = None  # of the fastest round
-    bytes: int | None = None  # the peak of memory, without the model
+    bytes: int | None = None  # the peak of memory, without the memory in use before the timed passes
     error: str = ""
 
 
@@ -68,31 +69,22 @@ class LengthsResult:
 
 
 def measure_lengths(
-    name: str,
-    lengths: Sequence[int],
-    forms: Sequence[str],
-    *,
-    layers: int = 0,
-    rounds: int = 1,
-    precision: Precision = "fp32",
-    device: str = "auto",
+    name: str, lengths: Sequence[int], forms: Sequence[str], layers: int, rounds: int, precision: Precision, device: str
 ) -> LengthsResult:
-    """Measure every form at every length; raise `ConfigError` for an unknown form.
+    """Measure every form of attention (`FORMS`) at every length; raise `ConfigError` for an unknown form.
 
-    name: a preset or a recipe, whose shape is used. layers: 0 for the number of the shape.
+    name: a preset or a recipe, whose shape is used. layers: 0 for the shape's number of layers.
     """
     for form in forms:
         if form not in FORMS:
             raise ConfigError(f"--form {form}: unknown", f"choose from {', '.join(FORMS)}")
-    config = shapes.find_shape(name).config
+    config = shapes.find_shape(name).config.with_dropout(0.0)
     layers = layers or config.num_hidden_layers
     config = replace(
         config,
         max_position_embeddings=max(lengths),
         num_hidden_layers=layers,
         num_hidden_groups=min(config.num_hidden_groups, layers),
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
     )
     modules = {__name__}
     if set(PEERS) & set(forms):
@@ -106,22 +98,19 @@ def measure_lengths(
             with ProcessPoolExecutor(1, context) as process:
                 future = process.submit(_measure, config, form, length, rounds, precision, device, threads)
                 error = future.exception()
-                measured[form][length] = _failure(error) if error else future.result()
+                if error is None:
+                    measured[form][length] = future.result()
+                else:
+                    measured[form][length] = LengthMeasurement(error=first_line(error))
             progress.update(completed)
     conditions = harness.current_conditions(choose_device(device), precision)
     return LengthsResult(name, layers, config.attention_window, config.attention_block, conditions, measured)
 
 
-def _failure(error: BaseException) -> LengthMeasurement:
-    """Return a failed measurement with the first line of the error."""
-    lines = str(error).splitlines()
-    return LengthMeasurement(error=lines[0] if lines else repr(error))
-
-
 def _measure(
     config: ModelConfig, form: str, length: int, rounds: int, precision: Precision, device_name: str, threads: int
 ) -> LengthMeasurement:
-    """Measure one form at one length, in a new process."""
+    """Measure one form at one length; must be the only measurement of this process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = choose_device(device_name)
@@ -145,15 +134,15 @@ def _measure(
 
 def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> States:
     """Build albert's encoder with this form of attention."""
-    attention = cast(Literal["full", "window", "block"], form)
-    encoder = Encoder(replace(config, attention=attention), pooler=False).to(device).train()
+    shape = replace(config, attention=cast(AttentionForm, form))
+    encoder = Encoder(shape, pooler=False).to(device).train()
     return lambda tokens: encoder(pack(random_batch([tokens], config.vocab_size), device), all_rows=True)
 
 
 def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> States:
     """Build Longformer with the window of `config` and a global [CLS], or Big Bird with blocks of 64 tokens.
 
-    length: the longest input.
+    length: tokens of the longest input.
     """
     import transformers
 
@@ -169,7 +158,7 @@ def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.
     }
     hf_model: Any
     if form == "longformer":
-        window = 2 * config.attention_window
+        window = 2 * config.attention_window  # Longformer counts the tokens of both sides
         longformer = transformers.LongformerConfig(
             **shape, attention_window=window, max_position_embeddings=length + window + 2
         )
@@ -196,7 +185,7 @@ def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.
 
 
 def _reset_peak_memory(device: torch.device) -> None:
-    """Set the peak of memory to the memory in use, on CUDA and on Linux."""
+    """Set the peak of memory to the memory in use, on CUDA and on a CPU with Linux."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif Path("/proc/self/clear_refs").exists():
@@ -238,6 +227,7 @@ def format_result(result: LengthsResult) -> str:
 
 
 def _cell(value: float | None, scale: float) -> str:
+    """Format `scale * value` as a cell; a dash for a failed measurement."""
     return "–" if value is None else f"{scale * value:,.0f}"
 
 
@@ -279,15 +269,7 @@ def main(
     debug: Debug = False,
 ) -> None:
     """Time full, window and block attention by length, with their memory, against Longformer and Big Bird."""
-    result = measure_lengths(
-        model,
-        length or LENGTHS,
-        form or FORMS,
-        layers=layers,
-        rounds=rounds,
-        precision=precision,
-        device=device,
-    )
+    result = measure_lengths(model, length or LENGTHS, form or FORMS, layers, rounds, precision, device)
     console.print_result(asdict(result), format_result(result))
 
 

@@ -1,4 +1,4 @@
-"""Find the largest batches that 12 GB of a GPU hold, by trying: the table in the README of BERT.
+"""Find by trying the largest batches that 12 GB of a GPU hold, for the lengths of the table in BERT's README.
 
 python -m benchmarks.memory --device cuda
 """
@@ -20,7 +20,7 @@ from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import activations, costs
-from albert_cli.counting.paper import MEMORY, PRECISIONS
+from albert_cli.counting.paper import MEMORY
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import choose_device
@@ -34,16 +34,17 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class LargestBatches:
-    """The sequences of the largest batch at each of `costs.LENGTHS`, measured and estimated."""
+    """Sequences of the largest batch at each of `costs.LENGTHS`: measured by trying, and estimated by arithmetic."""
 
     measured: list[int]
     by_arithmetic: list[int]
 
 
 def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
-    """Return the largest batches of a whole LAMB step that 12 GB hold, by model and precision; none without CUDA.
+    """Return the largest batches of pretraining steps with LAMB that 12 GB hold, by model and precision.
 
-    PyTorch limits the process to 12 GB of the GPU's memory, minus half a gigabyte for the CUDA context.
+    PyTorch limits the process to 12 GB of the GPU's memory, minus half a gigabyte for the CUDA context. Other devices
+    have no such limit, so their result is empty.
     """
     if device.type != "cuda":
         return {}
@@ -51,7 +52,7 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
     _, total_bytes = torch.cuda.mem_get_info(device)
     torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / total_bytes, device)
     try:
-        for name, precision in itertools.product(_MODELS, PRECISIONS):
+        for name, precision in itertools.product(_MODELS, costs.PRECISIONS):
             setup = costs.ComputeSetup("cuda", precision, compiled=False)
             estimates = [activations.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS]
             measured = [
@@ -65,7 +66,7 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
 
 
 def find_largest(fits: Callable[[int], bool], estimate: int) -> int:
-    """Return the largest number that fits, or one at most a sixteenth below it; 0 if 1 does not fit.
+    """Return the largest number that fits, or a number at most a sixteenth below it; 0 if 1 does not fit.
 
     The search doubles from the estimate until a number does not fit, and then bisects.
     """
@@ -84,7 +85,7 @@ def find_largest(fits: Callable[[int], bool], estimate: int) -> int:
 
 
 def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> bool:
-    """Return True if two steps on a batch run without exhausting the memory."""
+    """Return True if two steps on a batch of `sequences` full sequences run without exhausting the memory."""
     try:
         _run_two_steps(config, length, precision, device, sequences)
     except torch.OutOfMemoryError:
@@ -95,13 +96,14 @@ def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.d
 
 
 def _run_two_steps(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> None:
+    """Run two steps; being a function, it has released the model when `_try_batch` empties the allocator's cache."""
     with device:  # on the host, initializing the about three hundred models of a search would take minutes
         model = PretrainingModel(config).train()
     batch = random_batch([length] * sequences, config.vocab_size)
     optimizer = make_optimizer(model, OptimizerSettings())
     step = make_training_step(model, partial(pretraining_loss, model, device), [batch], optimizer, 1.0, precision)
     step()
-    step()  # the first step creates the optimizer's moments, so only the second one needs all of the memory
+    step()  # the first step creates the optimizer's moments, so only the second step needs all of the memory
 
 
 def batches_table(batches: dict[str, LargestBatches]) -> tuple[list[str], list[list[str]]]:

@@ -1,4 +1,4 @@
-"""Time ALBERT-base and BERT-base in training and inference, or the seven models of the paper's "speedup" columns.
+"""Time ALBERT-base against BERT-base in training and inference, or the seven models of the paper's "speedup" columns.
 
     python -m benchmarks.sharing --out speeds --tokens 4096
     python -m benchmarks.sharing paper --out paper
@@ -9,12 +9,13 @@ weights from memory takes most of the time. The plot shows the batch size from w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import torch
 import typer
@@ -26,6 +27,7 @@ from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Quiet
 from albert_cli.config import suggest
 from albert_cli.counting import costs
+from albert_cli.counting.costs import Precision
 from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
@@ -35,7 +37,6 @@ from albert_cli.training import capacity
 from albert_cli.training.device import autocast, choose_device, evaluation_mode
 from benchmarks import measurements
 
-Precision = Literal["fp32", "bf16"]
 PASSES: Final = ("training", "inference")
 LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -57,7 +58,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The work of one measurement: training or inference, tokens per sequence and sequences per batch."""
+    """The work of one measurement: `kind` ("training" or "inference"), tokens per sequence, and sequences per batch."""
 
     kind: str
     length: int
@@ -70,40 +71,40 @@ class BatchShape:
 
     @classmethod
     def parse(cls, key: str) -> BatchShape:
-        """Return the work of a measurement from its name in the file."""
+        """Return the batch shape whose `key` is `key`."""
         kind, length, batch = key.split(" ")
         return cls(kind, int(length), int(batch))
 
 
 @dataclass(frozen=True)
 class SharingResult:
-    """The conditions, and by `BatchShape.key` the milliseconds of each model."""
+    """The conditions, and by `BatchShape.key` the milliseconds of each model, in the order of `models`."""
 
     conditions: dict[str, Any]
     cells: dict[str, list[float]]
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of the models, in the order of the milliseconds."""
+        """The names of the models."""
         return tuple(self.conditions["models"])
 
 
 def measure_sharing(
     models: Sequence[str], out: Path, tokens: int, rounds: int, precision: Precision, device_name: str
 ) -> SharingResult:
-    """Time the models in alternating rounds, for every batch shape that `out` lacks.
+    """Time the models in alternating rounds, for every batch shape that is not yet measured in `out`.
 
     The optimizer's update is not timed, because it takes less than a hundredth of a step with the paper's batch. The
     models share one buffer of random weights, so only the largest model needs memory.
 
-    models: two presets, or "paper" for the paper's seven models. tokens: as for the command.
+    models: two presets, or "paper" for the paper's seven models. tokens: as described for the command's option.
     Raises `ConfigError` if the largest model does not fit, and if `out` was measured under other conditions.
     """
     names = _choose_models(models)
     device = choose_device(device_name)
     conditions = {**asdict(harness.current_conditions(device, precision)), "models": list(names), "rounds": rounds}
     if names == PAPER_MODELS:
-        conditions["tokens"] = tokens  # the seven models are compared at one number of tokens, two models at many
+        conditions["tokens"] = tokens  # of the only batch; for two models, `tokens` selects among batches of all sizes
     built = _build_models(names, device)
     with store.lock(out):
         milliseconds = measurements.load_previous(out, conditions)
@@ -141,12 +142,10 @@ def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Ite
         yield BatchShape("training", length, max(1, (tokens or default_tokens) // length))
         yield BatchShape("inference", length, 1)
         return
-    default_tokens = 2048 if is_cpu else 65_536
-    for kind in PASSES:
-        for length in LENGTHS:
-            for batch in BATCHES:
-                if length * batch <= (tokens or default_tokens):
-                    yield BatchShape(kind, length, batch)
+    max_tokens = tokens or (2048 if is_cpu else 65_536)
+    for kind, length, batch in itertools.product(PASSES, LENGTHS, BATCHES):
+        if length * batch <= max_tokens:
+            yield BatchShape(kind, length, batch)
 
 
 def _build_models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
@@ -164,9 +163,8 @@ def _build_models(names: Sequence[str], device: torch.device) -> dict[str, Pretr
 
 def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
     """Build a preset whose parameters are views of the first elements of `weights`."""
-    config = replace(PRESETS[name], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with torch.device("meta"):
-        model = PretrainingModel(config)
+        model = PretrainingModel(PRESETS[name].with_dropout(0.0))
     used = 0
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
@@ -179,7 +177,7 @@ def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
 def _make_call(
     shape: BatchShape, model: PretrainingModel, precision: Precision, device: torch.device
 ) -> harness.TimedCall:
-    """Return a call on full sequences: forward and backward pass for training, the encoder alone for inference."""
+    """Return a call on full sequences: for training a forward and backward pass, for inference the encoder alone."""
     batch = random_batch([shape.length] * shape.batch, model.config.vocab_size)
     if shape.kind == "training":
         return harness.make_passes(model, partial(pretraining_loss, model, device), [batch], precision)
@@ -248,7 +246,7 @@ def format_result(result: SharingResult, *, markdown: bool = False) -> str:
 
 
 def _speedup_table(result: SharingResult, kind: str) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows: a row for each sequence length, a column for each batch size."""
+    """Return the headers and the rows of a table of speedups, by sequence length (rows) and batch size (columns)."""
     rows = [
         [str(length), *(_format_ratio(by_batch.get(batch)) for batch in BATCHES)]
         for length, by_batch in compute_speedups(result, kind).items()
@@ -259,7 +257,7 @@ def _speedup_table(result: SharingResult, kind: str) -> tuple[list[str], list[li
 def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]]]]:
     """Return headers and rows of two tables: speeds relative to BERT-large and to BERT-xlarge.
 
-    Each compares the measured speedups with the paper's and with those that the FLOPs predict.
+    Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
     training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
     training_shape = BatchShape.parse(next(iter(result.cells)))
@@ -292,6 +290,7 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
 
 def _format_ratio(ratio: float | None) -> str:
+    """Format a ratio with two decimals; a dash for a ratio that the paper lacks or that was not measured."""
     return "–" if ratio is None else f"{ratio:.2f}"
 
 

@@ -85,13 +85,9 @@ class FinetuneBench:
         # The recipe's values "auto" are resolved by the number of labeled examples.
         self.recipe = recipe.with_label_protocol(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
-        self.shape = replace(
-            shapes.find_shape(options.model).config,
-            vocab_size=vocabulary.size,
-            hidden_dropout_prob=self.recipe.model.encoder_dropout,
-            attention_probs_dropout_prob=self.recipe.model.encoder_dropout,
-            classifier_dropout_prob=self.recipe.model.classifier_dropout,
-        )
+        settings = self.recipe.model
+        shape = replace(shapes.find_shape(options.model).config, vocab_size=vocabulary.size)
+        self.shape = shape.with_dropout(settings.encoder_dropout, settings.classifier_dropout)
         self.max_length = min(self.recipe.data.max_seq_length, self.shape.max_position_embeddings)
         features = self.task.encode(examples, vocabulary, self.max_length)
         self.mean_length = float(features.lengths.mean())
@@ -166,7 +162,7 @@ class FinetuneBench:
         batch, labels = labeled
         inputs = peer.pad_batch(batch, self.device, width)
         if isinstance(self.task, TokenClassification):
-            padded = peer.pad_labels(batch, labels, self.device, width)
+            padded = peer.pad_tokens(batch, labels, self.device, width, filler=IGNORED)
             return mean_loss_of_words(hf_model(**inputs).logits, padded)
         inputs["labels"] = torch.from_numpy(labels).to(self.device)
         return peer.compute_loss(hf_model, inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ def measure_memory(
     setup = costs.ComputeSetup.from_recipe(device.type, train.precision, "off")  # nothing is compiled below
     by_rate = {}
     for rate in (0.0, DROPOUT):
-        shape = replace(config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+        shape = config.with_dropout(rate)
         saved = None
         peak = None
         failed = ""

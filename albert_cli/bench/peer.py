@@ -68,26 +68,22 @@ def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[
 
     width: S; 0 for the length of the longest sequence.
     """
-    is_token = _is_token(batch, width)
-    arrays = {"attention_mask": is_token.astype(np.int64)}
-    for name, values in (("input_ids", batch.ids), ("token_type_ids", batch.segment_ids)):
-        arrays[name] = np.zeros(is_token.shape, np.int64)
-        arrays[name][is_token] = values
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    values = {"attention_mask": np.ones_like(batch.ids), "input_ids": batch.ids, "token_type_ids": batch.segment_ids}
+    return {name: pad_tokens(batch, values_T, device, width) for name, values_T in values.items()}
 
 
-def pad_labels(batch: PackedBatch, labels: NDArray[np.int64], device: torch.device, width: int = 0) -> Tensor:
-    """Return the labels of tokens, int64 [T], padded with `IGNORED` to [N, S] as `pad_batch` pads the batch."""
-    is_token = _is_token(batch, width)
-    padded = np.full(is_token.shape, IGNORED, np.int64)
-    padded[is_token] = labels
-    return torch.from_numpy(padded).to(device)
+def pad_tokens(
+    batch: PackedBatch, values_T: NDArray[np.integer[Any]], device: torch.device, width: int = 0, *, filler: int = 0
+) -> Tensor:
+    """Return one value for each token of the batch, [T], as int64 [N, S]; `filler` is the value of padding.
 
-
-def _is_token(batch: PackedBatch, width: int) -> NDArray[np.bool_]:
-    """Return which positions of the padded batch are tokens, bool [N, S]; `width` as in `pad_batch`."""
+    width: as in `pad_batch`.
+    """
     lengths = np.diff(batch.offsets)
-    return np.asarray(np.arange(width or int(lengths.max())) < lengths[:, None])
+    is_token = np.arange(width or int(lengths.max())) < lengths[:, None]
+    padded = np.full(is_token.shape, filler, np.int64)
+    padded[is_token] = values_T
+    return torch.from_numpy(padded).to(device)
 
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:
@@ -98,6 +94,6 @@ def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torc
     name = "sentence_order_label" if model_type(model.config) == "albert" else "next_sentence_label"
     return {
         **pad_batch(batch, device),
-        "labels": pad_labels(batch, labels_T, device),
+        "labels": pad_tokens(batch, labels_T, device, filler=IGNORED),
         name: torch.from_numpy(order_labels).to(device),
     }

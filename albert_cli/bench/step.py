@@ -8,7 +8,7 @@ the same for both models.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -80,13 +80,7 @@ class _Work:
 def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
     """Time every work; raise `ConfigError` for an unknown work, shape or device."""
     device = choose_device(options.device)
-    # Without dropout, so that all losses agree.
-    config = replace(
-        shapes.find_shape(name).config,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        classifier_dropout_prob=0.0,
-    )
+    config = shapes.find_shape(name).config.with_dropout(0.0)  # so that all variants have the same loss
     for work in options.works:
         if work not in WORKS:
             raise ConfigError(f"--work {work}: unknown", f"choose from {', '.join(WORKS)}")

@@ -21,7 +21,8 @@ LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # tokens, for models with more t
 DEVICES: Final = (2, 8, 64, 512)  # numbers of devices; the paper trained on 64 to 512 (§4.1)
 
 Device = Literal["cuda", "cpu"]
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["fp32", "bf16"]
+PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "bf16")
 
 
 # ---------------------------------------------------------------- parameters
@@ -87,13 +88,11 @@ def _norm_parameters(size: int) -> int:
     return 2 * size
 
 
-def applied_parameters(config: ModelConfig) -> int:
-    """Count every parameter as often as a forward pass uses it: a shared block counts once for each layer."""
-    return count_parameters(without_sharing(config)).total
-
-
 def without_sharing(config: ModelConfig) -> ModelConfig:
-    """Return the shape with separate weights for every block of the stack."""
+    """Return the shape with separate weights for every block of the stack.
+
+    It has as many parameters as a forward pass of `config` applies, counting a shared block once for each layer.
+    """
     blocks = len(config.blocks())
     return replace(
         config, num_hidden_layers=blocks, sharing="none", num_hidden_groups=1, inner_group_num=1, group_sizes=()

@@ -16,7 +16,6 @@ from albert_cli.model.config import PRESETS, ModelConfig
 # The presets without those of the first release (v1), whose shapes differ from v2 in dropout only.
 PAPER_MODELS: Final = tuple(name for name in PRESETS if not name.endswith("-v1"))
 
-PRECISIONS: Final[tuple[costs.Precision, ...]] = ("fp32", "bf16")
 MEMORY: Final = 12 * 2**30  # bytes; a Titan X
 # The largest batches of fine-tuning on a Titan X at `costs.LENGTHS`, from BERT's README (google-research/bert).
 PUBLISHED_BATCHES: Final[dict[str, tuple[int, ...]]] = {
@@ -230,7 +229,7 @@ def _largest_batches() -> list[_BatchRow]:
     """Return the published and the computed largest batches for `MEMORY`, in the order of the presets."""
     rows = [_BatchRow(name, "published", sizes) for name, sizes in PUBLISHED_BATCHES.items()]
     for name in ("bert-base", "bert-large", "albert-base", "albert-large"):
-        for precision in PRECISIONS:
+        for precision in costs.PRECISIONS:
             setup = costs.ComputeSetup("cuda", precision, compiled=False)  # like `benchmarks.gpu`
             sizes = tuple(activations.largest_batch(PRESETS[name], length, MEMORY, setup) for length in costs.LENGTHS)
             rows.append(_BatchRow(name, f"by arithmetic, {precision}", sizes))

@@ -4,7 +4,7 @@ The weights are arguments, so one compiled function serves all layers. LayerNorm
 BERT.
 
 Shapes: T packed tokens, R rows (the tokens whose output is needed), N sequences, S tokens of the longest sequence, Q
-rows of the sequence with the most, A attention heads of width d, H hidden size, F feed-forward size.
+rows of the sequence that has the most rows, A attention heads of width d, H hidden size, F feed-forward size.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from albert_cli.matmul import MatmulBackend, linear
 from albert_cli.model.packing import HeadRows, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import attend_flex, attend_sparsely
 
-_GELU_SIGMOID_SCALE: Final = 2 * math.sqrt(2 / math.pi)
-_GELU_CUBIC: Final = 0.044715  # coefficient of x^3 in the approximation (Hendrycks and Gimpel, 2016, arXiv 1606.08415)
+# The tanh approximation of GELU is x (1 + tanh z) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel,
+# 2016, arXiv 1606.08415).
+_GELU_SCALE: Final = math.sqrt(2 / math.pi)
+_GELU_CUBIC: Final = 0.044715
 
 
 def gelu_new(x: Tensor) -> Tensor:
     """Return GELU in its tanh approximation, with which the released weights were trained.
 
-    A kernel compiled for CUDA uses the equal sigmoid form, (1 + tanh z) / 2 = sigmoid(2 z), because computing tanh
-    would take longer there than reading and writing the tensor.
+    A kernel compiled for CUDA replaces (1 + tanh z) / 2 by sigmoid(2 z), which is equal, because computing tanh there
+    takes longer than reading and writing the tensor.
     """
     if x.is_cuda and torch.compiler.is_compiling():
-        return x * torch.sigmoid(_GELU_SIGMOID_SCALE * (x + _GELU_CUBIC * x * x * x))
+        return x * torch.sigmoid(2 * _GELU_SCALE * (x + _GELU_CUBIC * x * x * x))
     return F.gelu(x, approximate="tanh")
 
 
@@ -69,7 +71,7 @@ class FeedForwardWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """A block's settings, the same for all layers; the dropout rates are 0 outside of training."""
+    """Settings of a block, which all layers have in common; the dropout rates are 0 outside of training."""
 
     heads: int
     activation: str
@@ -101,7 +103,7 @@ def block(
         x_RH = x_TH
         qkv_T3Ad = linear(x_TH, weight, bias, settings.matmul).view(-1, 3, *head_shape)
         context_RH = self_attention(qkv_T3Ad, layout, settings.attention_dropout, varlen=settings.varlen)
-    else:
+    else:  # the stacked weight begins with the H rows of the query
         x_RH = x_TH.index_select(0, rows.index)
         q_RAd = linear(x_RH, weight[:hidden], bias[:hidden], settings.matmul).view(-1, *head_shape)
         kv_T2Ad = linear(x_TH, weight[hidden:], bias[hidden:], settings.matmul).view(-1, 2, *head_shape)
@@ -128,8 +130,8 @@ def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, setti
 def self_attention(qkv_T3Ad: Tensor, layout: PaddedLayout, dropout: float, *, varlen: bool = False) -> Tensor:
     """Attend from every token to its sequence: queries, keys and values [T, 3, A, d] to contexts [T, A * d].
 
-    With `varlen`, one kernel attends within the packed sequences, whose offsets it reads. Without, the sequences are
-    padded for the attention alone. A sparse layout (`model.sparse_attention`) restricts which tokens attend to which.
+    With `varlen`, one kernel attends within the packed sequences, whose offsets it reads. Without `varlen`, attention
+    pads the sequences. A sparse layout (`model.sparse_attention`) limits the tokens to which a token attends.
     """
     if layout.sparse is None and not varlen:
         return _attend_padded(layout.pad(qkv_T3Ad).unbind(2), layout, layout, dropout)
@@ -167,7 +169,10 @@ def _attend_padded(
 def _attend_packed(
     qkv: Sequence[Tensor], query_layout: PaddedLayout, key_layout: PaddedLayout, dropout: float
 ) -> Tensor:
-    """Attend sparsely, or with the variable-length kernel: [R, A, d] queries, [T, A, d] keys, values to [R, A * d]."""
+    """Attend without padding: queries [R, A, d], keys and values [T, A, d] to contexts [R, A * d].
+
+    Uses the sparse layout of the queries if they have one, otherwise the variable-length kernel.
+    """
     q_RAd, k_TAd, v_TAd = qkv
     sparse = query_layout.sparse
     if isinstance(sparse, SparseAttentionLayout):

@@ -1,6 +1,6 @@
-"""Render model cards: the README.md of a checkpoint, with its description, scores, use and recipe.
+"""Render the model card of a checkpoint: a README.md with its description, scores, example of use, and recipe.
 
-The texts that these functions return are Markdown with the metadata that the Hugging Face Hub reads.
+A card is Markdown that begins with the metadata that the Hugging Face Hub reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from albert_cli import __version__, console
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import model_type
 
-# Objectives by `data.sentence_loss`.
+# Descriptions of the pretraining objectives, by `data.sentence_loss`.
 _OBJECTIVES = {
     "sop": "masked-language and sentence-order prediction",
     "nsp": "masked-language and next-sentence prediction",
@@ -26,8 +26,8 @@ def pretraining_card(
 ) -> str:
     """Return the card of a pretraining checkpoint; `recipe` is the resolved recipe as TOML.
 
-    `parameters` is the number of parameters of encoder and pooler. A metric such as `mlm_loss` was measured on the
-    held-out text, and `NAME/mlm_loss` on the corpus NAME.
+    `parameters` is the number of parameters of encoder and pooler. The metric `mlm_loss` was measured on the held-out
+    text, and `NAME/mlm_loss` on the evaluation corpus NAME.
     """
     summary = f"A {_describe_encoder(config, parameters)} pretrained with {_OBJECTIVES[sentence_loss]}."
     scores = {}
@@ -48,15 +48,15 @@ def finetuning_card(
     """
     summary = f"A {_describe_encoder(config, parameters)} fine-tuned on {console.escape_markdown(task)}."
     scores = {f"dev {name}": value for name, value in metrics.items()}
-    # The Hub's tags repeat the words of the class: ForTokenClassification has the tag token-classification. The
-    # exceptions are "Beam", which is left out, and "Sequence", which is "text".
+    # The Hub's tags consist of the words of the class: token-classification for ForTokenClassification. There are two
+    # exceptions: "Beam", a head of ours, is left out, and "Sequence" becomes "text".
     words = re.findall("[A-Z][a-z]+", architecture.removeprefix("For").removeprefix("Beam"))
     tag = "-".join(words).lower().replace("sequence", "text")
     return _render_card(tag, summary, scores, config, architecture, recipe)
 
 
 def _describe_encoder(config: ModelConfig, parameters: int) -> str:
-    """Return a noun phrase for the encoder, with its size."""
+    """Return a noun phrase that describes the encoder's shape and size, without an article."""
     description = (
         f"transformer encoder of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"embedding size {config.embedding_size}, {parameters:,} parameters"
@@ -70,7 +70,7 @@ def _describe_encoder(config: ModelConfig, parameters: int) -> str:
 def _render_card(
     tag: str, summary: str, scores: Mapping[str, float], config: ModelConfig, architecture: str, recipe: str
 ) -> str:
-    """Render a card; `tag` is the Hub's `pipeline_tag`, and `scores` are already escaped as Markdown."""
+    """Render a card; `tag` is the Hub's `pipeline_tag`, and the names in `scores` are already escaped as Markdown."""
     table = "Not evaluated yet.\n"
     if scores:
         rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())

@@ -1,15 +1,15 @@
 """A model's shape as data, and the presets of the paper (arXiv 1909.11942).
 
-A shape is built from a recipe's [model] section or from a checkpoint's config.json. This module does not import torch,
-so that counting parameters starts fast. Fields are named as in Hugging Face's `AlbertConfig`. Only this program has
-`sharing`, because no other library expresses the attention-only and FFN-only rows of Table 4 (§4.5).
+A shape is built from a recipe's [model] section or from a checkpoint's config.json. Its fields are named as in Hugging
+Face's `AlbertConfig`, with additions such as `sharing`: no other library expresses the attention-only and FFN-only rows
+of Table 4 (§4.5). This module does not import torch, so that `albert params` starts fast.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Literal, get_args, get_origin, get_type_hints
 
@@ -31,7 +31,7 @@ _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
     | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
 }
-# Settings of old Hugging Face releases, and the only value of each that this model computes.
+# Settings of old Hugging Face releases, and for each setting the only value that this model implements.
 _REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
 
 _MAX_BLOCKS: Final = 10_000  # layers times inner blocks; a model with more would take very long to build
@@ -95,17 +95,19 @@ class ModelConfig:
                 hint = "it must be at least 2: one for each text of a pair"
             elif get_origin(field_type) is Literal and value not in get_args(field_type):
                 hint = f"choose one of {', '.join(get_args(field_type))}"
+            elif name == "order_labels" and value not in (2, 3):
+                hint = "use 2, or 3 for three-way pretraining"
             elif name.endswith("_prob") and not 0.0 <= value < 1.0:
                 hint = "choose a dropout rate in [0, 1)"
             elif name in ("initializer_range", "layer_norm_eps") and value != "auto" and not value > 0.0:
-                hint = "it must be greater than 0"
+                hint = "it must be greater than 0"  # `not >` rejects NaN, too
             if hint:
                 raise ConfigError(f"model.{name} is {value!r}", hint)
         self._check_heads()
         self._check_sharing()
 
     def _check_heads(self) -> None:
-        """Raise `ConfigError` if the attention heads do not divide the hidden size, or for a wrong sentence head."""
+        """Raise `ConfigError` if the number of attention heads does not divide the hidden size."""
         hidden = self.hidden_size
         heads = self.num_attention_heads
         if hidden % heads:
@@ -115,8 +117,6 @@ class ModelConfig:
                 f"model.hidden_size {hidden} cannot be split over {heads} attention heads",
                 f"num_attention_heads must divide hidden_size, for example {divisor}",
             )
-        if self.order_labels not in (2, 3):
-            raise ConfigError(f"model.order_labels is {self.order_labels}", "use 2, or 3 for three-way pretraining")
 
     def _check_sharing(self) -> None:
         """Raise `ConfigError` if layers, groups and sharing contradict each other."""
@@ -146,24 +146,27 @@ class ModelConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
-        """Build from a recipe's [model] section; the message of a `ConfigError` begins with `origin`."""
+        """Build a shape from a recipe's [model] section.
+
+        Raises `ConfigError`, whose message begins with `origin`, for unknown keys and invalid values.
+        """
         return validate_recipe(cls, values, origin, section="model")
 
     @classmethod
     def from_hf(cls, values: Mapping[str, object], origin: str) -> ModelConfig:
-        """Build from the content of a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
+        """Build a shape from the content of a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
-        Keys that do not change the computation are ignored. Old configs may lack `model_type`. A BERT becomes a shape
+        Keys that do not change the computation are ignored. Old files may lack `model_type`. A BERT becomes a shape
         with E = H that shares nothing; an ALBERT of Hugging Face has a projection even at E = H. Raises
         `CheckpointError`, whose message begins with `origin`, for every other type and for invalid values.
         """
         model_type = values.get("model_type") or _guess_model_type(values)
         if model_type not in ("albert", "bert", CUSTOM_MODEL_TYPE):
             message = f"{origin}: model_type {model_type!r} is not an ALBERT or BERT encoder"
-            raise CheckpointError(message, "use an ALBERT or a BERT; other encoders compute something else")
+            raise CheckpointError(message, "use an ALBERT or a BERT")
         for key, required in _REQUIRED_VALUES.items():
             if values.get(key, required) != required:
-                hint = "use a model without it: this program would compute something else with its weights"
+                hint = f"use a model with {key} = {required!r}; albert does not implement other values"
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
         section = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
         section = {**_HF_DEFAULTS.get(model_type, {}), **section}
@@ -183,8 +186,14 @@ class ModelConfig:
 
     @classmethod
     def read(cls, path: Path) -> ModelConfig:
-        """Read the shape in a checkpoint's config.json; raise `CheckpointError` as `from_hf`, and for invalid JSON."""
+        """Read the shape in a checkpoint's config.json; raise `CheckpointError` for invalid JSON and as `from_hf`."""
         return cls.from_hf(store.read_json(path), str(path))
+
+    def with_dropout(self, encoder: float, classifier: float = 0.0) -> ModelConfig:
+        """Return the shape with other dropout rates: in the encoder, and before the linear layer of a classifier."""
+        return replace(
+            self, hidden_dropout_prob=encoder, attention_probs_dropout_prob=encoder, classifier_dropout_prob=classifier
+        )
 
     @property
     def initial_std(self) -> float:
@@ -198,12 +207,12 @@ class ModelConfig:
         if self.attention == "window":
             return length <= self.attention_window + 1  # the first and the last token are `length - 1` apart
         if self.attention == "block":
-            return length <= 2 * self.attention_block  # a third block would not be adjacent to the first
+            return length <= 2 * self.attention_block  # the first and the third block are not adjacent
         return True
 
     @property
     def attention_summary(self) -> str:
-        """A phrase for the tokens to which a token attends, such as "128 tokens to either side; [CLS] sees …"."""
+        """A phrase for the tokens to which a token attends: "128 tokens to either side; [CLS] sees all tokens"."""
         if self.attention == "full":
             return "full"
         size = f"{self.attention_window} tokens to either side"
@@ -218,7 +227,7 @@ class ModelConfig:
 
     @property
     def is_sparse(self) -> bool:
-        """True if attention is sparse in the longest sequences; no class of Hugging Face can run such a model."""
+        """True if attention is sparse in the longest sequences; Hugging Face has no class for such a model."""
         return not self.covers_sequence(self.max_position_embeddings)
 
     @property
@@ -242,7 +251,7 @@ class ModelConfig:
         return 1 + max(feed_forward for _, feed_forward in self.blocks())
 
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """Return the weights of every block in the order of computation: (attention index, feed-forward index).
+        """Return the weights of each block in the order of computation, as (attention index, feed-forward index).
 
         Blocks with equal indices share weights. Layer l of L belongs to group int(l / (L / G)). A layer consists of
         `inner_group_num` blocks, and each inner block of a group has separate weights. The result has
@@ -272,7 +281,10 @@ _FIELD_TYPES: Final = get_type_hints(ModelConfig)
 
 
 def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert: bool = False) -> ModelConfig:
-    """Return a shape of the paper: F = 4 H, and E = 128 with all weights shared or, for a BERT, E = H with none."""
+    """Return a shape of the paper with F = 4 H.
+
+    An ALBERT has E = 128 and shares all weights; a BERT has E = H and shares none.
+    """
     return ModelConfig(
         embedding_size=hidden if bert else 128,
         hidden_size=hidden,
@@ -286,8 +298,8 @@ def _preset(hidden: int, layers: int, heads: int, dropout: float = 0.0, *, bert:
 
 
 # Sizes are from Table 1. Dropout is as in the released configurations: v2 has none, v1 has 0.1 except for xxlarge.
-# albert-xlarge has 16 heads, as its released weights need; the paper's rule H / 64 (§3.1) would give 32, with as many
-# parameters. The BERT models are those of the paper: they have its vocabulary of 30,000 pieces.
+# albert-xlarge has 16 heads, as its released weights need; the paper's rule H / 64 (§3.1) would give 32 heads and the
+# same number of parameters. The BERT models are those of the paper, with its vocabulary of 30,000 pieces.
 PRESETS: Final[dict[str, ModelConfig]] = {
     "bert-base": _preset(768, 12, 12, 0.1, bert=True),
     "bert-large": _preset(1024, 24, 16, 0.1, bert=True),

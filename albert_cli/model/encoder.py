@@ -54,8 +54,8 @@ class Embeddings(nn.Module):
 class Attention(nn.Module):
     """The weights of one attention sub-layer, its LayerNorm included.
 
-    Query, key and value are separate parameters, because LAMB has a separate trust ratio for each matrix. For a single
-    matmul, `weights` concatenates the three, once per forward pass however many layers share them.
+    Query, key and value are separate parameters, because LAMB has a separate trust ratio for each matrix. `weights`
+    concatenates the three for a single matmul, once per forward pass, however many layers share them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -132,6 +132,7 @@ class Encoder(nn.Module):
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
         packed_block = torch.compile(block)
+        # The width of a padded rectangle differs between batches, too, so no size may be compiled as a constant.
         padded_block = torch.compile(block, dynamic=True)
 
         def compiled_block(
@@ -146,8 +147,8 @@ class Encoder(nn.Module):
             is_dense_padded = layout.sparse is None and not settings.varlen
             if is_chunked or is_dense_padded:
                 return padded_block(x_TH, attention, feed_forward, layout, rows, settings)
-            # Only the first dimension, the number of tokens or sequences, differs between batches. H and F never do,
-            # and kernels for any H and F would be slower.
+            # Packed tensors differ between batches in the first dimension only, the number of tokens or sequences. The
+            # other dimensions are compiled as constants, because kernels for variable sizes would be slower.
             batch_tensors = [x_TH, layout.offsets]
             if rows is not None:
                 batch_tensors += [rows.index, rows.layout.offsets]
@@ -158,11 +159,11 @@ class Encoder(nn.Module):
         self.block = compiled_block
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False, depth: int | None = None) -> Tensor:
-        """Return the last layer's hidden states: of the rows that heads read, [R, H]; with `all_rows` of all, [T, H].
+        """Return the last layer's hidden states [R, H] of the rows that heads read, or with `all_rows` [T, H].
 
-        Without `all_rows` the last layer computes these rows only. This is exact, because nothing depends on the other
-        states of the last layer. `depth` is the number of blocks to run, by default the whole stack; a number beyond
-        the end of the stack continues at its beginning.
+        Without `all_rows` the last layer computes only these rows. This is exact, because nothing depends on the other
+        states of the last layer. `depth` is the number of blocks to run, by default all blocks of the stack; a larger
+        number continues at the beginning of the stack.
         """
         for states in self.iterate_layers(tokens, all_rows=all_rows, depth=depth):
             last_states = states
@@ -171,10 +172,10 @@ class Encoder(nn.Module):
     def iterate_layers(
         self, tokens: PackedTokens, *, all_rows: bool = True, depth: int | None = None
     ) -> Iterator[Tensor]:
-        """Yield the embeddings and then each block's output, [T, H]; the last is [R, H] unless `all_rows`.
+        """Yield the projected embeddings and then each block's output, [T, H]; the last is [R, H] unless `all_rows`.
 
-        `depth` has the same meaning as in `forward`. The states are not returned as a list, because those of a deep
-        model together may not fit in memory.
+        `depth` has the same meaning as in `forward`. The states are not returned as a list, because the states of all
+        layers of a deep model may not fit in memory.
         """
         device = tokens.ids.device
         token_count = len(tokens.ids)
@@ -184,7 +185,7 @@ class Encoder(nn.Module):
             dtype = torch.get_autocast_dtype(device.type)
         settings = replace(self.block_settings(), varlen=has_varlen(device, dtype, self.config.head_size))
         if device.type == "cpu" and dtype == torch.bfloat16:
-            # oneDNN generates code for every new matmul shape, which takes longer than a small matmul itself. Filler
+            # For every new shape of a matmul, oneDNN generates code, which takes longer than a small matmul. Filler
             # tokens limit the number of shapes.
             tokens = tokens.rounded()
         tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
@@ -210,7 +211,7 @@ class Encoder(nn.Module):
             yield x_TH[: row_count if computes_rows_only else token_count]
 
     def block_settings(self) -> BlockSettings:
-        """Return the block's settings; without dropout unless the module is in training mode."""
+        """Return the settings of all blocks; the dropout rates are 0 unless the module is in training mode."""
         config = self.config
         return BlockSettings(
             heads=config.num_attention_heads,
@@ -228,7 +229,10 @@ class Encoder(nn.Module):
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Initialize as Google's code does: normal weights truncated at two standard deviations, zero biases."""
+    """Initialize a module as Google's code does: normal weights truncated at two standard deviations, zero biases.
+
+    Changes linear layers and embeddings only; used with `Module.apply`, which visits all submodules.
+    """
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -239,11 +243,11 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
-    """Cast shared weights to `dtype` once and return a function that returns them, to be called for each layer.
+    """Cast shared weights to `dtype` once, and return a function that each layer calls to get the cast weights.
 
-    Each call gives its layer a separate node in the autograd graph. So the gradients of all layers are summed in the
-    dtype of the weights, fp32. Autocast would sum the gradients of twelve layers in bf16, where the sum loses most of
-    the last ones. LayerNorm's parameters are not cast, because LayerNorm computes in fp32. If `dtype` is None, nothing
+    Each call creates a separate node in the autograd graph, so the gradients of all layers are summed in the dtype of
+    the weights, fp32. Autocast would sum the gradients of twelve layers in bf16, which loses most of the gradients that
+    are added last. LayerNorm's parameters are not cast, because LayerNorm computes in fp32. If `dtype` is None, nothing
     is cast.
     """
     copies: list[Tensor | None] = []
@@ -261,7 +265,7 @@ def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable
 
 
 class _UseCopy(torch.autograd.Function):
-    """An operation that returns `copy`, a weight in another dtype, and whose gradient is the weight's, in its dtype."""
+    """An operation that replaces a weight by `copy`, its copy in another dtype; the gradient goes to the weight."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """The models: an encoder with the heads of the pretraining objectives (§3.1) or with the head of a task.
 
-Every model takes a packed batch and returns logits. Shapes: T tokens, R rows that the model's heads read, M masked
-positions, N sequences, H hidden size, E embedding size, V vocabulary size, C labels or choices.
+Every model takes a packed batch and returns logits; `BareEncoder`, which has no head, returns hidden states.
+
+Shapes: T tokens, R rows that the model's heads read, M masked positions, N sequences, H hidden size, E embedding size,
+V vocabulary size, C labels or choices.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from albert_cli.model.packing import PackedTokens
 
 
 class _EncoderModel(nn.Module):
-    """Base class of all models: it has the encoder, and subclasses add a head."""
+    """Base class of all models: the encoder, to which subclasses add a head."""
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -33,9 +35,9 @@ class _EncoderModel(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """Masked-language head: a linear layer to E, and a decoder that shares the matrix of the word embeddings.
+    """Masked-language head: a linear layer to E, activation, LayerNorm, and a decoder to the vocabulary.
 
-    Of the decoder, only the bias is a parameter of this module.
+    The matrix of the decoder is the word table of the encoder, so this module has only the decoder's bias.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -46,7 +48,7 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x_MH: Tensor, word_VE: Tensor, matmul: MatmulBackend = "torch") -> Tensor:
-        """Map hidden states [M, H] to logits [M, V]; `word_VE` are the word embeddings."""
+        """Map hidden states [M, H] to logits [M, V]; `word_VE` is the word table."""
         x_ME = linear(x_MH, self.dense.weight, self.dense.bias, matmul)
         return linear(self.norm(self.activation(x_ME)), word_VE, self.bias, matmul)
 
@@ -54,8 +56,8 @@ class MaskedLanguageHead(nn.Module):
 class PretrainingLogits(NamedTuple):
     """Logits of the two objectives.
 
-    `masked` [M, V]: tokens of the vocabulary at the masked positions. `sentence_order` [N, 2 or 3]: classes in the
-    order of the labels in `data.pairs.SegmentPairs`.
+    `masked` [M, V]: for the tokens of the vocabulary, at the masked positions. `sentence_order` [N, 2 or 3]: for the
+    classes of each pair, in the order of the labels in `data.pairs.SegmentPairs`.
     """
 
     masked: Tensor
@@ -95,15 +97,18 @@ class MaskedLanguageModel(_EncoderModel):
         return logits_MV
 
 
-class SequenceClassifier(_EncoderModel):
-    """The encoder with dropout and a linear layer on the pooled [CLS] vector; one label makes it a regression."""
+class _Classifier(_EncoderModel):
+    """Base class of classifiers: dropout and a linear layer, which subclasses apply to vectors of the encoder."""
 
-    def __init__(self, config: ModelConfig, num_labels: int) -> None:
-        super().__init__(config)
-        self.num_labels = num_labels
+    def __init__(self, config: ModelConfig, num_labels: int, *, pooler: bool = True) -> None:
+        super().__init__(config, pooler=pooler)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self.classifier, std=config.initial_std)
+
+
+class SequenceClassifier(_Classifier):
+    """The encoder with a classifier on the pooled [CLS] vector; one label makes it a regression."""
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return logits [N, C]."""
@@ -112,14 +117,11 @@ class SequenceClassifier(_EncoderModel):
         return logits_NC
 
 
-class TokenClassifier(_EncoderModel):
-    """The encoder with dropout and a linear layer on each token's state, as in Hugging Face."""
+class TokenClassifier(_Classifier):
+    """The encoder with a classifier on each token's state, as in Hugging Face."""
 
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
-        super().__init__(config, pooler=False)
-        self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, num_labels)
-        initialize(self.classifier, std=config.initial_std)
+        super().__init__(config, num_labels, pooler=False)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return logits [T, C] for every token."""
@@ -135,7 +137,7 @@ class MultipleChoice(SequenceClassifier):
         self.choices = choices
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return logits [N / C, C]; N must be a multiple of C."""
+        """Return logits [N / C, C], a row for each question; N must be a multiple of C."""
         return super().forward(tokens).view(-1, self.choices)
 
 
@@ -154,9 +156,9 @@ class QuestionAnswering(_EncoderModel):
 
 
 class EncoderStates(NamedTuple):
-    """Hidden states of the last layer: `tokens` [T, H] all, `first` [N, H] at each [CLS], and `pooled` [N, H].
+    """Hidden states of the last layer: `tokens` [T, H] of all tokens, and `first` [N, H] of each sequence's [CLS].
 
-    `pooled` are the first states after the pooler; None if the encoder has no pooler.
+    `pooled` [N, H] is the pooler's output for `first`; None if the encoder has no pooler.
     """
 
     tokens: Tensor

@@ -1,4 +1,7 @@
-"""Express a shape as the content of Hugging Face's `config.json`, and choose its model type."""
+"""Translate a shape (`ModelConfig`) into the content of Hugging Face's `config.json`, with the right `model_type`.
+
+`ModelConfig.from_hf` is the inverse.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Final
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Heads that no class of Hugging Face has. If they had a type of Hugging Face, its classes would load the encoder and
-# silently initialize a new head.
+# Heads that Hugging Face does not have. If a checkpoint with such a head had a type of Hugging Face, its classes would
+# load the encoder and silently initialize a new head.
 CUSTOM_HEADS: Final = ("ForBeamQuestionAnswering",)
 CLASS_PREFIXES: Final = {"albert": "Albert", "bert": "Bert", CUSTOM_MODEL_TYPE: "AlbertCli"}
 MULTI_LABEL: Final = "multi_label_classification"  # Hugging Face's problem type
@@ -17,13 +20,14 @@ MULTI_LABEL: Final = "multi_label_classification"  # Hugging Face's problem type
 def model_type(config: ModelConfig, architecture: str = "") -> str:
     """Return the `model_type` for a shape: `albert` or `bert` if Hugging Face can express it, otherwise our own type.
 
-    Our own type is also for heads (`architecture`) unknown to Hugging Face, so that no program loads a part of them.
+    `architecture` is the head's class without its prefix. A head unknown to Hugging Face gets our own type, so that no
+    other program loads the encoder without the head.
     """
     has_custom_head = architecture in CUSTOM_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
     if has_custom_head or config.group_sizes or config.is_sparse:
         return CUSTOM_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
-        return "albert"  # without sharing, it has as many groups as layers
+        return "albert"  # without sharing, `config_to_json` writes as many groups as layers
     if not config.has_projection and config.sharing == "none":
         return "bert"
     return CUSTOM_MODEL_TYPE
@@ -34,8 +38,8 @@ def config_to_json(
 ) -> dict[str, object]:
     """Return the content of `config.json` with Hugging Face's keys.
 
-    `labels` name a classifier's outputs. A classifier with one label is a regression, unless it is `multi_label`, that
-    is, a text may have any number of the labels.
+    `labels` name a classifier's outputs. With `multi_label`, a text may have any number of the labels; otherwise a
+    classifier with one label is a regression.
     """
     hf_type = model_type(config, architecture)
     # Keys that the type implies or that have no effect on this shape are left out.

@@ -1,6 +1,6 @@
-"""Translate names of weights between ours (`encoder.attention.0.query.weight`) and Hugging Face's.
+"""Translate the names of weights between ours (`encoder.attention.0.query.weight`) and Hugging Face's.
 
-Tables map prefixes of names; the last part, `weight` or `bias`, is the same on both sides.
+The tables below map prefixes of names. The last part of a name, `weight` or `bias`, is the same on both sides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Prefixes of our names, and Hugging Face's; {k} is a block's index, {g} its group, {i} its index within the group.
+# Hugging Face's prefix for each prefix of our names. {k} is a block's index, {g} its group, {i} its index in the group.
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
 _ALBERT = {
     "encoder.embeddings.word": "albert.embeddings.word_embeddings",
@@ -56,21 +56,21 @@ _BERT = {
 }
 # LayerNorm's parameters in old files.
 _LEGACY_PARAMETER_NAMES = {"gamma": "weight", "beta": "bias"}
-# Tensors that other programs save although they follow from the rest: the decoder, which is tied to the word table, and
-# a buffer with the numbers of the positions.
+# Tensors that other programs save although they follow from the other tensors: the decoder, which is tied to the word
+# table, and a buffer with the numbers of the positions.
 _DERIVED_TENSORS = re.compile(r"(predictions\.decoder\.(weight|bias)|embeddings\.position_ids)$")
 
 
 def to_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """Rename tensors from our names to those of a `model_type` (`hf_config.model_type`); our own type keeps ours."""
+    """Rename tensors from our names to the names of a `model_type`; for our own type, the names do not change."""
     prefixes = _prefix_map(config, model_type)
     return {_translate_name(name, prefixes): tensor for name, tensor in tensors.items()}
 
 
 def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type: str) -> dict[str, Tensor]:
-    """Rename a file's tensors to our names, and leave out tensors that follow from the rest.
+    """Rename a file's tensors to our names, and leave out tensors that follow from other tensors.
 
-    In the file of a bare encoder, names lack the prefix `albert.` or `bert.`.
+    The names in the file of a bare encoder lack the prefix `albert.` or `bert.`, which is added before the translation.
     """
     prefixes = _prefix_map(config, model_type)
     hf_heads = tuple(hf for our, hf in prefixes.items() if not our.startswith("encoder."))
@@ -89,7 +89,7 @@ def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type
 
 
 def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:
-    """Return Hugging Face's prefix for each of our prefixes, with the numbers of all blocks of this shape."""
+    """Return Hugging Face's prefix for each of our prefixes, for all blocks of this shape; none for our own type."""
     table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, CUSTOM_MODEL_TYPE: {}}[model_type]
     inner = config.inner_group_num
     blocks = max(config.num_attention_blocks, config.num_feed_forward_blocks)

@@ -2,9 +2,11 @@
 
 A small post-LayerNorm encoder spends most of its training on learning three things: words that occur together are
 similar; a masked word is best predicted from its neighbors; the masked-language head should invert the embedding.
-`apply_informed_init` writes all three into the initial weights of a model. Architecture and checkpoint format do not
-change. Nothing depends on the language: word vectors come from the corpus (`data.cooccurrence`), and the other weights
-from geometry. The recipe's [init] section (`InformedInit`) turns each part on or off.
+`apply_informed_init` writes all three into the initial weights of a model, without changing the architecture or the
+checkpoint format. The recipe's [init] section (`InformedInit`) turns each part on or off.
+
+Nothing depends on the language: word vectors are computed from the corpus (`data.cooccurrence`). The other weights are
+sinusoids of the positions and random orthogonal maps.
 
 Shapes: V vocabulary size; E embedding size, of which W dimensions are for words and K for positions; H hidden size; d
 width of an attention head; P positions; F frequencies (K / 2).
@@ -31,8 +33,9 @@ from albert_cli.model.heads import PretrainingModel
 _MAX_POSITION_DIMENSIONS: Final = 32  # embedding dimensions for positions; words and segments are zero there
 _POSITION_NORM: Final = 0.5  # norm of a position's vector relative to a word's
 _FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians per position: wavelengths of about 126 and 2.4 positions
-_NEIGHBOR_SCORE: Final = 7.0  # of a head's neighbor before softmax: the neighbor gets two thirds of the attention
-_RANDOM_SCALE: Final = 0.3  # factor of random positions, segments and unseen tokens, which makes words outweigh them
+# The score before softmax of the position to which a neighbor head attends. It gets two thirds of the attention.
+_NEIGHBOR_SCORE: Final = 7.0
+_RANDOM_SCALE: Final = 0.3  # factor of random vectors (positions, segments, unseen tokens), so that words outweigh them
 _NORM_EXPONENT: Final = 0.5  # word vectors get their norm to this power, so that frequent words do not dominate
 _UNSEEN_NORM: Final = 1e-6  # a word vector with a smaller norm belongs to a token that does not occur in the corpus
 
@@ -44,7 +47,8 @@ def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: Positio
     """Return a checkpoint whose position embeddings are extended to `positions`.
 
     `tile` repeats the position vectors, which preserves the differences between neighbors (Longformer, arXiv
-    2004.05150, section 5). `interpolate` stretches them linearly, which preserves what marks early and late positions.
+    2004.05150, section 5). `interpolate` stretches them linearly, which preserves the difference between the beginning
+    and the end of a text.
     Raises `ConfigError` if the checkpoint has more positions.
     """
     current = checkpoint.config.max_position_embeddings
@@ -68,15 +72,15 @@ def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: Positio
 
 @dataclass(frozen=True)
 class InformedInit:
-    """`[init]` of a pretraining recipe: the initial weights that are not random. By default all weights are random.
+    """`[init]` of a pretraining recipe: the initial weights that are not random; by default there are none.
 
     `words = "cooccurrence"`: word vectors from the corpus's co-occurrences (`data.cooccurrence`).
     `neighbors`, such as [-1, 1]: for each number, one head of every block attends that many positions away. Position
     vectors are then sinusoids in embedding dimensions that only positions use.
-    `value_output_scale` (0: off): the product of value and output matrices is near this multiple of the identity.
-    Attention then adds to a token the mean of the tokens to which it attends, times this factor, and the
-    masked-language head starts as the inverse of the embedding's projection (mimetic initialization: Trockman and
-    Kolter, 2023, arXiv 2305.09828).
+    `value_output_scale` (0: off): the product of value and output matrices is near this multiple of the identity
+    (mimetic initialization: Trockman and Kolter, 2023, arXiv 2305.09828). Attention then adds to a token this multiple
+    of the mean of the tokens to which it attends. The masked-language head starts as the inverse of the embedding's
+    projection.
     """
 
     words: Literal["random", "cooccurrence"] = "random"
@@ -110,7 +114,8 @@ class InformedInit:
 def position_dimensions(config: ModelConfig) -> int:
     """Return K, the number of embedding dimensions that `neighbors` reserves for positions.
 
-    It is even, for pairs of sine and cosine, and at most the width of a head, which must compare all of them.
+    K is even, because the dimensions are pairs of sine and cosine. It is at most the width of a head, because a head
+    compares all of them.
     """
     return min(_MAX_POSITION_DIMENSIONS, config.head_size, config.embedding_size // 4) // 2 * 2
 
@@ -124,9 +129,10 @@ def word_dimensions(settings: InformedInit, config: ModelConfig) -> int:
 
 @torch.no_grad()
 def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_VW: Tensor | None, seed: int) -> None:
-    """Write the initial weights into a newly initialized model.
+    """Overwrite random weights of a newly initialized model with the weights that `settings` requests.
 
-    `words_VW` are word vectors of the width `word_dimensions`, or None without `words = "cooccurrence"`.
+    `words_VW` are word vectors of the width `word_dimensions`, or None without `words = "cooccurrence"`. `seed` is for
+    the random orthogonal maps.
     """
     if settings == InformedInit():
         return
@@ -141,9 +147,9 @@ def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_V
 
 
 def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
-    """Copy word vectors into the embeddings with more even norms and the standard deviation `std`.
+    """Overwrite word embeddings with word vectors, which get more even norms and the standard deviation `std`.
 
-    Unseen tokens keep their random vectors, scaled down.
+    The embeddings of unseen tokens, whose word vectors are zero, stay random but are scaled down.
     """
     norm_V1 = words_VW.norm(dim=1, keepdim=True)
     is_seen_V1 = norm_V1 > _UNSEEN_NORM
@@ -153,7 +159,7 @@ def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
 
 
 def _init_attention_paths(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> None:
-    """Set projection, masked-language head, positions, and the query, key, value and output matrices."""
+    """Initialize the projection, the masked-language head, the positions and the attention matrices of all blocks."""
     config = model.config
     encoder = model.encoder
     word_dims = word_dimensions(settings, config)
@@ -162,8 +168,8 @@ def _init_attention_paths(model: PretrainingModel, settings: InformedInit, gener
         encoder.embeddings.word.weight[:, word_dims:] = 0
         encoder.embeddings.segment.weight[:, word_dims:] = 0
         _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, word_dims)
-    # A head of width d adds d of the W word dimensions. This gain makes all heads together add `value_output_scale`
-    # times the words.
+    # A head of width d adds at most d of the W word dimensions. This gain makes all heads together add
+    # `value_output_scale` times the words.
     heads = config.num_attention_heads
     gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
     # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
@@ -181,7 +187,7 @@ def _init_projection(model: PretrainingModel, settings: InformedInit, generator:
     """Initialize the projection from E to H and return its matrix [H, E]; at E = H without a projection, the identity.
 
     The matrix has orthonormal columns (rows if E > H), so its transpose maps from H back to E. With
-    `value_output_scale` the masked-language head starts as this transpose.
+    `value_output_scale`, the linear layer of the masked-language head starts as this transpose.
     """
     hidden = model.config.hidden_size
     size = model.config.embedding_size
@@ -197,7 +203,10 @@ def _init_projection(model: PretrainingModel, settings: InformedInit, generator:
 
 
 def _set_position_waves(position_PE: Tensor, word_VE: Tensor, word_dims: int) -> None:
-    """Set the position vectors to sinusoids in the dimensions after the first `word_dims`."""
+    """Set the position vectors to sinusoids in the dimensions after the first `word_dims`.
+
+    Their norm is `_POSITION_NORM` times the median norm of a word.
+    """
     position_dims = position_PE.shape[1] - word_dims
     angle_PF = torch.arange(len(position_PE))[:, None] * _frequencies(position_dims)
     # A vector of F cosines and F sines has the norm sqrt(F).
@@ -208,20 +217,36 @@ def _set_position_waves(position_PE: Tensor, word_VE: Tensor, word_dims: int) ->
 def _set_neighbor_head(
     attention: Attention, head: int, offset: int, config: ModelConfig, projection_HK: Tensor
 ) -> None:
-    """Set query and key of a head so that it attends `offset` positions away."""
+    """Set query and key of a head so that each position attends to the position `offset` away.
+
+    `projection_HK` maps the K position dimensions of the embedding to H. The query rotates each sinusoid by the angle
+    of `offset` positions, so its product with a key is largest for the key that is `offset` positions away.
+    """
     width = config.head_size
+    dimensions = projection_HK.shape[1]
+    angle_F = offset * _frequencies(dimensions)
+    cosine = torch.arange(dimensions // 2)  # the dimensions of the cosines, and then of the sines
+    sine = cosine + dimensions // 2
+    rotation_dK = torch.zeros(width, dimensions)
+    rotation_dK[cosine, cosine] = angle_F.cos()
+    rotation_dK[sine, sine] = angle_F.cos()
+    rotation_dK[cosine, sine] = -angle_F.sin()
+    rotation_dK[sine, cosine] = angle_F.sin()
+    # After LayerNorm an embedding has the squared norm E, and its position has this fraction of it. So the key to which
+    # the head attends has the score gain^2 * fraction * E / sqrt(d). This gain makes the score `_NEIGHBOR_SCORE`.
+    fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
+    gain = math.sqrt(_NEIGHBOR_SCORE * math.sqrt(width) / (fraction * config.embedding_size))
     rows = slice(head * width, (head + 1) * width)
-    query_dK, key_dK = _relative_query_and_key(offset, projection_HK.shape[1], width, config.embedding_size)
-    attention.query.weight[rows] = query_dK @ projection_HK.T
-    attention.key.weight[rows] = key_dK @ projection_HK.T
+    attention.query.weight[rows] = gain * rotation_dK @ projection_HK.T
+    attention.key.weight[rows] = gain * torch.eye(width, dimensions) @ projection_HK.T
 
 
 def _set_value_and_output(
     attention: Attention, head: int, width: int, projection_HW: Tensor, gain: float, generator: torch.Generator
 ) -> None:
-    """Set a head's value to a random orthogonal map of the word dimensions, and its output to the transpose.
+    """Set a head's value to a random orthogonal map of the word dimensions, and its output to the scaled transpose.
 
-    The output is scaled, so that the product of both is `gain` times the identity on d dimensions of the words.
+    The product of both is `gain` times the identity in d of the word dimensions. `width` is d.
     """
     rows = slice(head * width, (head + 1) * width)
     random_dW = nn.init.orthogonal_(torch.empty(width, projection_HW.shape[1]), generator=generator)
@@ -233,24 +258,3 @@ def _set_value_and_output(
 def _frequencies(dimensions: int) -> Tensor:
     """Return the frequencies [F] of sinusoids in this many dimensions; each frequency has a cosine and a sine."""
     return torch.linspace(*_FREQUENCY_RANGE, dimensions // 2)
-
-
-def _relative_query_and_key(offset: int, dimensions: int, width: int, embedding_size: int) -> tuple[Tensor, Tensor]:
-    """Return query and key [d, K], as maps of the K position dimensions, of a head that attends `offset` away.
-
-    The query rotates each sinusoid by the angle of `offset` positions. So its product with a key is largest for the key
-    that is `offset` positions away.
-    """
-    half = dimensions // 2
-    angle_F = offset * _frequencies(dimensions)
-    index = torch.arange(half)
-    rotation_dK = torch.zeros(width, dimensions)
-    rotation_dK[index, index] = angle_F.cos()
-    rotation_dK[half + index, half + index] = angle_F.cos()
-    rotation_dK[index, half + index] = -angle_F.sin()
-    rotation_dK[half + index, index] = angle_F.sin()
-    # After LayerNorm an embedding has the squared norm E, of which this fraction belongs to the position. The matching
-    # key has the score gain^2 * fraction * E / sqrt(d), which is to be `_NEIGHBOR_SCORE`.
-    fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
-    gain = math.sqrt(_NEIGHBOR_SCORE * math.sqrt(width) / (fraction * embedding_size))
-    return gain * rotation_dK, gain * torch.eye(width, dimensions)

@@ -1,12 +1,11 @@
-"""Read Google's TensorFlow checkpoints of ALBERT (v1 and v2) and BERT; needs the extra `tf`.
+"""Read Google's TensorFlow checkpoints of ALBERT (v1 and v2) and BERT; this needs the extra `tf`.
 
-`read_config` returns the shape, `read_tensors` the tensors by our names. `inference.convert` calls both.
+`read_config` returns the shape, and `read_tensors` the tensors by our names. `inference.convert` calls both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,14 +14,17 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.formatting import first_line
 from albert_cli.model.config import ModelConfig
 
 CONFIG_FILES: Final = {"albert": "albert_config.json", "bert": "bert_config.json"}
 
-# Patterns of a variable's name, whole or without its last part, and our name for it. {b} is a block's index, {part} is
-# query, key or value. `translate_name` adds .weight or .bias where the last part was left out.
+# Patterns of variables' names, and our names for them. A pattern matches a whole name, or a name without its last part
+# (kernel, bias, gamma or beta), for which `translate_name` adds .weight or .bias. In our names, {b} is a block's index,
+# and {part} is query, key or value. In patterns, g is the number of a group (for BERT, of a layer), and i is the number
+# of a block in its group.
 _ALBERT_LAYER: Final = r"bert/encoder/transformer/group_(?P<g>\d+)/inner_group_(?P<i>\d+)"
-_BERT_LAYER: Final = r"bert/encoder/layer_(?P<k>\d+)"
+_BERT_LAYER: Final = r"bert/encoder/layer_(?P<g>\d+)"
 _RULES: Final = (
     (r"bert/embeddings/word_embeddings", "encoder.embeddings.word.weight"),
     (r"bert/embeddings/position_embeddings", "encoder.embeddings.position.weight"),
@@ -56,7 +58,7 @@ _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
-    """Return the shape, and the content of `albert_config.json` or `bert_config.json` with `model_type` added.
+    """Return a checkpoint's shape, and the content of its `albert_config.json` or `bert_config.json` with `model_type`.
 
     Raises `CheckpointError` if both files are missing, or if one describes no ALBERT or BERT.
     """
@@ -73,7 +75,7 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
 
 
 def find_prefix(directory: Path) -> Path:
-    """Return the path of the newest checkpoint without the suffix of its files, as TensorFlow expects it.
+    """Return the path of the newest checkpoint without the suffixes of its files, as TensorFlow expects the path.
 
     Raises `CheckpointError` if there is none.
     """
@@ -84,11 +86,9 @@ def find_prefix(directory: Path) -> Path:
 
 
 def _recency(name: str) -> tuple[bool, int]:
-    """Return the sort key of a checkpoint's name: ascending numbers of steps, then `model.ckpt-best`."""
+    """Return the sort key of a checkpoint's name: by ascending number of steps, and `model.ckpt-best` at the end."""
     match = re.search(r"ckpt-(\d+)$", name)
-    step = 0
-    if match is not None:
-        step = int(match[1])
+    step = 0 if match is None else int(match[1])
     return name.endswith("best"), step
 
 
@@ -109,8 +109,7 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         names = sorted(reader.get_variable_to_shape_map())
         arrays = {name: reader.get_tensor(name) for name in names if not _NOT_WEIGHTS.fullmatch(name)}
     except Exception as error:  # TensorFlow raises errors of many types for files that it cannot read
-        reason = str(error).split("\n")[0]
-        raise CheckpointError(f"{prefix}: cannot be read ({reason})", "download its files again") from None
+        raise CheckpointError(f"{prefix}: cannot be read ({first_line(error)})", "download its files again") from None
     return {translate_name(name, config): _to_tensor(name, array) for name, array in arrays.items()}
 
 
@@ -124,7 +123,7 @@ def _to_tensor(name: str, array: Any) -> Tensor:
 
 def translate_name(name: str, config: ModelConfig) -> str:
     """Return our name for a TensorFlow variable; a name that no rule matches does not change."""
-    suffixes = {name: ""}
+    suffixes = {name: ""}  # by the part of the name that a pattern may match
     prefix, _, leaf = name.rpartition("/")
     if leaf in _LEAVES:
         suffixes[prefix] = f".{_LEAVES[leaf]}"
@@ -133,12 +132,6 @@ def translate_name(name: str, config: ModelConfig) -> str:
             match = re.fullmatch(pattern, candidate)
             if match is not None:
                 groups = match.groupdict()
-                return our_name.format(b=_block_index(groups, config), part=groups.get("part")) + suffix
+                block = int(groups.get("g", 0)) * config.inner_group_num + int(groups.get("i", 0))
+                return our_name.format(b=block, part=groups.get("part")) + suffix
     return name
-
-
-def _block_index(groups: Mapping[str, str], config: ModelConfig) -> int:
-    """Return a block's index from the numbers in a name: k is BERT's layer; g and i are ALBERT's group and block."""
-    if "k" in groups:
-        return int(groups["k"])
-    return int(groups.get("g", 0)) * config.inner_group_num + int(groups.get("i", 0))

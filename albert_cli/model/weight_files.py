@@ -19,6 +19,7 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
+from albert_cli.formatting import first_line
 from albert_cli.model.config import ModelConfig
 from albert_cli.os_errors import errno_of
 
@@ -30,7 +31,7 @@ _WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
 _WRAPPER_PREFIX: Final = "module."  # which DataParallel adds to every name
 MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
-# Layouts that cannot be read: a pattern of their files, a description, and the remedy.
+# Layouts that cannot be read: the pattern of a file's name, a description of the file, and the remedy.
 _OTHER_LAYOUTS: Final = (
     ("adapter_config.json", "an adapter without its base model", "merge it with peft: merge_and_unload()"),
     ("*.gguf", "a GGUF file", "name the checkpoint that it was converted from"),
@@ -72,7 +73,10 @@ def describe_file(path: Path) -> tuple[str, str]:
 
 
 def find_weight_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's weights, preferring safetensors; raise `CheckpointError` if there are none."""
+    """Return the weight files of a directory; safetensors are preferred to pickled files.
+
+    Raises `CheckpointError` if there are none, or if an index of shards is damaged or lists a missing shard.
+    """
     for name in (WEIGHTS_FILE, _PICKLED_FILE):
         if (directory / name).is_file():
             return [directory / name]
@@ -120,13 +124,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of `torch.save`, without running code from the file."""
+    """Return the tensors of a file of `torch.save`, without running code from the file.
+
+    Raises `CheckpointError` if the file cannot be read, or contains objects other than tensors by name.
+    """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except Exception as error:  # torch raises errors of many types for files that it cannot read
-        reason = str(error).split("\n")[0]
+        reason = first_line(error)
         if type(error).__name__ == "UnpicklingError":
             raise CheckpointError(f"{path}: contains more than tensors ({reason})", "save it as safetensors") from None
         raise CheckpointError(f"{path}: cannot be read ({reason})", "download it again") from None
@@ -145,7 +152,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` for a matrix of integers: quantized weights, which need scales that are not read."""
+    """Raise `CheckpointError` for quantized weights, that is for a matrix of integers: their scales are not read."""
     for name, tensor in tensors.items():
         if tensor.ndim == 2 and not tensor.is_floating_point() and name.endswith("weight"):
             message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
@@ -155,8 +162,8 @@ def check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None
 def check_size(files: Sequence[Path], config: ModelConfig) -> None:
     """Raise `CheckpointError` if the files have less than a byte for each weight of the encoder's matrices.
 
-    A model is built before its weights are compared with the file. Without this check, building could allocate a
-    terabyte because of a wrong number in config.json. Every readable format has at least one byte per parameter.
+    The model is built before its weights are compared with the files. Without this check, a wrong number in config.json
+    could make it allocate a terabyte. Every readable format has at least one byte per parameter.
     """
     hidden = config.hidden_size
     table_rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size

@@ -283,13 +283,17 @@ def test_format_size_keeps_three_digits(size: float) -> None:
     assert float(number) * 1000**power == pytest.approx(size, rel=5.1e-3)
 
 
-def test_applied_parameters_of_shared_blocks_count_each_use() -> None:
-    """xxlarge stores 223 million and multiplies with two billion; a BERT applies what it has."""
+def test_without_sharing_counts_each_use_of_a_block() -> None:
+    """xxlarge stores 223 million parameters and multiplies with two billion; a BERT applies what it has."""
+
+    def count_applied(config: ModelConfig) -> int:
+        return count_parameters(costs.without_sharing(config)).total
+
     wide = count_parameters(PRESETS["albert-xxlarge"])
-    assert costs.applied_parameters(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
-    assert costs.applied_parameters(PRESETS["bert-base"]) == count_parameters(PRESETS["bert-base"]).total
+    assert count_applied(PRESETS["albert-xxlarge"]) == 2_437_773_824 + wide.total - wide.with_pooler
+    assert count_applied(PRESETS["bert-base"]) == count_parameters(PRESETS["bert-base"]).total
     sizes = replace(BASE, group_sizes=(1, 10, 1))
-    assert costs.applied_parameters(sizes) == costs.applied_parameters(BASE)
+    assert count_applied(sizes) == count_applied(BASE)
     assert count_parameters(sizes).attention == 3 * count_parameters(BASE).attention
 
 
