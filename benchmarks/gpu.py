@@ -346,16 +346,14 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
     goal = GOALS.get((size, int(length_name[1:])))
     rows = []
     for name, timing in step["variants"].items():
-        fraction_of_goal = ""
-        speedup = f"{timing['speedup']:.2f}x"
-        peak_gb = ""
-        if name == "albert":
-            speedup = ""
-            fraction_of_goal = f"{timing['tokens_per_second'] / goal:.0%}" if goal else ""
-            peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
         title = f"{name}, {label}" if label else name
-        speeds = [f"{timing['tokens_per_second']:,}", f"{timing['mfu']:.0%}"]
-        rows.append([size, length_name, title, tokens, *speeds, fraction_of_goal, speedup, peak_gb])
+        rate = timing["tokens_per_second"]
+        last_cells = ["", f"{timing['speedup']:.2f}x", ""]  # of the goal, albert is, peak GB
+        if name == "albert":
+            fraction_of_goal = f"{rate / goal:.0%}" if goal else ""
+            peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
+            last_cells = [fraction_of_goal, "", peak_gb]
+        rows.append([size, length_name, title, tokens, f"{rate:,}", f"{timing['mfu']:.0%}", *last_cells])
     return rows
 
 

@@ -8,7 +8,6 @@ separate process, so that its peak of memory does not include other measurements
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -189,9 +188,7 @@ def _reset_peak_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif Path("/proc/self/clear_refs").exists():
-        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        os.write(descriptor, b"5")  # 5 resets VmHWM, see proc(5)
-        os.close(descriptor)
+        Path("/proc/self/clear_refs").write_text("5")  # 5 resets VmHWM, see proc(5)
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -204,9 +204,7 @@ def compute_speedups(result: SharingResult, kind: str) -> dict[int, dict[int, fl
 
 
 def draw_speedups(result: SharingResult, path: Path) -> None:
-    """Draw the speedup against the batch size, a line for each sequence length, for training and inference."""
-    import io
-
+    """Plot the speedup against the batch size as SVG, with a line for each sequence length."""
     from matplotlib.figure import Figure
 
     first, second = result.models
@@ -220,9 +218,7 @@ def draw_speedups(result: SharingResult, path: Path) -> None:
         axes.set_title(f"{kind}: speed of {first}, {second} = 1")
         axes.set_xlabel("sequences in a batch")
         axes.legend()
-    drawing = io.BytesIO()
-    figure.savefig(drawing, format="svg")
-    store.write_bytes(path, drawing.getvalue())
+    figure.savefig(path)
 
 
 def format_result(result: SharingResult, *, markdown: bool = False) -> str:

@@ -98,8 +98,8 @@ class ShapeCounts:
     paper: PaperFigure | None
 
 
-def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
-    """Return the paper's figure for a shape, in millions, and its table; None if the paper has no figure.
+def find_paper_figure(config: ModelConfig) -> PaperFigure | None:
+    """Return the paper's figure for a shape; None if the paper has no figure.
 
     A shape is looked up by E, H, layers and sharing, so its other values must be the paper's.
     """
@@ -110,7 +110,10 @@ def paper_figure(config: ModelConfig) -> tuple[int, str] | None:
         and not (config.always_project or config.group_sizes)
     )
     shape = (config.embedding_size, config.hidden_size, config.num_hidden_layers, config.sharing)
-    return PAPER_FIGURES.get(shape) if has_paper_values else None
+    if not has_paper_values or shape not in PAPER_FIGURES:
+        return None
+    millions, table = PAPER_FIGURES[shape]
+    return PaperFigure(millions, table, _explain_difference(config, millions, table))
 
 
 def paper_count(config: ModelConfig) -> int:
@@ -121,12 +124,8 @@ def paper_count(config: ModelConfig) -> int:
     return counts.with_pooler
 
 
-def paper_note(config: ModelConfig) -> str:
-    """Explain why the exact count does not round to the paper's figure; empty if it does, or without a figure."""
-    figure = paper_figure(config)
-    if figure is None:
-        return ""
-    millions, table = figure
+def _explain_difference(config: ModelConfig, millions: int, table: str) -> str:
+    """Explain why the exact count does not round to the paper's figure in millions; return "" if it does."""
     exact = paper_count(config)
     if round(exact / 1e6) == millions:
         return ""
@@ -239,13 +238,12 @@ def _largest_batches() -> list[_BatchRow]:
 def count_shape(config: ModelConfig) -> ShapeCounts:
     """Return the counts of a shape and the paper's figure."""
     counts = count_parameters(config)
-    figure = paper_figure(config)
     return ShapeCounts(
         without_pooler=counts.without_pooler,
         with_pooler=counts.with_pooler,
         total=counts.total,
         paper_count=paper_count(config),
-        paper=None if figure is None else PaperFigure(*figure, note=paper_note(config)),
+        paper=find_paper_figure(config),
     )
 
 

@@ -1,7 +1,7 @@
 """Find, read and write checkpoints: a checkpoint directory is a Hugging Face model directory.
 
 Hugging Face reads it as an ALBERT or, for a shape with E = H that shares nothing, as a BERT. For a shape that neither
-can express, the files have our names and a `model_type` of our own, so that no other library loads them wrongly.
+can express, the files have our names of tensors and our own `model_type`, so that no other library loads them wrongly.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 class FinetunedTask:
     """The task of a task checkpoint, as its config.json records it.
 
-    `task` is the name, `inputs` the number of texts in an input, and `max_seq_length` the length limit in tokens.
+    `task` is the name of the task, `inputs` the number of texts in an input, and `max_seq_length` the limit in tokens.
     `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as in training.
     """
 
@@ -76,8 +76,8 @@ class FinetunedTask:
 class Checkpoint:
     """The content of a checkpoint directory.
 
-    `values` is the content of config.json. The names in the weights file are those of `model_type`; `tensors` are by
-    our names.
+    `values` is the content of config.json. `tensors` are by our names; the names in the weights file are those of
+    `model_type`.
     """
 
     directory: Path
@@ -88,7 +88,7 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str | None:
-        """The name of its class without the model type, such as `ForPreTraining`; None if config.json has none."""
+        """The class that config.json names, without the model type: `ForPreTraining`; None if it names no class."""
         architectures = self.values.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return None
@@ -112,7 +112,7 @@ class Checkpoint:
         if isinstance(names, list) and len(names) == len(head_bias):
             return tuple(map(str, names))
         if store.is_listed(self.directory / "recipe.toml"):
-            return ()  # `albert` wrote it without classes: the head was not trained (data.sentence_loss = "none")
+            return ()  # `albert` writes the classes unless the head is not trained (data.sentence_loss = "none")
         return ORDER_LABELS["nsp" if self.model_type == "bert" else "sop"]
 
     @property
@@ -120,7 +120,7 @@ class Checkpoint:
         """The names of the outputs of a layer called `classifier`, whatever its task; empty without such a layer."""
         outputs = len(self.tensors.get("classifier.weight", ()))
         names = self.values.get("id2label")
-        if not isinstance(names, dict):  # Hugging Face writes no names for two outputs with its default names
+        if not isinstance(names, dict):  # Hugging Face does not write the default names of two outputs
             names = {}
         return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
@@ -155,7 +155,7 @@ class Checkpoint:
 
     @property
     def max_length(self) -> int:
-        """The number of tokens to which inputs are truncated: that of fine-tuning, at most the model's positions."""
+        """The number of tokens to which inputs are truncated: as in fine-tuning, and at most the model's positions."""
         positions = self.config.max_position_embeddings
         finetuned = self.finetuned_task
         if finetuned is None:
@@ -164,9 +164,9 @@ class Checkpoint:
 
 
 def find_checkpoint(name: str) -> Path:
-    """Return a checkpoint's directory by its name: a model directory, a run (its newest step), or a Hub id.
+    """Return the directory of the checkpoint to which a name refers: a model directory, a run, or a Hub id.
 
-    Downloads the files of a Hub id. Raises `CheckpointError` if there is no such checkpoint.
+    The checkpoint of a run is its newest step. Downloads the files of a Hub id; raises `CheckpointError` if none exists.
     """
     path = Path(name)
     if (path / "config.json").is_file():
@@ -187,7 +187,7 @@ def find_checkpoint(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download a model's files from the Hub and return their directory; pickled weights only without safetensors."""
+    """Download a model's files from the Hub and return their directory; prefer safetensors to pickled weights."""
     directory = hub_access.download_hub_files(name, [*_HUB_FILES, "*.safetensors", f"{WEIGHTS_FILE}.index.json"])
     if any(directory.glob("*.safetensors")):
         return directory
@@ -211,7 +211,7 @@ def find_init_checkpoint(name: str) -> Path:
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raise `CheckpointError` if something is missing or damaged.
 
-    Compares the files with the hashes in the manifest. Prints a note if there is none, as in other programs' files.
+    Compares the files with the hashes in the manifest. Prints a note if there is no manifest, which only albert writes.
     """
     if store.read_manifest(directory) is not None:
         store.verify(directory)
@@ -227,8 +227,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     tensors = hf_names.from_hf_names(stored, config, hf_type)
     decoder = next((stored[name] for name in stored if name.endswith("predictions.decoder.weight")), None)
     if decoder is not None and values.get("tie_word_embeddings") is False:
-        # Our masked-language head uses the word table as its decoder. With this head's other weights it would predict
-        # wrong words.
+        # Our masked-language head uses the word table as its decoder. With the word table, the other weights of this
+        # file's head would predict wrong words.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
         console.info(
             f"{directory}: its masked-language head is left out, because it does not use the word table "
@@ -240,7 +240,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:
-    """Return the fingerprint of the checkpoint that a recipe uses as its `role`, such as parent or teacher.
+    """Return the fingerprint of the checkpoint in `directory`, which a recipe uses as its `role` (parent or teacher).
 
     Raises `ConfigError` if `fingerprint`, the value of the recipe's `key`, is not None and differs.
     """
@@ -271,7 +271,7 @@ def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
 
 
 class LoadPolicy(Enum):
-    """The parts of a model that a checkpoint must contain; the other parts may keep their initial weights."""
+    """The parts of a model that a checkpoint must contain; the other parts may retain their initial weights."""
 
     ENCODER = "encoder"  # the encoder without the pooler: to fine-tune, encode or continue pretraining
     MASKED_LANGUAGE = "masked"  # the encoder without the pooler, and the masked-language head
@@ -291,7 +291,7 @@ class LoadPolicy(Enum):
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = LoadPolicy.ENCODER) -> None:
-    """Copy a checkpoint's tensors into a model, and report parts that are new or not used.
+    """Copy a checkpoint's tensors into a model, and print which parts are new or not used.
 
     Raises `CheckpointError` if a tensor that `policy` requires is missing or has another shape, or if the file has
     tensors of an encoder that the model does not have.
@@ -309,6 +309,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = 
     for name in new:
         _check_new(name, parameters[name], checkpoint, required)
     unused = [name for name in checkpoint.tensors if name not in matching]
+    # Names of encoder tensors that were not translated still begin with the model type.
     encoder_prefixes = ("encoder.", f"{checkpoint.model_type}.")
     undescribed = [name for name in unused if name.startswith(encoder_prefixes) and _part_name(name) != "pooler"]
     if undescribed:
@@ -321,7 +322,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = 
             parameters[name].copy_(tensor)
     if any(_part_name(name) == "pooler" for name in new):
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
-    if store.read_manifest(checkpoint.directory) is None:  # another program's; the parts of our files are known
+    if store.read_manifest(checkpoint.directory) is None:  # written by another program, so its parts are not known
         _report_parts(checkpoint.directory, list(matching), new, unused)
 
 
@@ -373,11 +374,11 @@ def write_checkpoint(
     multi_label: bool = False,
     order_labels: tuple[str, ...] = (),
 ) -> None:
-    """Write `config.json` and `model.safetensors` into a staged directory; tied weights are stored once.
+    """Write `config.json` and `model.safetensors` into a directory that the caller has staged (`store`).
 
-    `architecture` is the class without its model type, such as `ForPreTraining`, or `Model` for a bare encoder.
-    `labels` and `multi_label` are described in `config_to_json`. `order_labels` are the classes of the sentence head
-    (`ORDER_LABELS`).
+    Tied weights are stored once. `architecture` is the class without its model type, such as `ForPreTraining`, or
+    `Model` for a bare encoder. `labels` and `multi_label` are described in `config_to_json`. `order_labels` are the
+    classes of the sentence head (`ORDER_LABELS`).
     """
     config = cast(ModelConfig, model.config)
     write_tensors(model.state_dict(), config, directory, architecture)
@@ -390,7 +391,7 @@ def write_checkpoint(
 
 
 def write_tensors(tensors: Mapping[str, Tensor], config: ModelConfig, directory: Path, architecture: str) -> None:
-    """Write tensors by our names as `model.safetensors` of this class, in fp32."""
+    """Write tensors, which have our names, in fp32 as `model.safetensors`, with the names that `architecture` has."""
     hf_type = model_type(config, architecture)
     stored = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
     renamed = hf_names.to_hf_names(stored, config, hf_type)

@@ -1,18 +1,17 @@
 """Initialize attention heads to measure the word overlap between the two segments of a pair.
 
 With random weights attention is nearly uniform. A small encoder needs some ten thousand updates before a token attends
-to its other occurrences, and until then its accuracy on tasks with pairs is that of the majority class. If query and
-key are the same projection, every token attends to the most similar tokens from the first step on. Trockman and Kolter
-(2023, arXiv 2305.09828) start Wq Wk' near the identity in all heads. Here a few heads do so, and only in the directions
-in which words differ.
+to its other occurrences. Until then, its accuracy on tasks with pairs is that of the majority class. If query and key
+are the same projection, every token attends to the most similar tokens from the first step on. Trockman and Kolter
+(2023, arXiv 2305.09828) initialize all heads like this, with Wq Wk' near the identity. Here only a few heads are
+initialized like this, and only in the directions in which words differ.
 
-`init_overlap_heads` first measures the input of the first block (`FirstLayerStats`) by embedding sampled words at
-several positions. It then computes the weights of the heads from these statistics.
+`init_overlap_heads` first embeds sampled words at several positions and measures the input of the first block
+(`FirstLayerStats`). It then computes the weights of the heads from these statistics.
 
 Shapes: n sampled words; k samples of each word in each of 2 segments; m = 2 k n samples; E embedding size, H hidden
-size, d width of an attention head; r directions in which words differ; a head compares c random combinations of them;
-i directions ordered by variance, in the first few of which words hardly differ; j directions of the position; f waves
-of the position.
+size, d width of an attention head; r directions in which words differ; c random combinations of these directions, which
+a head compares; i directions ordered by variance; j directions that depend on the position; f waves of the position.
 """
 
 from __future__ import annotations
@@ -36,29 +35,30 @@ _SAMPLED_WORDS: Final = 4096
 _SAMPLES_PER_WORD: Final = 3  # in each segment, at random positions
 _RIDGE: Final = 0.05  # this fraction of the mean variance is added to every variance, because some are near 0
 # Thresholds for directions, as fractions of the largest value.
-_MIN_POSITION_VARIANCE: Final = 0.08  # a direction with a larger variance within a word depends on the position
+_MIN_POSITION_VARIANCE: Final = 0.08  # with a larger variance within a word, a direction depends on the position
 _MIN_WORD_DEVIATION: Final = 0.05  # a direction with a smaller singular value does not distinguish words
 
-# Attention scores before softmax. An overlap head ranks the same word in the other text first, then [CLS], then other
-# words of the other text, then words of the same text.
+# Attention scores before softmax. In an overlap head, the same word in the other text scores highest, then [CLS], then
+# other words of the other text, then words of the same text.
 _OTHER_TEXT_SCORE: Final = 8.0  # score of words of the other text; words of the same text have its negative
 _SAME_WORD_SCORE: Final = 10.0  # added to the score of the same word
 # Context heads attend to the tokens around a token.
 _SAME_POSITION_SCORE: Final = 7.0  # a token's score with itself; the score decreases with the distance
 _WAVE_FREQUENCIES: Final = (0.05, 0.22, 0.39, 0.56)  # radians per position; the waves' sum has a peak of five tokens
-_CONTEXT_GAIN: Final = 10.0  # factor of what a context head adds to a token
+_CONTEXT_GAIN: Final = 10.0  # factor of the vector that a context head adds to a token
 
 
 @dataclass(frozen=True)
 class _OverlapStrength:
-    """Constants of an overlap head: the score of [CLS] above other words, and the factor of what the head adds."""
+    """Constants of an overlap head: how much higher than other words [CLS] scores, and the factor of what is added."""
 
     cls_score: float
     gain: float
 
 
-# Context heads also read outcomes, and those of only a few tokens around each token.
-_WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)  # only [CLS] reads outcomes, as an average
+# Without context heads, only [CLS] reads the outcomes of overlap heads, as the average over all tokens. A context head
+# reads the average over only a few tokens.
+_WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)
 _WITH_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=7.0, gain=6.0)
 
 
@@ -75,8 +75,8 @@ def check_overlap_heads(heads: int, context_heads: int, config: ModelConfig) -> 
             raise ConfigError(f"{name} is {number}", f"choose 0 to {limit}, the model's attention heads")
     if heads and config.head_size < 4:
         raise ConfigError(
-            f"model.overlap_heads needs heads of width 4; the model's have {config.head_size}",
-            "-s model.overlap_heads=0",
+            f"model.overlap_heads needs heads of width 4 or more; the model's heads have {config.head_size}",
+            "use -s model.overlap_heads=0",
         )
 
 
@@ -95,15 +95,15 @@ def init_overlap_heads(
 
     If the other segment lacks the word, the token attends to [CLS]. The head adds the outcome, present or absent, to
     the token, along a direction in which words hardly differ. In the next layer [CLS] averages the outcomes over all
-    tokens, because its queries are set to zero. The two segment vectors are moved apart, so that heads can tell the
-    segments from each other.
+    tokens, because the queries of [CLS] are set to zero. The two segment vectors are moved apart, so that heads can
+    distinguish the segments.
 
-    The last `context_heads` heads of each block attend to the tokens around a token. They add to it, along another
-    direction, how many of these tokens occur in the other segment: an answer is near the words of its question.
+    The last `context_heads` heads of each block attend to the tokens around a token. They add to the token, along
+    another direction, how many of these tokens occur in the other segment: an answer is near the words of its question.
 
-    Call this right before fine-tuning on a task with pairs; pretraining does not need such heads and destroys them.
-    `word_ids` are the tokens that occur in texts, and most pairs should end within the first `positions` positions.
-    `heads = 0` changes nothing.
+    Call this function right before fine-tuning on a task with pairs: pretraining would overwrite such heads. `cls_id`
+    is the id of [CLS], and `word_ids` are the tokens that occur in texts. Most pairs should end within the first
+    `positions` positions. `heads = 0` changes nothing.
     """
     if not heads:
         return
@@ -146,15 +146,15 @@ def _flatten_cls_attention(attention: Attention, stats: FirstLayerStats) -> None
 class FirstLayerStats:
     """Statistics of the first block's input, in H dimensions and fp32; `mean_H` is the mean over words.
 
-    `cls_H` is the vector of [CLS] minus the mean. `detector_H` detects [CLS]: its product with a vector minus the mean
-    is 1 for [CLS] and about 0 for words.
+    `cls_H` is the vector of [CLS] minus the mean. `detector_H` detects [CLS]: the product of `detector_H` and a vector
+    minus the mean is 1 for [CLS] and about 0 for words.
     `segment_H` is the unit vector from the second segment to the first, and `half_step` half their distance.
     `words_nH` are the words' vectors minus the mean and the effects of position and segment. `whitening_rH` are the
     directions in which words differ, each divided by the square root of its singular value, which makes the words'
-    deviations more even. `unused_iH` are unit directions ordered by variance, smallest first; only the first few are
-    used, in which words hardly differ.
-    `wave_fH` recovers the position: its product with a vector minus the mean is about the cosines and sines of
-    `_WAVE_FREQUENCIES` times the position, minus their mean.
+    deviations more even. `unused_iH` are unit directions ordered by variance, smallest first. Words hardly differ in
+    the first few directions, which the heads use for their results.
+    `wave_fH` recovers the position: the product of `wave_fH` and a vector minus the mean is about the cosines and sines
+    of `_WAVE_FREQUENCIES` times the position, minus their mean.
     """
 
     mean_H: Tensor
@@ -171,7 +171,7 @@ class FirstLayerStats:
 def measure_first_layer(
     encoder: Encoder, cls_id: int, word_ids: Tensor, positions: int, generator: torch.Generator
 ) -> FirstLayerStats:
-    """Measure how words, positions, segments and [CLS] differ in the first block's input."""
+    """Measure how words, positions, segments and [CLS] differ in the first block's input, with sampled words."""
     word_ids = word_ids[torch.randperm(len(word_ids), generator=generator)[:_SAMPLED_WORDS]]
     limit = min(positions, encoder.config.max_position_embeddings)
     positions_2kn = torch.randint(1, limit, (2, _SAMPLES_PER_WORD, len(word_ids)), generator=generator)
@@ -188,13 +188,14 @@ def measure_first_layer(
     segment_H = F.normalize(step_nH.mean(0), dim=0)
     half_step = float((step_nH @ segment_H).mean()) / 2
 
-    # With the inverse covariance of all inputs, least squares finds [CLS] and the position. Directions with the
-    # smallest variances are free for the results of heads.
+    # Least squares, with the inverse covariance of all inputs, finds the maps that detect [CLS] and the position. The
+    # directions with the smallest variances are free for the results of heads.
     centered_mH = (inputs_2knH - mean_H).flatten(0, 2)
     variance_H, directions_HH = torch.linalg.eigh(centered_mH.T @ centered_mH / len(centered_mH))
     inverse_HH = directions_HH / (variance_H + _RIDGE * variance_H.mean()) @ directions_HH.T
     detector_H = inverse_HH @ cls_H / (cls_H @ inverse_HH @ cls_H)
-    wave_mf = _position_waves(positions_2kn.flatten())
+    angle_m4 = positions_2kn.flatten()[:, None] * torch.tensor(_WAVE_FREQUENCIES)
+    wave_mf = torch.cat([angle_m4.cos(), angle_m4.sin()], 1)
     wave_fH = (inverse_HH @ centered_mH.T @ (wave_mf - wave_mf.mean(0)) / len(centered_mH)).T
 
     within_word_mH = (inputs_2knH - word_2nH[:, None]).flatten(0, 2)
@@ -222,19 +223,14 @@ def first_layer_input(encoder: Encoder, ids: Tensor, positions: Tensor, segment:
     return x_nH.float()
 
 
-def _position_waves(positions_m: Tensor) -> Tensor:
-    """Return the cosines and sines of `_WAVE_FREQUENCIES` times the positions [m], [m, f]."""
-    angle_mf = positions_m[:, None] * torch.tensor(_WAVE_FREQUENCIES)
-    return torch.cat([angle_mf.cos(), angle_mf.sin()], 1)
-
-
 def _unused_directions(directions_HH: Tensor) -> Tensor:
-    """Return all unit directions except that of the smallest variance, ordered by variance, as rows.
+    """Return unit directions ordered by variance, [i, H], without the component that LayerNorm removes.
 
-    `directions_HH` has eigenvectors as columns, with ascending variance. Only the first few rows are used.
+    `directions_HH` has eigenvectors as columns, with ascending variance. The first one is left out. Only the first few
+    of the result are used.
     """
     hidden = len(directions_HH)
-    # The unit vector of equal components, a direction that LayerNorm removes.
+    # The unit vector of equal components: LayerNorm removes this direction.
     ones_H = directions_HH.new_full((hidden,), hidden**-0.5)
     unused_iH = directions_HH.T[1:]
     return F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
@@ -243,7 +239,7 @@ def _unused_directions(directions_HH: Tensor) -> Tensor:
 def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segment_H: Tensor) -> Tensor:
     """Project the directions of the segment and of the position out of the word vectors.
 
-    `within_word_mH` are the samples minus the mean of their word and segment, which differ by the position alone.
+    `within_word_mH` are the samples minus the mean of their word and segment, so they differ by the position only.
     """
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
     position_Hj = directions_HH[:, variance_H > _MIN_POSITION_VARIANCE * variance_H.max()]
@@ -272,8 +268,8 @@ def _set_overlap_head(
 ) -> None:
     """Set one head: d - 2 rows of query and key compare words, one row compares segments, one detects [CLS].
 
-    The head writes two directions. The first is the outcome of a token. The second is the average, under this head's
-    attention, of the outcomes that the layer below wrote; [CLS] collects its average this way.
+    The head writes to two directions: the outcome of a token, and the average of the outcomes that the layer below
+    wrote, weighted by this head's attention. [CLS], which attends to all tokens evenly, gets their average this way.
     """
     root = math.sqrt(size)  # attention divides scores by sqrt(d)
     rows = slice(head * size, (head + 1) * size)
@@ -281,7 +277,8 @@ def _set_overlap_head(
     previous_outcome_H = stats.unused_iH[2 * head + 1]
     random_cr = nn.init.orthogonal_(torch.empty(size - 2, len(stats.whitening_rH)), generator=generator)
     words_cH = random_cr @ stats.whitening_rH
-    # A word's mean score with itself is its squared norm in the compared directions over sqrt(d).
+    # The score of a word with itself is its squared norm in the compared directions, divided by sqrt(d). This factor
+    # makes the mean of this score over words `_SAME_WORD_SCORE`.
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
@@ -297,8 +294,8 @@ def _set_overlap_head(
         linear.bias[rows] = -weight_dH @ stats.mean_H
     attention.query.bias[rows.stop - 1] = cls_scale  # the last row scores [CLS] alike for every query
 
-    # First value row: -1 for [CLS] and 0 for words. Second: the outcome of the layer below. Other rows are random,
-    # because the output does not read them until training changes it.
+    # The first value row is -1 for [CLS] and 0 for words; the second is the outcome of the layer below. The other rows
+    # are random; the output matrix ignores them until training changes it.
     random_cH = nn.init.orthogonal_(torch.empty(size - 2, len(outcome_H)), generator=generator)
     attention.value.weight[rows] = torch.cat([-stats.detector_H[None], outcome_H[None], random_cH])
     attention.value.bias[rows] = 0
@@ -312,9 +309,9 @@ def _set_overlap_head(
 def _set_context_head(
     attention: Attention, head: int, size: int, stats: FirstLayerStats, direction_H: Tensor, generator: torch.Generator
 ) -> None:
-    """Set a head that attends to the tokens around a token and adds their outcomes of overlap head 0.
+    """Set a head that attends to the tokens around a token, and adds their mean outcome of overlap head 0.
 
-    The outcomes are added along `direction_H`.
+    The mean outcome is added along `direction_H`.
     """
     rows = slice(head * size, (head + 1) * size)
     waves = min(size, len(stats.wave_fH))
@@ -325,7 +322,7 @@ def _set_context_head(
         linear.bias[rows] = 0
         linear.weight[rows][:waves] = gain * stats.wave_fH[:waves]
         linear.bias[rows][:waves] = -gain * stats.wave_fH[:waves] @ stats.mean_H
-    # The first value row reads the outcome of overlap head 0; the output does not read the random rows.
+    # The first value row reads the outcome of overlap head 0; the output matrix ignores the random rows.
     outcome_H = stats.unused_iH[0]
     random_dH = nn.init.orthogonal_(torch.empty(size - 1, len(direction_H)), generator=generator)
     attention.value.weight[rows] = torch.cat([outcome_H[None], random_dH])

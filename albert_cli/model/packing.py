@@ -1,10 +1,10 @@
-"""The input of all models: `PackedTokens`, a batch whose sequences are concatenated without padding.
+"""Build the input of all models: `PackedTokens`, a batch whose sequences are concatenated without padding.
 
-`pack` builds it from a batch on the host. Linear layers compute on the packed tokens [T, …]. Only attention needs
-padding: a `PaddedLayout` maps packed tokens to the slots of a padded rectangle [N, S] and back.
+`pack` moves a batch from the host to the device. Linear layers compute on the packed tokens [T, …]. Only attention may
+need padding: a `PaddedLayout` maps packed tokens to the slots of a padded rectangle [N, S] and back.
 
 Shapes: N sequences, T tokens, S tokens of the longest sequence, R rows (tokens whose last state a pretraining or task
-head reads), M masked positions; A attention heads of width d.
+head reads), M masked positions, A attention heads of width d.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from albert_cli.data.arrays import Flags
 from albert_cli.data.batches import PackedBatch
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ class Rectangle:
     """The slots of packed rows in a padded rectangle of N = `sequences` by S = `width` slots.
 
     `slots` [rows] int64: n * S + s for the row at position s of sequence n; None if the rows fill the rectangle in
-    order. `mask` [N, 1, 1, S] bool: True where a slot contains a row; None if every slot does, or if the user of the
-    rectangle has a mask of its own.
+    order. `mask` [N, 1, 1, S] bool: True where a slot contains a row; None if every slot contains a row, or if another
+    mask is used (`SparseAttentionLayout.mask`).
     """
 
     sequences: int
@@ -66,9 +65,9 @@ class Rectangle:
 class PaddedLayout(Rectangle):
     """The rectangle of a batch, whose packed rows are all tokens or a selection of the tokens of each sequence.
 
-    `offsets` [N + 1] int32: the index of each sequence's first packed row, and the number of rows. `kernel_width`: the
-    width rounded up to a multiple of the attention kernel's tile, so that it has few values to compile for. `sparse`:
-    the tokens to which each row attends; None for all tokens of its sequence.
+    `offsets` [N + 1] int32: the index of each sequence's first packed row, and at the end the number of rows.
+    `kernel_width`: the width rounded up to a multiple of the attention kernel's tile, because each new value would be
+    compiled. `sparse`: the tokens to which each row attends; None for all tokens of the row's sequence.
     """
 
     offsets: Tensor
@@ -80,7 +79,9 @@ class PaddedLayout(Rectangle):
         slots = self.slots
         if slots is None:
             slots = torch.arange(self.sequences * self.width, device=self.offsets.device)
-        return slots // self.width * width + slots % self.width
+        sequence = slots // self.width
+        position = slots % self.width
+        return sequence * width + position
 
     def rounded(self, rows: int) -> PaddedLayout:
         """Return a layout with filler after the rows: `round_up(rows)` rows, in a rectangle of rounded width.
@@ -133,6 +134,7 @@ class ChunkedKeys:
 class SparseAttentionLayout:
     """The query rows of sparse attention: local rows attend to a neighborhood, global rows to their whole sequence.
 
+    There are R rows: all tokens, or those that the output heads read.
     `local_rows` are the indices of the local rows among the R rows, and `local_queries` is their rectangle [C, Q], for
     at most Q rows of a chunk. `mask` [C, 1, Q, K] is True where a local row attends to a key. `global_rows` are the
     indices of the global rows among the R rows, and `global_queries` is their rectangle [N, G].
@@ -153,7 +155,7 @@ class SparseAttentionLayout:
 class HeadRows:
     """The tokens whose last state a head reads: the first token of each sequence ([CLS]) and the masked positions."""
 
-    index: Tensor  # [R] int64, ascending: the rows' indices in the packed tokens
+    index: Tensor  # [R] int64, ascending: the index of each row among the packed tokens
     layout: PaddedLayout
     first: Tensor  # [N] int64: the index of each sequence's [CLS] among the R rows
     masked: Tensor  # [M] int64: the indices of the masked positions among the R rows
@@ -161,7 +163,7 @@ class HeadRows:
 
 @dataclass(frozen=True)
 class HostLayout:
-    """A batch's layout in the host's memory: offsets [N + 1], segment ids [T] and the indices [R] of `HeadRows`."""
+    """A batch's layout in the host's memory: offsets [N + 1], segment ids [T], and `HeadRows.index` [R] as `rows`."""
 
     offsets: NDArray[np.int64]
     segment_ids: NDArray[np.int32]
@@ -207,9 +209,9 @@ class PackedTokens:
 
 
 def round_up(count: int) -> int:
-    """Round up to one of few numbers, by less than 8 or less than 1/16 of `count`.
+    """Round a count up to one of few numbers, which is larger by less than 8 or by less than 1/16.
 
-    The results are multiples of 8 and, above 256, of 1/32 of the next power of two.
+    The results are multiples of 8 and, above 256, multiples of 1/32 of the next power of two.
     """
     step = max(8, (1 << count.bit_length()) // 32)
     return -(-count // step) * step
@@ -219,7 +221,7 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
     """Move a batch from the host to the device, with the layouts of its tokens and of the rows that heads read.
 
     `masked_index` [M] are the indices of the tokens that the masked-language head reads, in ascending order. If it is
-    None, that head reads nothing, even if the batch has masked tokens. The host computes the layouts, because it needs
+    None, this head reads nothing, even if the batch has masked tokens. The host computes the layouts, because it needs
     their shapes to start kernels.
     """
     offsets = batch.offsets.astype(np.int64)
@@ -257,13 +259,13 @@ def pack(batch: PackedBatch, device: torch.device, masked_index: NDArray[np.int3
 
 
 def make_layout(tokens: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device) -> PaddedLayout:
-    """Return the layout of a selection of tokens, given by ascending indices; sequences begin at `offsets` [N + 1]."""
+    """Return the layout of a selection of tokens: `tokens` are ascending indices, `offsets` [N + 1] the sequences'."""
     width, arrays = _layout_arrays(tokens, offsets)
     return _layout_from_tensors(len(offsets) - 1, width, copy_together(arrays, device))
 
 
 def _layout_from_tensors(sequences: int, width: int, tensors: Mapping[str, Tensor], prefix: str = "") -> PaddedLayout:
-    """Build a layout from the arrays of `_layout_arrays` after they were copied to the device."""
+    """Build a layout from the arrays of `_layout_arrays` on the device, whose names begin with `prefix`."""
     return PaddedLayout(
         sequences=sequences,
         width=width,
@@ -274,25 +276,21 @@ def _layout_from_tensors(sequences: int, width: int, tensors: Mapping[str, Tenso
     )
 
 
-def _layout_arrays(
-    tokens: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> tuple[int, dict[str, NDArray[np.int32] | NDArray[np.int64] | Flags]]:
-    """Return the width and the arrays of the layout that `make_layout` describes.
+def _layout_arrays(tokens: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[int, dict[str, NDArray[Any]]]:
+    """Return the width and the arrays of a layout (`make_layout`), by the names of the fields of `PaddedLayout`.
 
-    The arrays are fields of `PaddedLayout`; slots and mask are left out if the tokens fill the rectangle.
+    Slots and mask are left out if the tokens fill the rectangle.
     """
     sequence = np.searchsorted(offsets, tokens, side="right") - 1
     lengths = np.bincount(sequence, minlength=len(offsets) - 1)
     row_offsets = np.concatenate([[0], np.cumsum(lengths)])
     width = int(lengths.max())
-    if bool((lengths == width).all()):
-        return width, {"offsets": row_offsets.astype(np.int32)}
-    position = np.arange(len(sequence)) - row_offsets[sequence]
-    return width, {
-        "offsets": row_offsets.astype(np.int32),
-        "slots": sequence * width + position,
-        "mask": (np.arange(width) < lengths[:, None])[:, None, None, :],
-    }
+    arrays: dict[str, NDArray[Any]] = {"offsets": row_offsets.astype(np.int32)}
+    if bool((lengths < width).any()):
+        position = np.arange(len(sequence)) - row_offsets[sequence]
+        arrays["slots"] = sequence * width + position
+        arrays["mask"] = (np.arange(width) < lengths[:, None])[:, None, None, :]
+    return width, arrays
 
 
 # ---------------------------------------------------------------- copies to the device

@@ -1,7 +1,8 @@
-"""The models of `heads` on padded batches: the form that is exported to ONNX for other runtimes.
+"""Run the models of `heads` on padded batches: this form is exported to ONNX for other runtimes.
 
-It uses the same weights as the packed form but only plain operations, which every runtime has. Shapes: N sequences, S
-positions, H hidden size, A attention heads of width d, V vocabulary size, C labels or choices.
+The padded form uses the same weights as the packed form, but only plain operations, which every runtime has.
+
+Shapes: N sequences, S positions, E embedding size, H hidden size, V vocabulary size, C labels or choices.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from albert_cli.model.heads import (
 )
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
-Axes = dict[int, str]  # the names of an array's axes whose size may differ from call to call
+Axes = dict[int, str]  # the dynamic axes of an array, whose size may differ from call to call: names by number
 _PER_SEQUENCE: Final[Axes] = {0: "batch"}
 _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 
@@ -35,8 +36,8 @@ _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 class PaddedModel(nn.Module):
     """A model of `heads` on padded inputs [N, S] of int64; for multiple choice the inputs are [N, C, S].
 
-    `input_axes` names the dynamic axes of every input, and `outputs` those of each output by Hugging Face's name for
-    the output. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
+    `input_axes` are the dynamic axes of every input. `outputs` are those of each output, by Hugging Face's name for the
+    output. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
     are 0, because the tokenizers of transformers.js return no segments.
     """
 
@@ -55,7 +56,8 @@ class PaddedModel(nn.Module):
         model = self.model
         if self.sep_id is not None:
             is_separator = (input_ids == self.sep_id).long()
-            # The count of separators up to a token exceeds its own 0 or 1 only after the first separator.
+            # The number of separators up to and including a token is larger than `is_separator` (0 or 1) only after the
+            # first separator.
             follows_separator = (is_separator.cumsum(-1) > is_separator).long()
             token_type_ids = torch.maximum(token_type_ids, follows_separator * attention_mask)
         if isinstance(model, MultipleChoice):
@@ -90,7 +92,7 @@ class PaddedModel(nn.Module):
         positions_S = torch.arange(ids_NS.shape[1], device=ids_NS.device)
         x_NSE: Tensor = tables.norm(tables.word(ids_NS) + tables.position(positions_S) + tables.segment(segment_NS))
         x_NSH: Tensor = x_NSE if encoder.projection is None else encoder.projection(x_NSE)
-        # Added to attention scores: 0 for tokens, and for padding a number so low that its softmax is 0.
+        # This bias of the attention scores is 0 for tokens, and for padding so low that its probability is 0.
         bias_N11S = (1.0 - mask_NS[:, None, None, :].to(x_NSH.dtype)) * torch.finfo(x_NSH.dtype).min
         for attention_index, ffn_index in encoder.config.blocks():
             attention = cast(Attention, encoder.attention[attention_index])
@@ -101,7 +103,7 @@ class PaddedModel(nn.Module):
         return x_NSH
 
     def _attend(self, attention: Attention, x_NSH: Tensor, bias_N11S: Tensor) -> Tensor:
-        """Return the contexts [N, S, H] of attention before the output projection."""
+        """Return attention's contexts [N, S, H], to which the output projection is not yet applied."""
         config = self.encoder.config
         shape = (x_NSH.shape[0], x_NSH.shape[1], config.num_attention_heads, config.head_size)
         q, k, v = (

@@ -1,4 +1,4 @@
-"""Attention to a neighborhood and a few global tokens: time and memory grow linearly with the length.
+"""Compute sparse attention, to a neighborhood and a few global tokens: its cost grows linearly with the length.
 
 `window`: a token attends to `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv
 2004.05150). `block`: a token attends to its block of `attention_block` tokens and the two adjacent blocks (Big Bird:
@@ -6,7 +6,7 @@ Zaheer et al., 2020, arXiv 2007.14062, without its random blocks). Global tokens
 their whole sequence attends to them, with the same weights as for other tokens (Longformer has separate ones).
 
 `add_sparse_layout` computes on the host which tokens attend to which. Each attention layer of the encoder then calls
-`attend_sparsely`, which cuts the sequences into chunks and works on every device, or on CUDA `attend_flex`.
+`attend_flex`, which needs CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into chunks.
 
 Shapes: T packed tokens, R rows (query tokens), N sequences, S tokens of the longest sequence, A attention heads of
 width d; C chunks of c tokens, each within one sequence; Q queries and K keys of a chunk; G global tokens of a sequence.
@@ -55,8 +55,8 @@ Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
 def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
     """Return the batch with two sparse attention layouts; unchanged if every token attends to its whole sequence.
 
-    One layout has all tokens as queries, and one only the rows that the output heads read. `dropout` is that of the
-    attention.
+    The queries of one layout are all tokens; those of the other layout are the rows that the output heads read.
+    `dropout` is the rate of the attention's dropout.
     """
     host = tokens.host
     if config.covers_sequence(int(np.diff(host.offsets).max())):
@@ -80,7 +80,7 @@ def global_tokens(host: HostLayout, config: ModelConfig) -> Flags:
     """Return which tokens are global by `attention_global`, bool [T].
 
     `cls`: the first token of each sequence. `sep`: also the last token of each segment. `question`: also the shorter
-    text of a pair, which is the question of a pair of question and passage, if it has at most `MAX_QUESTION_TOKENS`.
+    text of a pair if it has at most `MAX_QUESTION_TOKENS`: of a question and a passage, it is the question.
     """
     starts = host.offsets[:-1]
     segment = host.segment_ids
@@ -101,9 +101,9 @@ def global_tokens(host: HostLayout, config: ModelConfig) -> Flags:
 
 
 def is_neighbor(config: ModelConfig, query: Positions, key: Positions) -> Any:
-    """Compare positions within a sequence: True where the position `key` is in the neighborhood of `query`.
+    """Return True where the position `key` is in the neighborhood of the position `query` in the same sequence.
 
-    Positions are numbers, arrays or tensors that broadcast; the result has their broadcast shape.
+    The positions are numbers, arrays or tensors that broadcast; the result has their broadcast shape.
     """
     if config.attention == "window":
         return abs(query - key) <= config.attention_window
@@ -117,9 +117,10 @@ def is_neighbor(config: ModelConfig, query: Positions, key: Positions) -> Any:
 class _Chunks:
     """A batch's tokens cut into C = `total` chunks of c = `size` tokens, each within one sequence.
 
-    The tokens of a chunk attend to `reach` chunks to either side. `sequence` [C] is the index of each chunk's sequence;
-    it is -1 for filler chunks, which round the number of chunks up. `slots` [T] is the slot of each token in a
-    rectangle [C, c]: chunk * size + position in the chunk.
+    The tokens of a chunk attend to `reach` chunks to either side. `sequence` [C] is the index of each chunk's sequence.
+    Filler chunks, which round the number of chunks up, count as chunks of the last sequence, but contain no token.
+    `slots` [T] is the slot of each token in a rectangle [C, c]: chunk * size + position in the chunk. `is_global` [T]
+    marks the global tokens.
     """
 
     size: int
@@ -127,19 +128,19 @@ class _Chunks:
     total: int
     sequence: NDArray[np.int64]
     slots: NDArray[np.int64]
+    is_global: Flags
 
 
 def build_local_layouts(
     host: HostLayout, queries: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[SparseAttentionLayout]:
-    """Return a layout for each selection of query tokens, which are given by ascending indices into the batch."""
-    is_global = global_tokens(host, config)
+    """Return a layout for each selection of query tokens; a selection consists of ascending indices into the batch."""
     chunks = _cut_chunks(host, config)
-    globals_N = np.bincount(host.sequence[is_global])
+    globals_N = np.bincount(host.sequence[chunks.is_global])
     is_global_key_NG = np.arange(round_up(int(globals_N.max()))) < globals_N[:, None]
-    visible_CcK = _visible_keys(chunks, is_global, is_global_key_NG, config)
-    keys = _build_chunked_keys(host, chunks, is_global, is_global_key_NG.shape[1], device)
-    return [_build_query_layout(rows, host, chunks, is_global, visible_CcK, keys, device) for rows in queries]
+    visible_CcK = _visible_keys(chunks, is_global_key_NG, config)
+    keys = _build_chunked_keys(host, chunks, is_global_key_NG.shape[1], device)
+    return [_build_query_layout(rows, host, chunks, visible_CcK, keys, device) for rows in queries]
 
 
 def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
@@ -154,22 +155,22 @@ def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
     chunks_per_sequence = -(-lengths // size)
     used = int(chunks_per_sequence.sum())
     total = round_up(used)
-    sequence = np.full(total, -1)
+    sequence = np.full(total, len(lengths) - 1)
     sequence[:used] = np.repeat(np.arange(len(lengths)), chunks_per_sequence)
     first_chunk = np.cumsum(chunks_per_sequence) - chunks_per_sequence
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
     slots = first_chunk[host.sequence] * size + position
-    return _Chunks(size, reach, total, sequence, slots)
+    return _Chunks(size, reach, total, sequence, slots, global_tokens(host, config))
 
 
-def _visible_keys(chunks: _Chunks, is_global: Flags, is_global_key_NG: Flags, config: ModelConfig) -> Flags:
-    """Return which keys each token of a chunk attends to, bool [C, c, K]: L local keys, then G global keys.
+def _visible_keys(chunks: _Chunks, is_global_key_NG: Flags, config: ModelConfig) -> Flags:
+    """Return the keys to which each token of a chunk attends, bool [C, c, K]: L local keys, then G global keys.
 
     The local keys are the slots of the 2 reach + 1 chunks around a chunk. Global tokens are not counted as local keys,
     because no token may attend to a global token twice.
     """
     is_local_key_Cc = np.zeros((chunks.total, chunks.size), bool)
-    is_local_key_Cc.flat[chunks.slots] = ~is_global
+    is_local_key_Cc.flat[chunks.slots] = ~chunks.is_global
     # The chunks around each chunk, [C, 2 reach + 1]; some are outside of the batch or in another sequence.
     chunk = np.arange(chunks.total)[:, None] + np.arange(-chunks.reach, chunks.reach + 1)
     clipped_chunk = np.clip(chunk, 0, chunks.total - 1)
@@ -180,19 +181,16 @@ def _visible_keys(chunks: _Chunks, is_global: Flags, is_global_key_NG: Flags, co
     query_position = np.arange(chunks.size)[:, None]
     key_position = np.arange((2 * chunks.reach + 1) * chunks.size) - chunks.reach * chunks.size
     local_CcL = is_neighbor(config, query_position, key_position) & is_key_CL[:, None]
-    # Filler chunks (sequence -1) get the last sequence's global keys, which has no effect: they contain no token.
     global_CG = is_global_key_NG[chunks.sequence]
     global_CcG = np.broadcast_to(global_CG[:, None], (chunks.total, chunks.size, global_CG.shape[1]))
     return np.concatenate([local_CcL, global_CcG], 2)
 
 
-def _build_chunked_keys(
-    host: HostLayout, chunks: _Chunks, is_global: Flags, global_width: int, device: torch.device
-) -> ChunkedKeys:
+def _build_chunked_keys(host: HostLayout, chunks: _Chunks, global_width: int, device: torch.device) -> ChunkedKeys:
     """Build the layout of keys and values on the device; `global_width` is G, the width of the global rectangle."""
-    global_index = np.flatnonzero(is_global)
-    sequence = np.maximum(chunks.sequence, 0)  # any valid index will do for filler chunks
-    tensors = copy_together({"slots": chunks.slots, "global_index": global_index, "sequence": sequence}, device)
+    global_index = np.flatnonzero(chunks.is_global)
+    arrays = {"slots": chunks.slots, "global_index": global_index, "sequence": chunks.sequence}
+    tensors = copy_together(arrays, device)
     global_layout = make_layout(global_index, host.offsets, device)
     global_slots = global_layout.flat_index(global_width)
     return ChunkedKeys(
@@ -209,15 +207,15 @@ def _build_query_layout(
     rows: NDArray[np.int64],
     host: HostLayout,
     chunks: _Chunks,
-    is_global: Flags,
     visible_CcK: Flags,
     keys: ChunkedKeys,
     device: torch.device,
 ) -> SparseAttentionLayout:
     """Build the layout of the query tokens `rows` [R], which are ascending indices into the batch."""
-    local_rows = np.flatnonzero(~is_global[rows])
-    global_rows = np.flatnonzero(is_global[rows])
-    # Each local query's chunk, its position in the chunk, and its rank among the chunk's queries.
+    is_global_row = chunks.is_global[rows]
+    local_rows = np.flatnonzero(~is_global_row)
+    global_rows = np.flatnonzero(is_global_row)
+    # Each local query's chunk, its position in the chunk, and its rank among the queries of the chunk.
     chunk, position = np.divmod(chunks.slots[rows[local_rows]], chunks.size)
     rank = np.arange(len(local_rows)) - np.searchsorted(chunk, chunk)
     width = round_up(int(rank.max(initial=0)) + 1)
@@ -252,8 +250,8 @@ def attend_sparsely(
 ) -> Tensor:
     """Return softmax(q k' / sqrt(d)) v over the keys to which each row attends, [R, A * d].
 
-    `key_layout` is the layout of all tokens, and `padded_attention` computes attention within a rectangle. Rows and
-    tokens after the last of the batch are filler; the contexts of filler rows are zero. The backward pass computes the
+    `key_layout` is the layout of all tokens, and `padded_attention` computes attention within a rectangle. The inputs
+    may end with filler rows and filler tokens; the contexts of filler rows are zero. The backward pass computes the
     padded copies of queries, keys and values again, because saved copies would take several times the memory of the
     packed tensors.
     """
@@ -272,7 +270,10 @@ def _attend_chunks(
     k_TAd: Tensor,
     v_TAd: Tensor,
 ) -> Tensor:
-    """Attend from local rows chunk by chunk, and from global rows to their whole sequence; X is A * d."""
+    """Attend from local rows chunk by chunk, and from global rows to their whole sequence; return contexts [R, A * d].
+
+    X is A * d in the names of tensors.
+    """
     context_RX = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(sparse.local_rows):
         q_CAQd = sparse.local_queries.pad(q_RAd.index_select(0, sparse.local_rows)).transpose(1, 2)
@@ -302,7 +303,7 @@ def has_flex(device: torch.device, dropout: float, head_size: int) -> bool:
 def make_flex_masks(
     host: HostLayout, queries: Sequence[NDArray[np.int64]], config: ModelConfig, device: torch.device
 ) -> list[BlockMask]:
-    """Return a block mask for each selection of query tokens, which are given by ascending indices into the batch.
+    """Return a block mask for each selection of query tokens; a selection consists of ascending indices into the batch.
 
     `flex_attention` skips the blocks in which no query attends to any key.
     """
@@ -323,13 +324,13 @@ def make_flex_masks(
         create_mask = _compiled(create_block_mask)
 
     def make_mask(query_R: Tensor) -> BlockMask:
-        def attends(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        def is_visible(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
             query = query_R[row]
             near: Tensor = is_neighbor(config, position_T[query], position_T[key])
             return (near | global_T[query] | global_T[key]) & (sequence_T[query] == sequence_T[key])
 
         # None: the mask is the same for all batches and attention heads.
-        mask: BlockMask = create_mask(attends, None, None, len(query_R), len(position_T), device)
+        mask: BlockMask = create_mask(is_visible, None, None, len(query_R), len(position_T), device)
         return mask
 
     return [make_mask(tensors[f"queries.{number}"]) for number in range(len(queries))]
@@ -337,7 +338,7 @@ def make_flex_masks(
 
 @cache
 def _compiled(function: Any) -> Any:
-    """Return the compiled function; it is compiled once for all shapes."""
+    """Return the compiled form of a function, compiled once for all shapes."""
     return torch.compile(function, dynamic=True)
 
 

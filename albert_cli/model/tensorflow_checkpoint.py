@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -110,15 +110,13 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         arrays = {name: reader.get_tensor(name) for name in names if not _NOT_WEIGHTS.fullmatch(name)}
     except Exception as error:  # TensorFlow raises errors of many types for files that it cannot read
         raise CheckpointError(f"{prefix}: cannot be read ({first_line(error)})", "download its files again") from None
-    return {translate_name(name, config): _to_tensor(name, array) for name, array in arrays.items()}
-
-
-def _to_tensor(name: str, array: Any) -> Tensor:
-    """Return a variable as an fp32 tensor; kernels are [in, out] in TensorFlow and [out, in] in torch."""
-    tensor = torch.from_numpy(array.copy()).float()
-    if name.endswith("/kernel"):
-        return tensor.T.contiguous()
-    return tensor
+    tensors = {}
+    for name, array in arrays.items():
+        tensor = torch.from_numpy(array.copy()).float()
+        if name.endswith("/kernel"):  # [in, out] in TensorFlow, [out, in] in torch
+            tensor = tensor.T.contiguous()
+        tensors[translate_name(name, config)] = tensor
+    return tensors
 
 
 def translate_name(name: str, config: ModelConfig) -> str:

@@ -1,8 +1,8 @@
-"""Build a domain's data set from labeled pages: unlabeled text (`text.jsonl`), and a table in `task/`.
+"""Build a domain's data set from labeled pages: unlabeled text (`text.jsonl`), and a labeled table in `task/`.
 
-A hash of a page's name assigns the page to train or to dev. The unlabeled text is all training pages, one per line. The
-rows of the table, `task/train.jsonl` and `task/dev.jsonl`, are some paragraphs of each page; a dev row whose text also
-occurs in the unlabeled text is left out.
+A hash of a page's name assigns the page to train or to dev. The unlabeled text consists of all training pages, one per
+line. The rows of the table (`task/train.jsonl` and `task/dev.jsonl`) are some paragraphs of each page. A dev row whose
+text also occurs in the unlabeled text is left out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.randomness import hash_to_unit_interval
 
-DEV_ROWS: Final = 2_000
-TRAIN_ROWS: Final = 20_000
+DEV_ROWS: Final = 2_000  # at most
+TRAIN_ROWS: Final = 20_000  # at most
 MIN_CHARACTERS: Final = 15  # of a paragraph of the unlabeled text
 _DEV_FRACTION: Final = 0.25  # of the pages
 _MAX_ROWS_PER_PAGE: Final = 30  # so that no long page dominates its class
 _MIN_PAGES: Final = 20  # of a label, to become a class
 _MIN_BYTES: Final = 60  # of a labeled paragraph: 60 Latin, 30 Cyrillic or 20 Chinese characters
-_MIN_ROWS_PER_WORD: Final = 5  # of a word that `find_best_word` considers
+_MIN_ROWS_PER_WORD: Final = 5  # training rows with a word that `find_best_word` considers
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LabeledText:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a manual: its name, its label, and its paragraphs without words that reveal the label."""
+    """A page: its name, its label, and its paragraphs, from which words that reveal the label were removed."""
 
     name: str
     label: str
@@ -70,7 +70,10 @@ class DatasetFacts:
 
 
 def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
-    """Split pages and write their data set; raise `InputError` if no label has enough pages."""
+    """Split pages into train and dev, and write their data set into `out`.
+
+    Raises `InputError` if no label has enough pages.
+    """
     counts = Counter(page.label for page in pages if page.paragraphs)
     labels = {label for label, count in counts.items() if count >= _MIN_PAGES}
     train_pages = [page for page in pages if not page.is_dev and page.paragraphs]
@@ -87,7 +90,7 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
 def write_dataset(
     out: Path, documents: Iterable[str], train: Sequence[LabeledText], dev: Sequence[LabeledText]
 ) -> DatasetFacts:
-    """Write the files of a data set into `out`, with `dataset.json`; return the content of the latter."""
+    """Write the files of a data set into `out`; return the facts that `dataset.json` contains."""
     written = 0
     characters = 0
     with store.open_text_writer(out / "text.jsonl") as stream:
@@ -116,13 +119,13 @@ def write_dataset(
 
 
 def shuffle_rows(rows: Iterable[LabeledText]) -> list[LabeledText]:
-    """Return the distinct rows, ordered by a hash of their text, so the order of the input does not matter."""
+    """Return the distinct rows in the order of a hash of their text, which does not depend on the input's order."""
     return sorted(dict.fromkeys(rows), key=lambda row: hash_to_unit_interval(f"order {row.text}"))
 
 
 @dataclass(frozen=True)
 class _WordRule:
-    """A classifier by the presence of one word, and its number of correct training rows."""
+    """A rule that classifies a text by the presence of one word, and its number of correct training rows."""
 
     word: str
     correct: int

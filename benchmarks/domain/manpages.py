@@ -3,8 +3,8 @@
     python -m benchmarks.domain.manpages /usr/share/man/de --out domain-de
 
 Debian's packages manpages-de, -fr, -ja, -zh and others contain the pages; `mandoc` renders them. Sections are 1
-(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. The word PATH replaces paths,
-and the section in references such as ls(1) is removed, because both reveal the label.
+(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. Paths, and the sections in
+references such as ls(1), would reveal the label. So the word PATH replaces paths, and these sections are removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import verb
-from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
 
@@ -41,7 +41,7 @@ class _ParagraphParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.paragraphs = [""]
-        self._open: list[str] = []
+        self._open: list[str] = []  # tags of the blocks around the current position, the innermost block last
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Begin a paragraph at the tag of a block."""
@@ -54,18 +54,18 @@ class _ParagraphParser(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """End the paragraph of a block."""
         if tag in self._open:
-            while self._open.pop() != tag:  # blocks inside it may have no end tags
+            while self._open.pop() != tag:  # the blocks inside this block may lack end tags
                 pass
             self.paragraphs.append("")
 
     def handle_data(self, data: str) -> None:
-        """Add text to the paragraph, unless a block that is left out is open."""
+        """Add text to the paragraph if it is in a block of running text, and in no block that is left out."""
         if self._open and not set(self._open) & set(_OTHER_TAGS):
             self.paragraphs[-1] += data
 
 
 def parse_paragraphs(html: str) -> tuple[str, ...]:
-    """Return the paragraphs of a page that mandoc has rendered as HTML, without paths and sections of references."""
+    """Return the paragraphs of a page rendered by mandoc as HTML, without paths and without sections of references."""
     parser = _ParagraphParser()
     parser.feed(html)
     texts = (" ".join(_PATH.sub("PATH", _REFERENCE.sub("", text)).split()) for text in parser.paragraphs)
@@ -93,7 +93,7 @@ def read_pages(folder: Path) -> Iterator[Page]:
 @verb(app)
 def manpages(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A manual, such as /usr/share/man/de.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")],
+    out: Out,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

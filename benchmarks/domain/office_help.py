@@ -18,7 +18,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import verb
-from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
 
@@ -29,7 +29,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 class _HelpParser(HTMLParser):
-    """A parser of a help page that collects its paragraphs and list items."""
+    """A parser of a help page's HTML that collects paragraphs and list items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _HelpParser(HTMLParser):
             self._is_text = False
 
     def handle_data(self, data: str) -> None:
-        """Add text to the paragraph, unless its class shows that it is not running text."""
+        """Add text to the paragraph, unless the class of the paragraph shows that it is not running text."""
         if self._is_text:
             self.paragraphs[-1] += data
 
@@ -62,7 +62,10 @@ def parse_help(html: str) -> tuple[str, ...]:
 
 
 def read_help(folder: Path) -> Iterator[Page]:
-    """Yield the pages of a help folder in a fixed order; raise `InputError` if the folder has none."""
+    """Yield the pages of a help folder in a fixed order; the label is the name of the program's folder.
+
+    Raises `InputError` if the folder has no pages.
+    """
     paths = sorted(folder.glob("*/**/*.html"))
     if not paths:
         message = f"{folder}: has no help pages (PROGRAM/**/*.html)"
@@ -75,7 +78,7 @@ def read_help(folder: Path) -> Iterator[Page]:
 @verb(app)
 def office_help(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Such as /usr/share/libreoffice/help/ru/text.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")],
+    out: Out,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -2,20 +2,19 @@
 
     python -m benchmarks.domain.sst2 glue --out domain-sst2
 
-The table has at most 20,000 training rows; `data.train_examples` selects fewer. Dev is GLUE's, and its sentences are
-removed from text and training rows.
+The table has at most 20,000 training rows; `data.train_examples` in a recipe selects fewer. The dev rows are GLUE's.
+The text and the training rows do not contain their sentences.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from albert_cli import console
 from albert_cli.cli.app import verb
-from albert_cli.cli.options import AsJson, Debug, Quiet
+from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.registry import find_task
 from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shuffle_rows, write_dataset
@@ -24,7 +23,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def _read_split(split: str, glue: str) -> list[LabeledText]:
-    """Return the phrases of a split with their labels as words."""
+    """Return the phrases of a split of SST-2 with their labels as words; `glue` is the folder of GLUE's data."""
     task = find_task("sst2")
     assert isinstance(task, Classification)
     return [
@@ -35,12 +34,12 @@ def _read_split(split: str, glue: str) -> list[LabeledText]:
 @verb(app)
 def sst2(
     glue: Annotated[str, typer.Argument(metavar="GLUE", help="The folder of GLUE's data.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")],
+    out: Out,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write SST-2's phrases as unlabeled text, a phrase a document, and as a labeled table.
+    """Write SST-2's phrases as unlabeled text, one phrase per document, and as a labeled table.
 
     Example: python -m benchmarks.domain.sst2 glue --out domain-sst2
     """

@@ -14,10 +14,10 @@ from albert_cli.counting.paper import (
     PAPER_FIGURES,
     PAPER_MODELS,
     PAPER_SHAPES,
+    PaperFigure,
     describe_paper,
+    find_paper_figure,
     paper_count,
-    paper_figure,
-    paper_note,
 )
 from albert_cli.model.config import PRESETS, ModelConfig
 from tests.helpers.command import albert
@@ -90,14 +90,16 @@ def test_paper_text_states_each_reason_once() -> None:
 )
 def test_paper_ablations_round_to_its_figures(shape: tuple[int, int, int, str]) -> None:
     config = shapes.find_shape(f"albert-base:E={shape[0]},sharing={shape[3]}").config
-    assert paper_figure(config) == PAPER_FIGURES[shape] and paper_note(config) == ""
+    assert find_paper_figure(config) == PaperFigure(*PAPER_FIGURES[shape], note="")
     assert round(paper_count(config) / 1e6) == PAPER_FIGURES[shape][0]
 
 
 @pytest.mark.parametrize(("hidden", "millions"), [(1024, 18), (2048, 60), (4096, 225), (6144, 499)])
 def test_paper_table_12_three_layer_rows_round_equal(hidden: int, millions: int) -> None:
     config = shapes.find_shape(f"albert-large:L=3,H={hidden},A={hidden // 64},F={4 * hidden}").config
-    assert paper_figure(config) == (millions, "Table 11" if hidden == 1024 else "Table 12")
+    paper = find_paper_figure(config)
+    assert paper is not None
+    assert (paper.figure, paper.table) == (millions, "Table 11" if hidden == 1024 else "Table 12")
     # The paper's own figure needs a position table of width H, and is then met to the million.
     assert round((paper_count(config) + 512 * (hidden - 128)) / 1e6) == millions
     if hidden == 6144:
@@ -105,12 +107,13 @@ def test_paper_table_12_three_layer_rows_round_equal(hidden: int, millions: int)
 
 
 def test_paper_shape_has_no_projection_at_equal_widths() -> None:
-    assert paper_figure(shapes.find_shape("albert-base:E=768").config) == (31, "Table 3")
-    assert paper_figure(shapes.find_shape("albert-base:E=768,always_project=true").config) is None
+    assert find_paper_figure(shapes.find_shape("albert-base:E=768").config) == PaperFigure(31, "Table 3", note="")
+    assert find_paper_figure(shapes.find_shape("albert-base:E=768,always_project=true").config) is None
 
 
 def test_paper_differences_are_explained() -> None:
-    notes = {name: paper_note(PRESETS[name]) for name in PAPER_MODELS}
+    figures = {name: find_paper_figure(PRESETS[name]) for name in PAPER_MODELS}
+    notes = {name: paper.note for name, paper in figures.items() if paper is not None}
     assert {name for name, note in notes.items() if note} == {"bert-xlarge", "albert-xlarge", "albert-xxlarge"}
     assert "235M" in notes["albert-xxlarge"] and "222,595,584" in notes["albert-xxlarge"]
     assert "not reproducible" in notes["albert-xxlarge"]
