@@ -76,8 +76,7 @@ class FinetunedTask:
 class Checkpoint:
     """The content of a checkpoint directory.
 
-    `values` is the content of config.json. `tensors` are by our names; the names in the weights file are those of
-    `model_type`.
+    `values` is the content of config.json. `tensors` have our names; the weights file has the names of `model_type`.
     """
 
     directory: Path
@@ -166,7 +165,7 @@ class Checkpoint:
 def find_checkpoint(name: str) -> Path:
     """Return the directory of the checkpoint to which a name refers: a model directory, a run, or a Hub id.
 
-    The checkpoint of a run is its newest step. Downloads the files of a Hub id; raises `CheckpointError` if none exists.
+    Of a run, this is the newest step. Downloads the files of a Hub id. Raises `CheckpointError` if there is none.
     """
     path = Path(name)
     if (path / "config.json").is_file():
