@@ -58,8 +58,9 @@ class SamplingSpeed:
 class DataSpeed:
     """Speeds of all stages in MB (1e6 bytes) of text per second of processor time, and of the sampler.
 
-    "everything" is the whole work of `albert data`, from the file to the committed shards. "sentencepiece alone"
-    encodes the same cleaned sentences to lists of ids, many per call, and "sentencepiece, line by line" one per call.
+    "everything" is the whole work of `albert data`, from the file to the finished shards. "sentencepiece alone" encodes
+    the same cleaned sentences to lists of ids, with many sentences per call; "sentencepiece, line by line" encodes one
+    sentence per call.
     """
 
     bytes: int
@@ -89,6 +90,7 @@ def measure_data(
 
     with TemporaryDirectory(prefix="albert-bench-") as folder:
         planned = plan_tasks(sources, vocabulary_dir, Path(folder) / "data", settings)
+        # The first task, and every other task that still fits into the requested size.
         tasks = planned[:1]
         for task in planned[1:]:
             if sum(planned_task.size for planned_task in [*tasks, task]) <= megabytes * 1_000_000:
@@ -96,19 +98,19 @@ def measure_data(
         _, total_seconds = _timed(lambda: [tokenize_task(task, count_bytes) for task in tasks])
     if not text_bytes:
         raise InputError("no text in any source", "check the files, or choose others")
-    parts = [(part, task.settings.read) for task in tasks for part in task.parts]
+    parts = [part for task in tasks for part in task.parts]
 
     def read_documents() -> list[Document]:
-        return [document for part, read_settings in parts for document in read_part(part, read_settings, ReadCounter())]
+        return [document for part in parts for document in read_part(part, settings.read, ReadCounter())]
 
     documents, reading_seconds = _timed(read_documents)
     stages = _time_stages(documents, vocabulary, vocabulary_dir, settings.language)
     seconds_by_stage = {"reading": reading_seconds, **stages, "everything": total_seconds}
     tokenized = tokenize_documents(documents, vocabulary, settings.language)
     ids = tokenized.ids.astype(id_type(vocabulary.size))
-    sentences = np.append(0, np.cumsum(tokenized.sentence_lengths)).astype(np.uint32)
-    bounds = np.append(0, np.cumsum(tokenized.document_sizes)).astype(np.uint32)
-    corpus = TokenCorpus([Shard(ids, sentences, bounds)])
+    sentence_offsets = np.append(0, np.cumsum(tokenized.sentence_lengths)).astype(np.uint32)
+    document_offsets = np.append(0, np.cumsum(tokenized.document_sizes)).astype(np.uint32)
+    corpus = TokenCorpus([Shard(ids, sentence_offsets, document_offsets)])
     return DataSpeed(
         bytes=text_bytes,
         documents=len(documents),
@@ -122,7 +124,7 @@ def measure_data(
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Return the result and the processor time that it took, in seconds."""
+    """Do the work; return its result and the processor time that it took, in seconds."""
     begin = time.process_time()
     result = work()
     return result, time.process_time() - begin
@@ -160,7 +162,7 @@ def measure_sampling(
 
 
 def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: int, seconds: float) -> SamplingSpeed:
-    """Measure the sampler at one maximum length: first in this thread, then prefetching."""
+    """Measure the sampler at one maximum length: first in this thread, then in the thread of `prefetch`."""
     rules = PairSettings(max_seq_length=length)
     sequences = max(1, _TOKENS // length)
 
@@ -173,7 +175,6 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
     sample(0)  # warm up: load the vocabulary's tables and the pages of the shards' offsets
     tokens = 0
     sampled_bytes = 0
-    spent = 0.0
     begin = time.process_time()
     for step in itertools.count(1):
         batch_tokens, batch_bytes = sample(step)
@@ -183,7 +184,6 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
         if spent >= seconds:
             break
     delivered = 0
-    waited = 0.0
     started = time.monotonic()
     with prefetch(sample, itertools.count(1)) as batches:
         for batch_tokens, _ in batches:

@@ -103,11 +103,6 @@ class Part:
         """True if the part has compared the device with the CPU and found a difference."""
         return self.correctness is not None and not self.correctness["is_correct"]
 
-    @property
-    def is_finished(self) -> bool:
-        """True if the part need not be measured again."""
-        return not self.failed and not self.is_wrong
-
 
 @dataclass(frozen=True)
 class GpuBenchResult:
@@ -140,7 +135,7 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     with store.lock(out):
         previous = measurements.load_previous(out, conditions)
         parts = {name: Part(**values) for name, values in previous.items()}
-        unfinished = [name for name in PARTS if name not in parts or not parts[name].is_finished]
+        unfinished = [name for name in PARTS if name not in parts or parts[name].failed or parts[name].is_wrong]
         for name in requested or unfinished:
             console.info(f"part {list(PARTS).index(name) + 1} of {len(PARTS)}: {name}")
             parts[name] = _attempt(PARTS[name], options)

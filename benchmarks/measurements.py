@@ -1,4 +1,4 @@
-"""The file `bench.json`, to which a benchmark adds one measurement at a time, so a stopped benchmark can resume."""
+"""Save measurements to a file, `bench.json`, one at a time, so that a stopped benchmark can resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Measurements(TypedDict, total=False):
 
 
 def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measurements in `out`, or none; raise `ConfigError` if their conditions are not `conditions`."""
+    """Return the measurements in the directory `out`, which may be none, by name.
+
+    Raises `ConfigError` if they were measured under other conditions.
+    """
     file = out / JSON
     if not file.exists():
         return {}
@@ -35,5 +38,5 @@ def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(out: Path, conditions: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
-    """Write all measurements so far to the file in `out`."""
+    """Write the conditions and all measurements so far to the file in the directory `out`."""
     store.write_json(out / JSON, {"conditions": conditions, "measured": measured})

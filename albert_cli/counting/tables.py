@@ -6,9 +6,9 @@ column for each model. More models are summarized, with a row for each model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from albert_cli.console import format_markdown_table, format_table, text_width, wrap_notes
 from albert_cli.counting import activations, costs, shapes
@@ -22,8 +22,7 @@ MAX_DETAILED_MODELS: Final = 4
 Row = tuple[str, ...]  # the cells of a table's row
 
 
-@dataclass(frozen=True)
-class MemoryChoice:
+class MemoryChoice(NamedTuple):
     """Bytes or a number of sequences in two cases: all activations are saved, or activation checkpointing is on."""
 
     saved: int
@@ -282,33 +281,27 @@ def _detail_rows(models: Sequence[ModelCosts]) -> Iterator[Row]:
     columns = [_detail_cells(model) for model in models]
     for heading in columns[0]:
         yield (heading, *(cells[heading] for cells in columns))
-    yield from _memory_rows("activations of a sequence", [model.activation_bytes for model in models], format_bytes)
+    choices = "kept / recomputed"
+    activation_columns = [model.activation_bytes for model in models]
+    yield from _length_rows("activations of a sequence", choices, activation_columns, format_bytes)
     if models[0].largest_batches:
-        yield from _memory_rows("largest batch", [model.largest_batches for model in models], "{:,}".format)
-    inference_heading = " / ".join(map(str, INFERENCE_BATCHES))
-    inference_columns = []
-    for model in models:
-        cells = {n: " / ".join(map(format_bytes, sizes.values())) for n, sizes in model.inference_bytes.items()}
-        inference_columns.append(cells)
-    yield from _length_rows("inference, fp32, batch of", inference_heading, inference_columns)
+        yield from _length_rows("largest batch", choices, [model.largest_batches for model in models], "{:,}".format)
+    batches = " / ".join(map(str, INFERENCE_BATCHES))
+    inference_columns = [{n: sizes.values() for n, sizes in model.inference_bytes.items()} for model in models]
+    yield from _length_rows("inference, fp32, batch of", batches, inference_columns, format_bytes)
 
 
-def _memory_rows(
-    heading: str, columns: Sequence[Mapping[int, MemoryChoice]], format_number: Callable[[int], str]
+def _length_rows(
+    heading: str,
+    column_heading: str,
+    columns: Sequence[Mapping[int, Iterable[int]]],
+    format_number: Callable[[int], str],
 ) -> Iterator[Row]:
-    """Yield the rows of numbers by sequence length: a heading, and "saved / checkpointed" for each length."""
-    text_columns = []
-    for choices in columns:
-        cells = {n: f"{format_number(c.saved)} / {format_number(c.checkpointed)}" for n, c in choices.items()}
-        text_columns.append(cells)
-    yield from _length_rows(heading, "kept / recomputed", text_columns)
-
-
-def _length_rows(heading: str, column_heading: str, columns: Sequence[Mapping[int, str]]) -> Iterator[Row]:
-    """Yield a row of headings and a row for each sequence length; `columns` holds each model's cells by length."""
+    """Yield a row of headings, and a row for each sequence length; `columns` holds each model's numbers by length."""
     yield (heading, *(column_heading for _ in columns))
     for length in sorted(set().union(*columns)):
-        yield (f"  {length} tokens", *(cells.get(length, "–") for cells in columns))
+        cells = [" / ".join(map(format_number, numbers.get(length, ()))) for numbers in columns]
+        yield (f"  {length} tokens", *(cell or "–" for cell in cells))
 
 
 def _split_by_width(headers: Row, rows: Sequence[Row]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,20 +23,16 @@ from albert_cli.matmul import MatmulBackend, linear
 from albert_cli.model.packing import HeadRows, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import attend_flex, attend_sparsely
 
-# The tanh approximation of GELU is x (1 + tanh z) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel,
-# 2016, arXiv 1606.08415).
-_GELU_SCALE: Final = math.sqrt(2 / math.pi)
-_GELU_CUBIC: Final = 0.044715
-
 
 def gelu_new(x: Tensor) -> Tensor:
     """Return GELU in its tanh approximation, with which the released weights were trained.
 
-    A kernel compiled for CUDA replaces (1 + tanh z) / 2 by sigmoid(2 z), which is equal, because computing tanh there
-    takes longer than reading and writing the tensor.
+    It is x (1 + tanh z) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016, arXiv 1606.08415). A
+    kernel compiled for CUDA uses sigmoid(2 z), which equals (1 + tanh z) / 2, because computing tanh there takes longer
+    than reading and writing the tensor.
     """
     if x.is_cuda and torch.compiler.is_compiling():
-        return x * torch.sigmoid(2 * _GELU_SCALE * (x + _GELU_CUBIC * x * x * x))
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
     return F.gelu(x, approximate="tanh")
 
 

@@ -22,15 +22,6 @@ from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shu
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-def _read_split(split: str, glue: str) -> list[LabeledText]:
-    """Return the phrases of a split of SST-2 with their labels as words; `glue` is the folder of GLUE's data."""
-    task = find_task("sst2")
-    assert isinstance(task, Classification)
-    return [
-        LabeledText(example.text_a.strip(), task.labels[int(example.label or 0)]) for example in task.read(split, glue)
-    ]
-
-
 @verb(app)
 def sst2(
     glue: Annotated[str, typer.Argument(metavar="GLUE", help="The folder of GLUE's data.")],
@@ -43,7 +34,12 @@ def sst2(
 
     Example: python -m benchmarks.domain.sst2 glue --out domain-sst2
     """
-    rows = {split: _read_split(split, glue) for split in ("train", "dev")}
+    task = find_task("sst2")
+    assert isinstance(task, Classification)
+    rows: dict[str, list[LabeledText]] = {"train": [], "dev": []}
+    for split, split_rows in rows.items():
+        for example in task.read(split, glue):
+            split_rows.append(LabeledText(example.text_a.strip(), task.labels[int(example.label or 0)]))
     dev_texts = {row.text for row in rows["dev"]}
     train = [row for row in shuffle_rows(rows["train"]) if row.text not in dev_texts]
     facts = write_dataset(out, dict.fromkeys(row.text for row in train), train[:TRAIN_ROWS], rows["dev"])
