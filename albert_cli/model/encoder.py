@@ -159,7 +159,7 @@ class Encoder(nn.Module):
         self.block = compiled_block
 
     def forward(self, tokens: PackedTokens, *, all_rows: bool = False, depth: int | None = None) -> Tensor:
-        """Return the last layer's hidden states [R, H] of the rows that heads read, or with `all_rows` [T, H].
+        """Return the last layer's hidden states: [R, H] of the rows that heads read, or with `all_rows` [T, H] of all.
 
         Without `all_rows` the last layer computes only these rows. This is exact, because nothing depends on the other
         states of the last layer. `depth` is the number of blocks to run, by default all blocks of the stack; a larger
@@ -265,7 +265,7 @@ def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable
 
 
 class _UseCopy(torch.autograd.Function):
-    """An operation that replaces a weight by `copy`, its copy in another dtype; the gradient goes to the weight."""
+    """An operation that returns `copy`, the copy of a weight in another dtype; the gradient goes to the weight."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
