@@ -50,7 +50,7 @@ from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, l
 from albert_cli.training.reduction import reduce_gradients
 
 PARTS: Final = ("data", "forward", "backward", "optimizer", "communication")
-_CPU_TOKENS: Final = 1024  # of a micro-batch on a CPU, where the recipe's micro-batch would take minutes
+_CPU_TOKENS: Final = 1024  # default limit of a micro-batch on a CPU, where the recipe's micro-batch would take minutes
 _SECONDS_PER_DAY: Final = 86400
 
 
@@ -139,7 +139,9 @@ class PretrainBench:
         self.group = group
         self.recipe, text, self.source = prepare_recipe(name, options)
         length = self.recipe.data.max_seq_length
-        self.sequences = options.sequences or self._default_sequences()
+        self.sequences = options.sequences or self.recipe.sequences_per_micro_batch
+        if device.type == "cpu" and not options.sequences:
+            self.sequences = min(self.sequences, max(1, _CPU_TOKENS // length))
         # One micro-batch of this size is the whole batch.
         settings = replace(
             self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences
@@ -155,13 +157,6 @@ class PretrainBench:
         steps = range(options.rounds + harness.WARM_UP)
         self.batches = [self.job.sample_step(step, group)[0] for step in steps]
         self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]
-
-    def _default_sequences(self) -> int:
-        """Return the sequences of the recipe's micro-batch, on a CPU limited to about 1,024 tokens."""
-        sequences = self.recipe.sequences_per_micro_batch
-        if self.device.type == "cpu":
-            return min(sequences, max(1, _CPU_TOKENS // self.recipe.data.max_seq_length))
-        return sequences
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:

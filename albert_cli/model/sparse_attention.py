@@ -153,10 +153,9 @@ def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
         reach = 1
     lengths = np.diff(host.offsets)
     chunks_per_sequence = -(-lengths // size)
-    used = int(chunks_per_sequence.sum())
-    total = round_up(used)
-    sequence = np.full(total, len(lengths) - 1)
-    sequence[:used] = np.repeat(np.arange(len(lengths)), chunks_per_sequence)
+    sequence = np.repeat(np.arange(len(lengths)), chunks_per_sequence)
+    total = round_up(len(sequence))
+    sequence = np.pad(sequence, (0, total - len(sequence)), mode="edge")  # filler chunks
     first_chunk = np.cumsum(chunks_per_sequence) - chunks_per_sequence
     position = np.arange(host.offsets[-1]) - host.offsets[host.sequence]
     slots = first_chunk[host.sequence] * size + position
