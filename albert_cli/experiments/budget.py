@@ -1,6 +1,7 @@
 """Describe a plan before it runs: its runs, tokens, FLOPs, hours and disk space, and the claims that it can decide.
 
-`albert reproduce --dry-run` prints the description. Costs are upper bounds, and hours assume a device's speed.
+An `ExperimentPlan` comes in; `describe_plan` returns what `albert reproduce --dry-run` prints. Costs are upper bounds.
+Hours follow from the FLOPs and the speed of a device, which is measured (`--tflops`) or assumed for the scale.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ from albert_cli.experiments.metrics import EXACT
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
 
-# The plan's hours are printed for one device and for these numbers of devices.
+# The plan's hours are printed for one device, and also for these numbers of devices.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
-_SEEDS_TO_DECIDE: Final = 2
+_SEEDS_TO_DECIDE: Final = 2  # the spread of the seeds, which a verdict needs, is unknown from one
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A pretraining run or one of its tasks with its cost, and its hours on one device."""
+    """The pretraining of a run, or its fine-tuning on a task, with the cost and the hours on one device."""
 
     variant: str
     seed: int
-    stage: str  # its id
-    cost: Cost | None
-    hours: float
-    task: str | None = None
+    stage: str  # the stage's id
+    cost: Cost | None  # None if it is unknown
+    device_hours: float  # 0 if the cost is unknown
+    task: str | None = None  # None for pretraining
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `--json`."""
         fields = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
-        cost = {**asdict(self.cost), "device_hours": self.hours} if self.cost else {}
+        cost = {**asdict(self.cost), "device_hours": self.device_hours} if self.cost else {}
         return {key: value for key, value in (fields | cost).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The summed costs of stages."""
+    """The summed costs of stages; a stage of unknown cost counts as nothing."""
 
     tokens: int
     flops: float
-    hours: float
+    device_hours: float
     disk_bytes: int
 
 
 @dataclass(frozen=True)
 class Decidability:
-    """The obstacle to deciding a claim with the planned runs, and the device-hours that a decision takes."""
+    """The reason, if any, why the planned runs cannot decide a claim, and the device-hours that a decision takes."""
 
-    reason: str  # the obstacle; "" if the planned runs can decide the claim
-    device_hours: float  # of two seeds of the claim's variants and of the runs that these start from
+    reason: str  # "" if the planned runs can decide the claim
+    device_hours: float  # for two seeds of the claim's variants, including the runs that these start from
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class PlanDescription:
     def to_json(self) -> dict[str, object]:
         """Return the fields for `--json`."""
         plan = self.plan
-        totals = self.totals
+        hours = {str(count): self.totals.device_hours / count for count in _DEVICE_COUNTS[plan.request.scale]}
         return {
             "experiment": plan.experiment.name,
             "scale": plan.request.scale,
@@ -90,17 +91,11 @@ class PlanDescription:
             "matched_times": {name: matched.to_json() for name, matched in plan.matched_times.items()},
             "skipped": dict(plan.skipped),
             "commands": self.commands,
-            "total": {
-                "tokens": totals.tokens,
-                "flops": totals.flops,
-                "device_hours": totals.hours,
-                "disk_bytes": totals.disk_bytes,
-                "hours": {str(count): totals.hours / count for count in _DEVICE_COUNTS[plan.request.scale]},
-            },
+            "total": {**asdict(self.totals), "hours": hours},
         }
 
     def to_text(self) -> str:
-        """Return a table with a row for each variant, notes, and the claims."""
+        """Return the costs as a table with a row for each variant, then notes, then the claims."""
         plan = self.plan
         experiment = plan.experiment
         title = f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {plan.scale.about}"
@@ -110,7 +105,7 @@ class PlanDescription:
 
 
 def describe_plan(plan: ExperimentPlan) -> PlanDescription:
-    """Return the runs and claims of a plan."""
+    """Return the runs and claims of a plan; raise `ConfigError` if `--tflops` names an unknown variant."""
     _check_speed_names(plan)
     all_runs = (*plan.prefixes, *plan.runs)
     runs = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
@@ -120,14 +115,14 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
 
 
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
-    """Return the obstacle to deciding a claim, and the device-hours of two seeds of its variants."""
-    if claim.metrics <= EXACT:  # these metrics are counted without a run
+    """Judge if the planned runs can decide a claim, and sum the device-hours of two seeds of its variants."""
+    if claim.metrics <= EXACT:  # counting these metrics takes no training
         return Decidability("", 0.0)
     variants = set(claim.variants)
     if "speedup" in claim.metrics and plan.experiment.speed_against:
         variants.add(plan.experiment.speed_against)
     variants = _add_dependencies(plan.experiment, variants)
-    # For example squad1, squad1_f1 and tasks_mean.
+    # Scores of one task, such as squad1 or squad1_f1, and means over tasks, such as tasks_mean.
     task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
     num_seeds = max(1, len({run.seed for run in plan.runs}))
     hours = 0.0
@@ -136,12 +131,12 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
             stages = [run.pretrain] if run.pretrain else []
             if task_scores:
                 stages += run.tasks.values()
-            hours += sum(_plan_stage(plan, run, stage).hours for stage in stages)
+            hours += sum(_plan_stage(plan, run, stage).device_hours for stage in stages)
     return Decidability(_find_obstacle(plan, task_scores, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
-    """Return a sentence about a variant whose number of steps gives it the same training time as another variant."""
+    """Return a sentence about the steps of a variant that trains for as long as another one (`match_time_of`)."""
     matched = plan.matched_times[variant]
     title = plan.title(variant)
     other = f"{plan.title(matched.other)}'s {matched.other_steps:,}"
@@ -159,11 +154,14 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
 
 
 def _find_obstacle(plan: ExperimentPlan, task_scores: set[str], num_seeds: int) -> str:
-    """Return the reason why the planned runs cannot decide a claim about these scores; "" if they can."""
-    # The name of a score is its task's name, or begins with it: squad1, squad1_f1.
+    """Return the reason why the planned runs cannot decide a claim; "" if they can.
+
+    task_scores: the metrics of tasks in the claim, without the prefix `task_`.
+    """
+    # A score has the name of its task, with or without a suffix: squad1, squad1_f1.
     is_skipped = any(f"{score}_".startswith(f"{name}_") for score in task_scores for name in plan.skipped)
-    has_tasks = any(run.tasks for run in plan.runs)
-    if is_skipped or (task_scores and not has_tasks):
+    no_tasks = not any(run.tasks for run in plan.runs)
+    if is_skipped or (task_scores and no_tasks):
         return "the files of its tasks are missing; use --tasks to name their folder"
     if num_seeds < _SEEDS_TO_DECIDE:
         return "one seed has no spread; use --seeds 2 or more"
@@ -188,22 +186,22 @@ def _check_speed_names(plan: ExperimentPlan) -> None:
 
 
 def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
-    hours = stage.cost.flops / _device_speed(plan, run.variant) / 3600 if stage.cost else 0.0
+    hours = 0.0
+    if stage.cost is not None:
+        speed = plan.request.flops_per_second(run.variant)  # measured
+        if speed is None:
+            speed = plan.scale.peak * plan.scale.utilization  # assumed
+        hours = stage.cost.flops / speed / 3600
     return PlannedStage(run.variant, run.seed, stage.id, stage.cost, hours, task)
 
 
-def _device_speed(plan: ExperimentPlan, variant: str) -> float:
-    """Return the FLOP/s of a device: measured (`--tflops`), or assumed at this scale."""
-    return plan.request.flops_per_second(variant) or plan.scale.peak * plan.scale.utilization
-
-
 def _sum_costs(rows: Sequence[PlannedStage]) -> Totals:
-    priced = [(row.cost, row.hours) for row in rows if row.cost]
+    costs = [row.cost for row in rows if row.cost]
     return Totals(
-        tokens=sum(cost.tokens for cost, _ in priced),
-        flops=sum(cost.flops for cost, _ in priced),
-        hours=sum(hours for _, hours in priced),
-        disk_bytes=sum(cost.disk_bytes for cost, _ in priced),
+        tokens=sum(cost.tokens for cost in costs),
+        flops=sum(cost.flops for cost in costs),
+        device_hours=sum(row.device_hours for row in rows),
+        disk_bytes=sum(cost.disk_bytes for cost in costs),
     )
 
 
@@ -224,7 +222,7 @@ def _claim_to_json(claim: PaperClaim, decidability: Decidability) -> dict[str, o
 def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidability) -> str:
     reason = decidability.reason
     cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
-    if not decidability.device_hours:
+    if decidability.device_hours == 0:
         summary = reason or "decided by counting"
     elif reason:
         summary = f"cannot be decided: {reason} ({cost})"
@@ -235,7 +233,7 @@ def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidab
 
 
 def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Sequence[PlannedStage]) -> str:
-    """Return a table: a row for each variant, all seeds together, a row for all fine-tuning, and the total."""
+    """Return a table: for each variant a row with the sums over its seeds, a row for all fine-tuning, and the total."""
     if plan.experiment.is_counted:
         return "Parameters are counted; nothing is trained."
     device_counts = (1, *_DEVICE_COUNTS[plan.request.scale])
@@ -257,7 +255,7 @@ def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Seq
 
 def _format_totals(totals: Totals, device_counts: Sequence[int]) -> list[str]:
     sizes = [f"{number:.2e}".replace("e+", "e") for number in (totals.tokens, totals.flops)]
-    hours = [_format_hours(totals.hours / count) for count in device_counts]
+    hours = [_format_hours(totals.device_hours / count) for count in device_counts]
     return [*sizes, *hours, format_bytes(totals.disk_bytes)]
 
 
@@ -266,9 +264,9 @@ def _device_name(plan: ExperimentPlan) -> str:
 
 
 def _format_hours(hours: float) -> str:
-    if hours >= 100:
-        return f"{hours:,.0f}"
-    return format_three_digits(hours) if hours >= 0.001 else "<0.001"
+    if hours < 0.001:
+        return "<0.001"
+    return f"{hours:,.0f}" if hours >= 100 else format_three_digits(hours)
 
 
 def _format_notes(plan: ExperimentPlan) -> str:

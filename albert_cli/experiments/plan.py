@@ -1,7 +1,8 @@
-"""The plan of an experiment: its stages, the stages that each one reads, and the paths of their results.
+"""The records of an experiment's plan: the request, the stages and their costs, and the paths of their results.
 
-A stage is one command that writes one directory. Its id is a hash of everything that determines its result, so
-experiments in one output directory share the vocabulary, the data, and every run that two of them need.
+A stage is one command that writes one directory, which later stages may read. Its id is a hash of everything that
+determines its result. Experiments in one output directory therefore share equal stages: the vocabulary, the data, and
+every run that two of them need. The module `stages` makes the plans.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClai
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 StageKind = Literal["count", "vocabulary", "data", "table", "pairs", "speed", "pretrain", "probe", "task"]
-# Stages whose command is a module of this package; the others are verbs of `albert`.
+# Kinds of stages that run a module of this package, by the module's name; the others run a command of `albert`.
 MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
-MIN_STEPS: Final = 2  # of a run whose number of steps is computed
-OUT = "{OUT}"  # stands for the stage's directory in the arguments of `create_stage`
+MIN_STEPS: Final = 2  # the lower limit of a run's number of steps where a scale or a matched time determines it
+OUT = "{OUT}"  # in the arguments of `create_stage`: the stage's directory, whose name is not known before
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ExperimentRequest:
     text: tuple[str, ...] = ()
     extra_text: tuple[str, ...] = ()
     data: Path | None = None
-    """A finished data directory that replaces the text."""
+    """A directory of token shards to train on, instead of text."""
     tasks: Path | None = None
     """The folder of the tasks' files."""
     minimal_pairs: Path | None = None
@@ -47,7 +48,7 @@ class ExperimentRequest:
     nproc: int = 1
     dry_run: bool = False
     tflops: Mapping[str, float] = field(default_factory=dict)
-    """Measured TFLOP/s of one device by variant, for the hours of a plan; the key "" is for all other variants."""
+    """Measured TFLOP/s of one device by variant, for the hours of a plan; the key "" is for all variants not listed."""
 
     def flops_per_second(self, variant: str) -> float | None:
         """Return the measured FLOP/s of one device for a variant; None without `--tflops`."""
@@ -59,10 +60,14 @@ class ExperimentRequest:
         """The folder of all stages, including the stages of other experiments."""
         return self.out / "stages"
 
+    def directory(self, stage: Stage) -> Path:
+        """Return the directory that a stage writes."""
+        return self.stage_folder / stage.id
+
 
 @dataclass(frozen=True)
 class Cost:
-    """Upper bounds of a stage's resources."""
+    """The model's parameters, and upper bounds of the resources that a training stage takes."""
 
     parameters: int
     steps: int
@@ -73,14 +78,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, the facts that determine its result, and the stages whose directories it reads."""
+    """A command, the facts that determine its result, and the stages that must be finished before."""
 
     kind: StageKind
     title: str
-    facts: Mapping[str, Any]  # JSON
+    facts: Mapping[str, Any]  # as JSON: settings, and the identities of inputs
     needs: tuple[Stage, ...] = ()
     argv: tuple[str, ...] = ()  # without the program
-    cost: Cost | None = None
+    cost: Cost | None = None  # None if it is unknown
 
     @cached_property
     def id(self) -> str:
@@ -100,7 +105,7 @@ class Stage:
 class VariantRun:
     """A variant with one seed: its recipe, and the stages that train and measure it.
 
-    An ensemble has only tasks. A counted variant has no recipe, and its `pretrain` is a stage of the kind `count`.
+    An ensemble has only tasks. A variant that is only counted has no recipe, and `pretrain` is its stage `count`.
     """
 
     variant: str
@@ -120,15 +125,15 @@ class VariantRun:
 class MatchedWallClock:
     """The number of steps in which a variant trains for as long as the whole run of another variant.
 
-    `seconds` are the seconds per step of the variant and of the other one, measured or computed from `--tflops`. If
-    they are unknown, both runs get the same FLOPs instead.
+    `seconds` are the seconds per step of the variant and of the other one. If they are unknown, both runs get the same
+    FLOPs instead.
     """
 
     other: str
     other_steps: int
-    steps_by_flops: int
+    steps_by_flops: int  # the number of steps with the FLOPs of the other run
     seconds: tuple[float, float] | None
-    is_measured: bool = False
+    is_measured: bool = False  # False if `seconds` are unknown, or computed from `--tflops`
 
     @property
     def steps(self) -> int:
@@ -150,10 +155,10 @@ class ExperimentPlan:
     experiment: Experiment
     request: ExperimentRequest
     runs: Sequence[VariantRun]
-    prefixes: Sequence[VariantRun] = ()  # unmeasured runs that other runs start from
-    speeds: Sequence[Stage] = ()  # measurements that determine the steps of other stages
-    skipped: Mapping[str, str] = field(default_factory=dict)  # a task or a text -> the reason
-    matched_times: Mapping[str, MatchedWallClock] = field(default_factory=dict)  # by variant
+    prefixes: Sequence[VariantRun] = ()  # runs that only serve other runs as their start and are not measured
+    speeds: Sequence[Stage] = ()  # stages that measure seconds per step, for `matched_times`
+    skipped: Mapping[str, str] = field(default_factory=dict)  # the reason for each task or text that is left out
+    matched_times: Mapping[str, MatchedWallClock] = field(default_factory=dict)  # by variant with `match_time_of`
 
     @cached_property
     def stages(self) -> Mapping[str, Stage]:
@@ -189,7 +194,7 @@ class ExperimentPlan:
 
     def directory(self, stage: Stage) -> Path:
         """Return the directory that a stage writes."""
-        return self.request.stage_folder / stage.id
+        return self.request.directory(stage)
 
     def result_path(self, stage: Stage) -> Path:
         """Return the result file of a stage, which exists once the stage is finished."""
@@ -200,7 +205,7 @@ class ExperimentPlan:
         return self.result_path(stage).is_file()
 
     def unfinished(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Return the unfinished ones of `stages` and of the stages they need, each after the stages it needs."""
+        """Return the unfinished stages among `stages` and the stages they need, each after the stages it needs."""
         return [stage for stage in _sort_with_needs(stages).values() if not self.is_finished(stage)]
 
 
@@ -222,10 +227,12 @@ def create_stage(
     argv: Sequence[str],
     cost: Cost | None = None,
 ) -> Stage:
-    """Return a stage. Its command prints JSON on the requested device, and its directory replaces `OUT` in `argv`."""
+    """Return a stage whose command is `argv` with the stage's directory in place of `OUT`, plus `--json`.
+
+    A command that computes on a device gets the requested `--device`, too.
+    """
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
-    # The id and so the directory follow from the facts, not from the command.
-    directory = str(request.stage_folder / stage.id)
+    directory = str(request.directory(stage))  # it depends on the id and so on the facts, but not on the command
     words = [directory if word == OUT else word for word in argv]
     if kind not in ("count", "vocabulary", "data", *MODULES):
         words += ["--device", request.device]

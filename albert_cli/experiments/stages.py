@@ -1,6 +1,7 @@
 """Plan an experiment: the stages that pretrain, probe and fine-tune each variant with each seed, and their costs.
 
-`make_plan` takes an experiment and the user's request, and returns an `ExperimentPlan`. It runs nothing.
+`make_plan` takes an experiment and the user's request, and returns an `ExperimentPlan`. It runs nothing. A recipe of a
+variant is its base recipe with the changes of the scale, of the variant, and of the request (`-s`), in this order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from albert_cli import config, store
 from albert_cli.config import RecipeValues
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
+from albert_cli.data.records import read_data_facts
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.inputs import (
     WORD_ORDER_TASK,
@@ -24,7 +26,6 @@ from albert_cli.experiments.inputs import (
     plan_data,
     plan_probe_data,
     plan_task_data,
-    vocabulary_size,
 )
 from albert_cli.experiments.plan import (
     MIN_STEPS,
@@ -43,23 +44,23 @@ from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_MIN_SEQUENCES = 64  # of text, which `albert probe` scores too, in a probe that is run only for its minimal pairs
-_SPEED_ROUNDS = 15  # timed steps of a variant whose wall-clock time is matched
-_BYTES_PER_WEIGHT = 4  # of a fine-tuned model, which is saved in fp32
+_MIN_SEQUENCES = 64  # sequences of text in a probe for minimal pairs, because `albert probe` always scores text too
+_SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
+_BYTES_PER_WEIGHT = 4  # fine-tuned models are saved in fp32
 
 
 def validate_experiment(name: str) -> tuple[dict[str, object], str]:
     """Check an experiment's file and the recipe of every run; return the file's values, and a summary as text."""
     experiment = load_experiment(name)
     for scale in SCALES:
-        make_plan(experiment, ExperimentRequest(scale, Path(), dry_run=True))
+        make_plan(experiment, ExperimentRequest(scale, Path(), dry_run=True))  # raises an error for an invalid recipe
     title = f"{experiment.title} ({experiment.source})"
     counts = f"{len(experiment.variants)} variants, {len(experiment.claims)} claims"
     return config.read_recipe(name), f"{title}: {counts}, scales {', '.join(experiment.scales)}"
 
 
 def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentPlan:
-    """Plan all stages of an experiment; raise `ConfigError` if a recipe or an option is invalid."""
+    """Plan all stages of an experiment; raise `ConfigError` or `InputError` if a recipe or an option is invalid."""
     if experiment.is_counted:
         return ExperimentPlan(experiment, request, _plan_counts(experiment, request))
     scale = experiment.scales[request.scale]
@@ -74,24 +75,24 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     probe_data, skipped_texts = plan_probe_data(request, scale)
     recipes = {task: _load_task_recipe(task, scale) for task in tasks}
     planner = _Planner(experiment, request, scale, probe_data, recipes)
-    names = _select_variants(experiment, scale)
     runs: list[VariantRun] = []
     prefixes: list[VariantRun] = []
-    for name in names:
+    matched_times: dict[str, MatchedWallClock] = {}
+    speeds: list[Stage] = []
+    for name, variant in experiment.variants.items():
+        is_selected = not scale.variants or name in scale.variants
+        if not is_selected and not variant.is_prefix:
+            continue
         for seed in range(seeds):
-            variant = experiment.variants[name]
             if variant.members:
                 runs.append(planner.plan_ensemble(name, seed, runs))
             elif variant.is_prefix:
                 prefixes.append(planner.plan_pretraining(name, seed))
             else:
                 runs.append(planner.plan_measurements(planner.plan_pretraining(name, seed)))
-    matched_times: dict[str, MatchedWallClock] = {}
-    speeds: list[Stage] = []
-    for name in names:
-        if other := experiment.variants[name].match_time_of:
+        if other := variant.match_time_of:
             matched_times[name] = planner.match_wall_clock(name, other)
-            speeds += planner.plan_speeds(name, other)
+            speeds += [planner.plan_speed(name), planner.plan_speed(other)]
     return ExperimentPlan(
         experiment,
         request,
@@ -104,21 +105,24 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
 
 
 def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
-    """Return the cost of a run's steps after `finished_steps`, an upper bound: every sequence has the full length."""
+    """Return the cost of a run's steps after `finished_steps`.
+
+    It is an upper bound, because it assumes that all sequences have the full length.
+    """
     length = recipe.data.max_seq_length
     steps = recipe.schedule.total_steps - finished_steps
     tokens = recipe.train.batch_size * length * steps
     flops = tokens * costs.training_flops(recipe.model, length)
     parameters = costs.count_parameters(recipe.model).total
-    # A new checkpoint is written before the oldest one is deleted.
+    # A new checkpoint is written before the oldest one is deleted, so there is one more than are kept.
     disk_bytes = costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1)
     return Cost(parameters, steps, tokens, flops, disk_bytes)
 
 
 def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:
-    """Return the cost of a task's fine-tuning runs, an upper bound: every input has the full length.
+    """Return the cost of a task's fine-tuning runs, an upper bound that assumes inputs of the full length.
 
-    Return None if the number of steps is unknown because it depends on the task's data.
+    Return None if the task has no recipe, or if its number of steps is unknown because it depends on the data.
     """
     if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
         return None
@@ -142,15 +146,6 @@ def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[Var
     return runs
 
 
-def _select_variants(experiment: Experiment, scale: ExperimentScale) -> list[str]:
-    """Return the variants that the scale runs, with all prefixes, in the recipe's order."""
-    return [
-        name
-        for name, variant in experiment.variants.items()
-        if not scale.variants or name in scale.variants or variant.is_prefix
-    ]
-
-
 def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
     """Return a task's recipe at a scale; None if the task has no recipe."""
     name = f"finetune/{task}"
@@ -162,19 +157,19 @@ def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | Non
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans the stages of single variants; every method returns its stages and changes nothing."""
+    """The planner of single variants: its methods return runs and stages, and change nothing."""
 
     experiment: Experiment
     request: ExperimentRequest
     scale: ExperimentScale
     probe_data: DataInput
-    task_recipes: Mapping[str, FinetuneRecipe | None]
+    task_recipes: Mapping[str, FinetuneRecipe | None]  # by available task; None for a task without a recipe
 
     def plan_pretraining(self, name: str, seed: int) -> VariantRun:
-        """Plan the pretraining of a variant after the runs that it starts from."""
+        """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # A link to a parent run is added twice below: its id to the facts, its directory to the command's options.
+        # The parent run has a place in both: its id in the stage's facts, its directory in the command's options.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -212,7 +207,7 @@ class _Planner:
         return VariantRun(name, seed, recipe, create_stage(self.request, "pretrain", title, facts, needs, argv, cost))
 
     def plan_measurements(self, run: VariantRun) -> VariantRun:
-        """Return a run with its probe and its tasks."""
+        """Return a copy of a run that has its probe and its tasks, too."""
         assert run.pretrain is not None
         tasks = {}
         if self.experiment.variants[run.variant].has_tasks:
@@ -220,7 +215,7 @@ class _Planner:
         return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan an ensemble for each task; `runs` contains the runs of its members."""
+        """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members."""
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
@@ -232,20 +227,23 @@ class _Planner:
             tasks[task] = create_stage(self.request, "task", title, {"together": task}, needs, argv)
         return VariantRun(name, seed, None, None, tasks=tasks)
 
-    def plan_speeds(self, name: str, other: str) -> list[Stage]:
-        """Plan the measurements of seconds per step that `match_wall_clock` reads, of both variants."""
-        return [self._plan_speed(name), self._plan_speed(other)]
-
     def match_wall_clock(self, name: str, other: str) -> MatchedWallClock:
-        """Return the number of steps in which a variant takes as long as the whole run of another variant."""
+        """Return the number of steps in which a variant takes as long as the whole run of another variant.
+
+        The seconds per step are those that the stages of `plan_speed` measured. Before that they are computed from
+        `--tflops`, or unknown.
+        """
         other_recipe = self.plan_pretraining(other, 0).recipe
         assert other_recipe is not None
-        recipe = self._with_vocabulary_size(self._validate(name, self._overridden_settings(name)))
+        _, values = self._variant_settings(name)
+        values = config.apply_overrides(values, self.request.changes)
+        recipe = self._with_vocabulary_size(self._validate(name, values))
         steps = other_recipe.schedule.total_steps
-        flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
+        flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps  # of a step
         other_flops = pretraining_cost(other_recipe).flops / steps
         steps_by_flops = max(MIN_STEPS, round(steps * other_flops / flops))
-        seconds, other_seconds = (self._read_speed(stage) for stage in self.plan_speeds(name, other))
+        seconds = self._read_speed(name)
+        other_seconds = self._read_speed(other)
         if seconds and other_seconds:
             return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
         speed = self.request.flops_per_second(name)
@@ -254,10 +252,32 @@ class _Planner:
             return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
         return MatchedWallClock(other, steps, steps_by_flops, None)
 
-    # ------------------------------------------------------------ probes, tasks and speeds
+    def plan_speed(self, name: str) -> Stage:
+        """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
+        variant = self.experiment.variants[name]
+        base, values = self._variant_settings(name)
+        values = config.apply_overrides(values, self.request.changes)
+        data = plan_data(self.request, self.scale, variant.text)
+        recipe = config.to_toml_values(self._validate(name, values))
+        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
+        argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
+        argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
+        return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
+
+    def _read_speed(self, name: str) -> float | None:
+        """Return a variant's measured seconds per step; None before the measurement."""
+        plan = ExperimentPlan(self.experiment, self.request, ())  # for the paths of result files only
+        result = read_result(plan, self.plan_speed(name), StageRecord[SpeedResult])
+        return result.recipe_step.seconds if result else None
+
+    # ------------------------------------------------------------ probes and tasks
 
     def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the intrinsic scores, with the masking settings of the scale and at most the model's length."""
+        """Plan the intrinsic scores.
+
+        All variants are scored with the sampling settings of the scale, so that their scores can be compared; only the
+        sequences are not longer than the model's positions.
+        """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
         pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
         if run.recipe is not None:
@@ -273,7 +293,7 @@ class _Planner:
         return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
 
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the fine-tuning runs of a task, or the task that needs none: word order."""
+        """Plan the fine-tuning runs of a task; word order needs none, and is planned as a probe."""
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
         if task == WORD_ORDER_TASK:
@@ -294,28 +314,13 @@ class _Planner:
         needs = [pretrain, *pairs.needs, *data.needs]
         return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
-    def _plan_speed(self, name: str) -> Stage:
-        """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
-        variant = self.experiment.variants[name]
-        base, _ = self._variant_settings(name)
-        values = self._overridden_settings(name)
-        data = plan_data(self.request, self.scale, variant.text)
-        recipe = config.to_toml_values(self._validate(name, values))
-        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
-        argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
-        argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
-        return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
-
-    def _read_speed(self, stage: Stage) -> float | None:
-        """Return the measured seconds per step; None before the measurement."""
-        plan = ExperimentPlan(self.experiment, self.request, ())  # for the paths of result files only
-        result = read_result(plan, stage, StageRecord[SpeedResult])
-        return result.recipe_step.seconds if result else None
-
     # ------------------------------------------------------------ recipes
 
     def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
-        """Return the name of a variant's base recipe, and the recipe's values with the changes of scale and variant."""
+        """Return the name of a variant's base recipe, and its values with the changes of the scale and of the variant.
+
+        A recipe's vocabulary size is replaced by that of the data, with which it must agree; for `--data` it is added.
+        """
         variant = self.experiment.variants[name]
         at_scale = dict(variant.changes_at(self.scale.borrow or self.request.scale))
         base = str(at_scale.pop("extends", self.scale.base))
@@ -326,13 +331,11 @@ class _Planner:
             values = config.merge_values(values, {"model": {"vocab_size": self._vocabulary_size}})
         return base, values
 
-    def _overridden_settings(self, name: str) -> RecipeValues:
-        """Return the values of `_variant_settings` with the changes of the request (`-s`)."""
-        _, values = self._variant_settings(name)
-        return config.apply_overrides(values, self.request.changes)
-
     def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
-        """Return the name of a variant's base recipe, and the values of a run: with seed, number of steps and `-s`."""
+        """Return the name of a variant's base recipe, and the values of a run with this seed.
+
+        The number of steps is the recipe's times the scale's fraction, unless `-s` sets it or a matched time does.
+        """
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})
         steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps)
@@ -354,10 +357,11 @@ class _Planner:
 
     @cached_property
     def _vocabulary_size(self) -> int:
-        return vocabulary_size(self.request, self.scale)
+        """The vocabulary size of `--data`, or of the vocabulary that the experiment trains."""
+        return read_data_facts(self.request.data).vocab_size if self.request.data else self.scale.vocabulary
 
     def _with_vocabulary_size(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """Return the recipe with the vocabulary size of the data, which the run will set too; costs depend on it."""
+        """Return the recipe as the run will use it, with the vocabulary size of the data, on which costs depend."""
         model = dataclasses.replace(recipe.model, vocab_size=self._vocabulary_size)
         return dataclasses.replace(recipe, model=model)
 
@@ -365,7 +369,7 @@ class _Planner:
         return f"{self.experiment.variants[run.variant].title}, seed {run.seed}"
 
     def _directory(self, stage: Stage) -> str:
-        return str(self.request.stage_folder / stage.id)
+        return str(self.request.directory(stage))
 
     @property
     def _rank_options(self) -> list[str]:
@@ -373,7 +377,10 @@ class _Planner:
 
 
 def _format_overrides(base: Mapping[str, object], values: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Return an option `-s section.key=value` for every value that differs from the base recipe."""
+    """Return an option `-s section.key=value` for every value that differs from the base recipe.
+
+    values: by key; a mapping is a section. prefix: the names of the enclosing sections, each followed by a dot.
+    """
     options = []
     for key, value in values.items():
         old_value = base.get(key)

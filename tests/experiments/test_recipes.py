@@ -58,7 +58,7 @@ def test_plan_at_every_scale_is_complete(name: str, scale: recipe.ScaleName) -> 
         seen.add(stage.id)
     assert len(description.commands) == len(plan.stages)
     if not plan.experiment.is_counted:
-        assert description.totals.hours > 0
+        assert description.totals.device_hours > 0
     for claim in plan.experiment.claims:
         if not claim.scales or scale in claim.scales:
             compared = {reference.partition(".")[0] for c in claim.conditions for reference in c.references}
@@ -99,7 +99,7 @@ def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
         totals = describe_plan(planned(name, scale)).totals
-        assert totals.hours / devices * 60 <= minutes, scale
+        assert totals.device_hours / devices * 60 <= minutes, scale
 
 
 def test_plan_counts_the_vocabulary_of_the_data() -> None:
@@ -207,13 +207,13 @@ def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
     ].reason
     # The cost includes the runs that the compared ones start from: that of 1 layer for 3 and for 6 layers.
     description = describe_plan(planned("depth", "paper"))
-    hours = {run.variant: run.hours for run in description.runs}
+    hours = {run.variant: run.device_hours for run in description.runs}
     assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
     text = description.to_text()
     assert "cannot be decided: one seed" in text and "decided by counting" in text
     assert [not decidability.reason for _, decidability in description.claims] == [True, False, False, False]
     overall = describe_plan(planned("overall", "paper"))
-    hours = {run.variant: run.hours for run in overall.runs}
+    hours = {run.variant: run.device_hours for run in overall.runs}
     (faster,) = (decidability for claim, decidability in overall.claims if "trains faster" in claim.statement)
     compared = ("large", "xxlarge", "bert-large")  # the speed of bert-large is the unit
     assert faster.device_hours == pytest.approx(2 * sum(hours[name] for name in compared))
