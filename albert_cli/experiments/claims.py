@@ -1,9 +1,10 @@
 """Test the paper's claims against measured values: holds, does not hold at this scale, or too noisy to tell.
 
-A condition's left side has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
+A claim and the values of all runs come in; a verdict on each condition of the claim, with its numbers, goes out. The
+left side of a condition has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
 condition holds. The bounds combine two errors: the spread of the seeds (Student's t), and an error that all seeds
 share, which is the sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it
-never decides. Counts have no error.
+decides nothing. Counts have no error.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ HOLDS: Final[Verdict] = "holds"
 FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 
-CONFIDENCE: Final = 0.9  # one-sided, of the mean over seeds
+CONFIDENCE: Final = 0.9  # of each of the two one-sided bounds
 Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> estimate
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a condition, with the left side of each seed, their mean, and the bounds of the mean."""
+    """The verdict on a condition, with the left side of each seed, the mean over seeds, and the bounds of the mean."""
 
     condition: Condition
     by_seed: Mapping[int, float]
@@ -58,12 +59,11 @@ class CheckedClaim:
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `results.json`."""
-        findings = [finding.to_json() for finding in self.findings]
         return {
             "statement": self.claim.statement,
             "source": self.claim.source,
             "verdict": self.verdict,
-            "findings": findings,
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
 
@@ -75,11 +75,12 @@ def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
 def check_condition(condition: Condition, values: Values) -> Finding:
     """Test a condition against the measured values; runs of the same seed are compared.
 
-    The verdict is `NOISY` without a common seed, with a single one (except for counts), and after a division by zero.
+    The verdict is `NOISY` without a seed that has measured all values, after a division by zero and, except for counts,
+    with a single seed.
     """
     estimates = _compute_left_side(condition, values)
     if not estimates:
-        return Finding(condition, {}, verdict=NOISY)
+        return Finding(condition, {})
     by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
@@ -87,7 +88,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
     if len(numbers) < 2 or not np.isfinite(numbers).all():
-        return Finding(condition, by_seed, mean, verdict=NOISY)
+        return Finding(condition, by_seed, mean)
     from scipy.stats import norm, sem, t
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
@@ -117,7 +118,7 @@ def _compute_left_side(condition: Condition, values: Values) -> dict[int, Jackkn
 
 
 def _resolve_bound(condition: Condition, values: Values) -> float:
-    """Return the bound, which is a number, or the mean over seeds of a measured value."""
+    """Return the bound as a number: itself, or the mean over seeds if it is a measured value."""
     if isinstance(condition.bound, str):
         return float(np.mean([estimate[0] for estimate in _look_up(condition.bound, values).values()]))
     return condition.bound
@@ -139,6 +140,7 @@ def _decide(condition: Condition, bound: float, low: float, high: float) -> Verd
             holds = high < bound
             fails = low >= bound
         case "equal":
+            # Equal within rounding, because a ratio of counts is a float.
             holds = math.isclose(low, bound, rel_tol=1e-9) and math.isclose(high, bound, rel_tol=1e-9)
             fails = not low <= bound <= high
     if holds:

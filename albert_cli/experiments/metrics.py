@@ -1,4 +1,8 @@
-"""The metrics of an experiment's variants: column headers, thresholds of learning, and the paper's columns."""
+"""The metrics that experiments measure: their column headers, the values that show learning, and the paper's columns.
+
+Recipes, claims and reports refer to a metric by its name here. A task has the metric `task_NAME` in addition and, if it
+has several scores, one `task_NAME_SCORE` for each of them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ from typing import Final
 
 from albert_cli.tasks.registry import TASKS
 
-# Column headers by metric. In addition every task has the metric `task_NAME`, and one `task_NAME_SCORE` for each of its
-# scores if it has several.
+# Column headers by metric, except those of tasks.
 METRICS: Final = {
     "parameters": "parameters",
     "paper_count": "parameters, counted as in the paper",
@@ -20,15 +23,15 @@ METRICS: Final = {
     "seconds": "pretraining time",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
-    # `mlm_accuracy` masks the text in one way for all variants, `own_mlm_accuracy` as the variant's own recipe does.
+    # For `mlm_accuracy` the text is masked in one way for all variants, here as each variant's own recipe does.
     "own_mlm_accuracy": "MLM accuracy, masks of its recipe",
     "mlm_loss": "MLM loss",
     "below_unigram_entropy": "below unigram entropy",
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
     "minimal_pairs_accuracy": "minimal pairs",
-    # Figure 1: the distance between a layer's input and output, as L2 distance and as angle. The variation is the mean
-    # absolute difference between the distances of consecutive layers.
+    # Figure 1: the distance between a layer's input and output, as L2 distance and as angle, averaged over layers. The
+    # variation is the mean absolute difference between the distances of consecutive layers.
     "l2_mean": "L2",
     "l2_variation": "L2 variation",
     "l2_last": "L2, last layer",
@@ -39,9 +42,10 @@ METRICS: Final = {
     "tasks_above_majority": "above majority",
 }
 
-# A model above these values has learned; models below them may differ by chance alone. The values are fractions, and
-# nats for `below_unigram_entropy`. A model that only knows token frequencies and copies unmasked tokens is half a nat
-# below the unigram entropy. The paper regards 53.3 % on sentence pairs as chance (Table 5).
+# A model above these values has learned; models below them may differ by chance alone. The values are fractions, except
+# `below_unigram_entropy`, which is in nats. The bounds are higher than scores without learning: a model that only knows
+# token frequencies and copies unmasked tokens is half a nat below the unigram entropy, and the paper regards 53.3 % on
+# sentence pairs as chance (Table 5).
 LEARNED_ABOVE: Final = {
     "tasks_above_majority": 0.03,
     "below_unigram_entropy": 0.75,
@@ -49,19 +53,18 @@ LEARNED_ABOVE: Final = {
     "sop_accuracy": 0.535,
     "minimal_pairs_accuracy": 0.535,
 }
-# These metrics are equal for all seeds by construction.
+# Counts, which are equal for all seeds and have no error.
 EXACT: Final = frozenset(
     {"parameters", "block_parameters", "paper_count", "activation_bytes", "steps", "layers", "hidden"}
 )
 # A claim about these metrics alone also holds for models that have learned nothing.
 INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
-AVERAGE: Final = "tasks_mean"  # the column Avg
-# The metrics that each column of the paper's tables shows. Scores are percentages there and fractions here.
+# The metrics that each column of the paper's tables shows. Scores are percentages in the paper and fractions here.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),
     "SQuAD2.0": ("task_squad2_best_f1", "task_squad2_best_em"),
     "RACE": ("task_race",),
-    "Avg": (AVERAGE,),
+    "Avg": ("tasks_mean",),
     "speedup": ("speedup",),
     "MLM": ("mlm_accuracy",),
     "NSP": ("nsp_accuracy",),
@@ -87,4 +90,4 @@ def _task_of_score(name: str) -> str:
     for task in sorted(TASKS, key=len):
         if name == task or name in {f"{task}_{score}" for score in TASKS[task].metrics}:
             return task
-    return name.partition("_")[0]
+    return name.partition("_")[0]  # a table or word order, which are not in the registry

@@ -1,6 +1,8 @@
 """The outcome of an experiment: values by variant, metric and seed, the paper's values, and verdicts on its claims.
 
-Everything is computed from the files of finished stages, so the outcome of an unfinished experiment is available too.
+`read_outcome` computes the outcome from the result files of a plan's finished stages, so an unfinished experiment has
+an outcome, too. Inside this module a value is a jackknife estimate, which includes the sampling error; `Outcome` has
+only the values themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU_SETUP
 from albert_cli.experiments.claims import CheckedClaim, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
-from albert_cli.experiments.metrics import AVERAGE, list_tasks
+from albert_cli.experiments.metrics import list_tasks
 from albert_cli.experiments.plan import ExperimentPlan, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
@@ -36,14 +38,13 @@ from albert_cli.experiments.uncertainty import (
     exact_value,
     jackknife_task,
     jackknife_time,
-    task_metric_names,
-    value_without_error,
+    value_of_unknown_error,
 )
 from albert_cli.report.collect import Curve, read_curves
-from albert_cli.results import TaskScore, TaskScoreRecord, standard_error
-from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.results import TaskScoreRecord, standard_error
+from albert_cli.tasks.registry import TASKS, paper_metric_names
 
-Metrics = Mapping[str, JackknifeEstimate]
+Estimates = Mapping[str, JackknifeEstimate]  # by metric
 _CHANCE_OF_PAIRS = 0.5  # the accuracy of guessing the acceptable sentence of two
 
 
@@ -58,9 +59,9 @@ class Outcome:
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
     """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> one curve per seed."""
     task_titles: Mapping[str, str] = field(default_factory=dict)
-    """Column header by task, or by task and score: squad1, squad1_f1."""
+    """Name of a task or of one of its scores, such as squad1 or squad1_f1 -> column header."""
     diverged: Mapping[str, int] = field(default_factory=dict)
-    """Variant -> number of diverged seeds."""
+    """Variant -> number of diverged seeds; only variants with such seeds."""
     claims: list[CheckedClaim] = field(default_factory=list)
 
     def by_seed(self, variant: str, metric: str) -> Mapping[int, float]:
@@ -68,7 +69,7 @@ class Outcome:
         return self.values.get(variant, {}).get(metric, {})
 
     def median(self, variant: str, metric: str) -> float | None:
-        """Return the median over seeds."""
+        """Return the median over seeds; None if the metric was not measured."""
         values = self.by_seed(variant, metric).values()
         return statistics.median(values) if values else None
 
@@ -77,9 +78,10 @@ class Outcome:
         return standard_error(self.by_seed(variant, metric).values())
 
     def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
-        """Return row -> column -> [(our value, the paper's value)] in the paper's units, for the measured cells.
+        """Return row -> column -> [(our value, the paper's value)] in the paper's units.
 
-        A row of another model is compared with the variant `table.compare_with`. A cell of SQuAD has two numbers.
+        Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. A row of
+        a model that is no variant is compared with the variant `table.compare_with`.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
@@ -99,7 +101,7 @@ class Outcome:
             "kind": "experiment",
             "experiment": self.plan.experiment.name,
             "scale": self.plan.request.scale,
-            "values": {variant: _with_text_seeds(metrics) for variant, metrics in self.values.items()},
+            "values": self.values,
             "diverged": dict(self.diverged),
             "matched_times": {name: matched.to_json() for name, matched in self.plan.matched_times.items()},
             "skipped": dict(self.plan.skipped),
@@ -111,10 +113,14 @@ class Outcome:
         }
 
     def _measure_column(self, variant: str, table: PaperTable, column: str) -> list[float]:
-        """Return our values for a column; an empty list for an average over other tasks than the table's."""
+        """Return our values for a column, without those that we have not measured, in the paper's units.
+
+        An average is comparable only if it is over the same tasks, so the list is empty for an average over other tasks
+        than the table's.
+        """
         metrics = table.column_metrics(column)
         measured_tasks = list_tasks(self.values.get(variant, {}))
-        if AVERAGE in metrics and measured_tasks != table.tasks:
+        if "tasks_mean" in metrics and measured_tasks != table.tasks:
             return []
         medians = [self.median(variant, metric) for metric in metrics]
         factor = 1 if column == "speedup" else 100  # scores are percentages in the paper
@@ -123,13 +129,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _TaskMeasurement:
-    """The scores of one run on one task."""
+    """The scores of one pretrained model on one task."""
 
     title: str
-    metrics: Metrics  # such as F1 and exact match
-    extra: Metrics  # metrics that are not part of the mean
+    metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
+    extra: Estimates  # of metrics that only some of the tables show; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
-    above_majority: JackknifeEstimate | None  # `mean` minus the accuracy of the majority class, for classification
+    above_majority: JackknifeEstimate | None  # `mean` minus the score of the majority class; None for spans
 
 
 def read_outcome(plan: ExperimentPlan) -> Outcome:
@@ -138,6 +144,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
     layer_steps: dict[str, dict[str, list[list[float]]]] = {}
     curves: dict[str, dict[str, list[Curve]]] = {}
     task_titles: dict[str, str] = {}
+    diverged: Counter[str] = Counter()
     for run in plan.runs:
         tasks = _measure_tasks(plan, run)
         for task, measured in tasks.items():
@@ -148,8 +155,13 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         if probe is not None:
             for name, layers in probe.layer_steps.items():
                 layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
-        for name, curve in _read_heldout_curves(plan, run).items():
-            curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
+        if run.pretrain is not None:
+            _, heldout_curves = read_curves(plan.directory(run.pretrain))
+            for name, curve in heldout_curves.items():
+                curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
+        pretraining = read_record(plan, run.pretrain, StageRecord[BaseModel])
+        if pretraining is not None and pretraining.diverged:
+            diverged[run.variant] += 1
     if plan.experiment.speed_against is not None:
         for variant, speedups in _compute_speedups(values, plan.experiment.speed_against).items():
             values[variant]["speedup"] = speedups
@@ -159,14 +171,9 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         layer_steps=layer_steps,
         curves=curves,
         task_titles=task_titles,
-        diverged=Counter(run.variant for run in plan.runs if _has_diverged(plan, run)),
+        diverged=diverged,
         claims=[check_claim(claim, values) for claim in plan.claims],
     )
-
-
-def _with_text_seeds(metrics: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
-    """Return the metrics with seeds as text, because keys of JSON are text."""
-    return {metric: {str(seed): value for seed, value in by_seed.items()} for metric, by_seed in metrics.items()}
 
 
 def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
@@ -176,35 +183,23 @@ def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> d
     }
 
 
-def _has_diverged(plan: ExperimentPlan, run: VariantRun) -> bool:
-    record = read_record(plan, run.pretrain, StageRecord[BaseModel])
-    return record is not None and record.diverged
-
-
-def _read_heldout_curves(plan: ExperimentPlan, run: VariantRun) -> dict[str, Curve]:
-    return read_curves(plan.directory(run.pretrain))[1] if run.pretrain else {}
-
-
 def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
-    """Return the counts, the pretraining time and the intrinsic scores of a run."""
+    """Return the counts, the pretraining time and the intrinsic scores of a run, by metric; empty for an ensemble."""
     if run.pretrain is None:
         return {}
     if run.pretrain.kind == "count":
         counted = read_result(plan, run.pretrain, StageRecord[CountResult])
         return _measure_counts(counted) if counted else {}
-    metrics = _count_activations(run.recipe) if run.recipe else {}
+    metrics = {}
+    if run.recipe is not None:  # the bytes of one sequence that a GPU would save for the backward pass, by counting
+        length = run.recipe.data.max_seq_length
+        metrics["activation_bytes"] = exact_value(activation_bytes(run.recipe.model, length, GPU_SETUP))
     trained = read_result(plan, run.pretrain, StageRecord[PretrainOutput])
     if trained is not None:
         metrics["steps"] = exact_value(trained.steps)
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
     return metrics | (_measure_probe(probe) if probe else {})
-
-
-def _count_activations(recipe: PretrainRecipe) -> dict[str, JackknifeEstimate]:
-    """Return the bytes that a GPU saves for the backward pass of a full-length sequence, without running it."""
-    length = recipe.data.max_seq_length
-    return {"activation_bytes": exact_value(activation_bytes(recipe.model, length, GPU_SETUP))}
 
 
 def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:
@@ -229,50 +224,45 @@ def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
         elif len(without_groups) == JACKKNIFE_GROUPS:
             estimates[name] = np.array([value, *without_groups])
         else:
-            estimates[name] = value_without_error(value)
+            estimates[name] = value_of_unknown_error(value)
     return estimates
 
 
 def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
-    """Return the measurements of the finished tasks of a run."""
+    """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
         if task == WORD_ORDER_TASK:
             probe = read_result(plan, stage, StageRecord[ProbeResult])
             if probe is not None:
-                measurements[task] = _measure_word_order(probe)
+                accuracy = _measure_probe(probe)["minimal_pairs_accuracy"]
+                above_chance = accuracy - _CHANCE_OF_PAIRS
+                scores = {"accuracy": accuracy}
+                measurements[task] = _TaskMeasurement("word order", scores, {}, accuracy, above_chance)
             continue
         result = read_result(plan, stage, StageRecord[TaskScoreRecord])
         if result is not None:
             score = result.root
+            names = paper_metric_names(task) if task in TASKS else [score.metric]
+            metrics = jackknife_task(names, score, plan.directory(stage))
             extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
-            metrics = jackknife_task(task_metric_names(task, score), score, plan.directory(stage))
             extra = jackknife_task(extra_names, score, plan.directory(stage))
-            measurements[task] = _measure_task(score, metrics, extra)
+            mean = np.mean(list(metrics.values()), axis=0)
+            above_majority = mean - score.majority if score.majority is not None else None
+            measurements[task] = _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
     return measurements
 
 
-def _measure_word_order(probe: ProbeResult) -> _TaskMeasurement:
-    accuracy = _measure_probe(probe)["minimal_pairs_accuracy"]
-    return _TaskMeasurement("word order", {"accuracy": accuracy}, {}, accuracy, accuracy - _CHANCE_OF_PAIRS)
-
-
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
-    """Return the task's metrics that a table of the paper prints instead of the usual ones (`PaperTable.metrics`)."""
+    """Return the task's metrics that a table of the paper shows instead of the usual ones (`PaperTable.metrics`)."""
     prefix = f"task_{task}_"
     columns = [metrics for table in plan.experiment.tables for metrics in table.metrics.values()]
     names = dict.fromkeys(itertools.chain.from_iterable(columns))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
-def _measure_task(result: TaskScore, metrics: Metrics, extra: Metrics) -> _TaskMeasurement:
-    mean = np.mean(list(metrics.values()), axis=0)
-    above_majority = mean - result.majority if result.majority is not None else None
-    return _TaskMeasurement(result.title, metrics, extra, mean, above_majority)
-
-
 def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
-    """Return the column headers of a task's metrics, if it has several, and of their mean."""
+    """Return the column headers of a task's metrics, if it has several, and of their mean, as in `task_titles`."""
     titles = {}
     if len(measured.metrics) > 1:
         titles = {f"{task}_{name}": f"{measured.title} {name.replace('_', ' ')}" for name in measured.metrics}
@@ -300,7 +290,7 @@ def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> 
 def _compute_speedups(
     values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
 ) -> dict[str, dict[int, JackknifeEstimate]]:
-    """Return the speed of each variant's steps, relative to the baseline's, by seed (Table 2)."""
+    """Return how many times as fast as the baseline's each variant's steps are, by variant and seed (Table 2)."""
     seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
     reference = seconds_per_step[baseline]
     speedups = {}
@@ -314,6 +304,10 @@ def _compute_speedups(
 def _compute_seconds_per_step(
     metrics: Mapping[str, Mapping[int, JackknifeEstimate]],
 ) -> dict[int, JackknifeEstimate]:
-    """Return the seconds per step by seed, for the runs whose time was measured."""
-    seconds = metrics.get("seconds", {})
-    return {seed: seconds[seed] / metrics["steps"][seed] for seed in seconds if seconds[seed][0] > 0}
+    """Return the seconds per step by seed, for the runs whose time was measured.
+
+    metrics: of one variant, by metric and seed.
+    """
+    seconds_by_seed = metrics.get("seconds", {})
+    measured = {seed: seconds for seed, seconds in seconds_by_seed.items() if seconds[0] > 0}
+    return {seed: seconds / metrics["steps"][seed] for seed, seconds in measured.items()}

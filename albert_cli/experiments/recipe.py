@@ -1,8 +1,8 @@
 """Read an experiment from TOML: variants of a base recipe, scales to run them at, and the paper's tables and claims.
 
-The files are `recipes/experiments/*.toml`; they extend `experiments/common`, which has the scales. A variant is a set
-of changes to the scale's base recipe, so two variants differ only in what their file lists. `load_experiment` checks
-that every variant and every metric that a file refers to exists.
+`load_experiment` returns an `Experiment`, and checks that every variant and every metric that the file refers to
+exists. The package's files are `recipes/experiments/*.toml`; they extend `experiments/common`, which defines the
+scales. A variant is a set of changes to the scale's base recipe, so two variants differ only in these changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ExperimentScale:
     changes: RecipeValues = field(default_factory=dict)
     """Changes to the base recipe, applied before the variant's changes."""
     borrow: ScaleName | None = None
-    """Another scale. Its changes to variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
+    """The scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
     step_fraction: float = 1.0
     """The fraction of a variant's pretraining steps that this scale runs."""
     text: tuple[str, ...] = ("docs:",)
@@ -50,18 +50,19 @@ class ExperimentScale:
     alternative_text: tuple[str, ...] = ()
     """Sources that a message suggests if the text cannot be read."""
     probe_text: tuple[str, ...] = ()
-    """Text to compute intrinsic scores on; empty for the held-out text. `--tasks` replaces the word TASKS."""
+    """Text to compute intrinsic scores on; empty for the held-out text. TASKS in it is the folder of `--tasks`."""
     vocabulary: int = 30_000
-    """The number of pieces."""
+    """The number of tokens in the vocabulary."""
     sample: int = 2_000_000
-    """Sentences that the vocabulary is trained on."""
+    """The number of sentences that the vocabulary is trained on."""
     holdout: float = 0.01
     """The fraction of the documents that is held out."""
     seeds: int = 1
-    """Pretraining runs of a variant."""
+    """Pretraining runs of each variant; `--seeds` replaces this number."""
     variants: tuple[str, ...] = ()
     """The variants to run; empty for all."""
     tasks: tuple[str, ...] = ()
+    """The tasks to fine-tune on, and `word-order`, which a probe scores."""
     task_runs: int = 1
     """Fine-tuning runs of a task for each pretrained model."""
     task_changes: RecipeValues = field(default_factory=dict)
@@ -69,7 +70,7 @@ class ExperimentScale:
     probe_sequences: int = 4096
     """Sequences that intrinsic scores are computed on."""
     peak: float = 790e12
-    """FLOP/s that a device reaches in matmuls, for the hours of a plan."""
+    """FLOP/s that a device reaches in matmuls, for the hours of a plan; the default is an H200's."""
     utilization: float = 0.5
     """The fraction of `peak` that training is assumed to reach."""
 
@@ -85,7 +86,7 @@ class Variant:
     mini: RecipeValues = field(default_factory=dict)
     h200: RecipeValues = field(default_factory=dict)
     paper: RecipeValues = field(default_factory=dict)
-    """`smoke` to `paper` are changes at one scale. Their key `extends` names another base recipe."""
+    """`smoke` to `paper` are changes at one scale, which may name another base recipe in the key `extends`."""
     after: str | None = None
     """The variant whose run with the same seed gives the initial weights."""
     continues: bool = False
@@ -108,13 +109,13 @@ class Variant:
     """False to compute only intrinsic scores."""
 
     def changes_at(self, scale: ScaleName) -> RecipeValues:
-        """Return the changes for one scale only."""
+        """Return the changes that apply at this scale only."""
         by_scale = {"smoke": self.smoke, "mini": self.mini, "h200": self.h200, "paper": self.paper}
         return by_scale[scale]
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """Variants to train before this one."""
+        """The variants to train before this one."""
         return tuple(name for name in (self.after, self.teacher, *self.members) if name)
 
 
@@ -124,6 +125,7 @@ class PaperTable:
 
     title: str
     version: Literal["both versions", "final version", "version 1"]
+    """The versions of the paper on arXiv that have this table."""
     columns: tuple[str, ...]
     rows: dict[str, tuple[str, ...]]
     note: str = ""
@@ -133,12 +135,12 @@ class PaperTable:
     """Metrics by column, where this table differs from `COLUMN_METRICS`: F1 for MRPC, for example."""
 
     def column_metrics(self, column: str) -> tuple[str, ...]:
-        """Return the metrics that a column shows; empty for a column that no experiment measures."""
+        """Return the metrics that a column shows: two for SQuAD, none for a column that no experiment measures."""
         return self.metrics.get(column, COLUMN_METRICS.get(column, ()))
 
     @property
     def tasks(self) -> frozenset[str]:
-        """Names of the tasks with a column."""
+        """The names of the tasks with a column."""
         return list_tasks(metric for column in self.columns for metric in self.column_metrics(column))
 
 
@@ -150,10 +152,10 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of a measured quantity with a bound.
+    """A comparison of a measured quantity, the left side, with a bound.
 
-    The quantity is `value`, minus all of `minus`, plus all of `plus`, the result divided by `over`. Measured values are
-    written `VARIANT.METRIC`. The bound is a number or another measured value.
+    The left side is `value`, minus all of `minus`, plus all of `plus`, and this sum divided by `over`. Measured values
+    are written `VARIANT.METRIC`. The bound is a number or another measured value.
     """
 
     value: str
@@ -165,7 +167,7 @@ class Condition:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Names of the measured values in the condition."""
+        """The names of the measured values in the condition."""
         bound = self.bound if isinstance(self.bound, str) else None
         return tuple(name for name in (self.value, *self.minus, *self.plus, self.over, bound) if name)
 
@@ -193,18 +195,18 @@ class PaperClaim:
 
     statement: str
     source: str
-    """The place in the paper, such as a table, with its numbers."""
+    """The table or section of the paper, with the numbers that it reports."""
     margin: str
-    """The reason for the bounds, in words."""
+    """The reason for the bounds of the conditions, in words."""
     conditions: tuple[Condition, ...]
     learned: tuple[str, ...] = ()
-    """Measured values that must exceed `LEARNED_ABOVE`: models that have learned nothing differ only by chance."""
+    """Measured values that must exceed `LEARNED_ABOVE`, because models that have learned nothing differ by chance."""
     scales: tuple[ScaleName, ...] = ()
     """The scales at which the claim is tested; empty for all."""
 
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
-        """The conditions that models have learned, and then the conditions of the statement."""
+        """The conditions for the values in `learned`, and then the conditions of the statement."""
         has_learned = (Condition(name, "above", LEARNED_ABOVE[split_reference(name)[1]]) for name in self.learned)
         return (*has_learned, *self.conditions)
 
@@ -231,7 +233,7 @@ class Experiment:
 
     title: str
     source: str
-    """The place in the paper."""
+    """The tables, figures or sections of the paper that the experiment repeats."""
     scales: dict[str, ExperimentScale]
     variants: dict[str, Variant]
     tables: tuple[PaperTable, ...] = ()
@@ -243,8 +245,9 @@ class Experiment:
     speed_against: str | None = None
     """The variant whose speed is 1 in the metric `speedup`."""
     name: str = ""
+    """The stem of the file's name, which names the report's folder."""
     argument: str = ""
-    """The name or the path on the command line."""
+    """The experiment on the command line, by name or by path."""
 
     @property
     def is_counted(self) -> bool:
@@ -280,7 +283,7 @@ def load_experiment(name: str) -> Experiment:
 
 
 def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
-    """Validate an experiment's values as parsed from TOML."""
+    """Check an experiment's values as parsed from TOML; raise `ConfigError` with the key that is invalid."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
     if unknown := set(experiment.scales).symmetric_difference(SCALES):
@@ -299,7 +302,7 @@ def _borrow_scales(scales: Any) -> Any:
         return scales  # validation reports the wrong type
     merged = {}
     for name, scale in scales.items():
-        borrowed = scales.get(str(scale.get("borrow")), {})
+        borrowed = scales.get(str(scale.get("borrow")), {})  # `str`, because the type is validated later
         defaults = {key: borrowed[key] for key in ("variants", "changes", "extra_text") if key in borrowed}
         merged[name] = config.merge_values(defaults, scale)
     return merged
@@ -329,6 +332,8 @@ def _variant_references(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 
 def _check_cycles(experiment: Experiment) -> None:
+    """Raise `ConfigError` if a variant needs its own run, directly or through other variants."""
+
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
             hint = "change its `after`, `teacher`, `members` or `match_time_of`"

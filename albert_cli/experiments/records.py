@@ -1,4 +1,8 @@
-"""The result files of stages, read as one typed record for each kind of stage."""
+"""The result files of stages, read as one typed record for each kind of stage.
+
+The runner writes a file once a stage is finished: the stage's id, title, command and time, and the JSON that the
+command printed. Of this JSON the records have only the keys that an experiment uses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ ResultT = TypeVar("ResultT", bound=BaseModel)
 
 
 class StageRecord(BaseModel, Generic[ResultT]):
-    """A finished stage: its time, and the JSON that its command printed unless the run diverged."""
+    """A finished stage: its time, and the JSON that its command printed; `result` is None if the run diverged."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -32,13 +36,13 @@ class _PrintedResult(BaseModel):
 
 
 class AnyResult(_PrintedResult):
-    """The seconds that a command of any kind printed, if it did."""
+    """The output of any command, of which only the time is read, if the command prints it."""
 
     seconds: float | None = None
 
 
 class ModelShape(_PrintedResult):
-    """A model's configuration as `albert params` prints it."""
+    """The part of a model's configuration that experiments compare."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -78,10 +82,10 @@ class PretrainOutput(_PrintedResult):
 
 
 class ProbeResult(_PrintedResult):
-    """The output of `albert probe`; every other number in it is a metric.
+    """The output of `albert probe`; every number in it without a field here is a metric.
 
     `layer_steps` are the distances between each layer's input and output, by measure and layer (Figure 1).
-    `without_parts` are the values of each metric without one group of examples, by metric and group (the jackknife).
+    `without_parts` are the values without one jackknife group of the examples, by metric and group.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)

@@ -1,10 +1,10 @@
 """Estimate the sampling error of a score, which is due to a limited number of examples: the delete-a-group jackknife.
 
 An estimate is an array of float64 [1 + JACKKNIFE_GROUPS]: the value, and then the value without each group of examples.
-Differences, means and ratios of estimates are estimates too. All models leave out the same groups of the same examples,
-so the error of a difference between two models comes only from the examples on which they differ. Leaving out groups
-instead of single examples gives the right error for any smooth score, such as a correlation (Shao & Wu, 1989, Annals of
-Statistics 17).
+Differences, means and ratios of estimates are estimates, too. All models leave out the same groups of the same
+examples, so the error of a difference between two models comes only from the examples on which they differ. Leaving out
+groups instead of single examples gives the right error for any smooth score, such as a correlation (Shao & Wu, 1989,
+Annals of Statistics 17).
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from albert_cli.report.collect import read_curves
 from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.results import TaskScore
 from albert_cli.tasks.metrics import scores
-from albert_cli.tasks.registry import TASKS, paper_metric_names
 
-JACKKNIFE_GROUPS: Final = 64
+JACKKNIFE_GROUPS: Final = 64  # more give a more precise error, and take more time
 JackknifeEstimate = NDArray[np.float64]  # [1 + JACKKNIFE_GROUPS]
 
 
 def exact_value(value: float) -> JackknifeEstimate:
-    """Return an estimate without sampling error."""
+    """Return an estimate whose error is zero."""
     return np.full(1 + JACKKNIFE_GROUPS, float(value))
 
 
-def value_without_error(value: float) -> JackknifeEstimate:
-    """Return an estimate of unknown error."""
+def value_of_unknown_error(value: float) -> JackknifeEstimate:
+    """Return an estimate whose error is unknown: the values without a group are NaN."""
     return np.array([value, *[math.nan] * JACKKNIFE_GROUPS])
 
 
@@ -61,9 +60,9 @@ def jackknife_mean(sums: ArrayLike, counts: ArrayLike) -> JackknifeEstimate:
 
 
 def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -> JackknifeEstimate:
-    """Return the estimate of a score of `count` examples; a group is a run of consecutive examples.
+    """Return the estimate of a score of `count` examples; each group is a sequence of consecutive examples.
 
-    score: takes the indices of the examples to score.
+    score: a function of the indices of the examples to score.
     """
     indices = np.arange(count)
     edges = np.linspace(0, count, JACKKNIFE_GROUPS + 1).round().astype(int)
@@ -72,9 +71,10 @@ def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -
 
 
 def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
-    """Return the estimate of the seconds of a training run; its journal's intervals are the examples.
+    """Return the estimate of the seconds of a training run, whose error is due to the varying speed of the run.
 
-    The error is unknown with fewer than two intervals between journal lines.
+    The examples of the jackknife are the intervals between lines of the journal in the directory `run`. The error is
+    unknown with fewer than two intervals.
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
@@ -82,7 +82,7 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
-        return value_without_error(seconds)
+        return value_of_unknown_error(seconds)
 
     def seconds_per_step(indices: NDArray[np.intp]) -> float:
         return float(intervals[indices, 1].sum() / intervals[indices, 0].sum())
@@ -91,26 +91,21 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     return np.asarray(seconds * pace / pace[0])
 
 
-def task_metric_names(task: str, result: TaskScore) -> Sequence[str]:
-    """Return the metrics of a task in the paper's tables, or the main metric of another task."""
-    return paper_metric_names(task) if task in TASKS else [result.metric]
-
-
 def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:
     """Return the estimate of each metric of a task.
 
     The value is the median over fine-tuning runs. The error is that of the mean over runs, because a median is not
-    smooth; it is computed from the predictions that the runs saved in `directory`, and unknown without them.
+    smooth. It is computed from the predictions in `directory` or its folders `run-…`, and unknown without predictions.
     """
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}
     for metric in metrics:
-        # Predictions at SQuAD 2.0's best threshold are not saved. Those at the usual one have nearly the same error.
+        # The predictions at SQuAD 2.0's best threshold are not saved; those at threshold 0 have nearly the same error.
         saved_metric = metric.removeprefix("best_")
         by_run = [_jackknife_run(saved_metric, lines, result.labels) for lines in runs if lines]
         median = result.medians[metric]
-        mean = np.mean(by_run, axis=0) if by_run else value_without_error(median)
-        estimates[metric] = median + (mean - mean[0])
+        mean = np.mean(by_run, axis=0) if by_run else value_of_unknown_error(median)
+        estimates[metric] = median + (mean - mean[0])  # the median, with the deviations of the mean
     return estimates
 
 
@@ -118,13 +113,13 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
     """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
     kind = prediction_kind(lines[0])
     if kind not in ("span", "class", "value"):
-        return value_without_error(0.0)
+        return value_of_unknown_error(0.0)  # any value: `jackknife_task` uses only the deviations from it
     if kind == "span":
         scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
     gold = [line["label"] for line in lines]
     predicted = [line["prediction"] for line in lines]
-    if kind == "class":  # labels become indices, in the order of the model's outputs: F1 is of class 1
+    if kind == "class":  # labels become indices in the order of the model's outputs, because F1 is that of class 1
         classes = list(labels) or sorted({str(label) for label in (*gold, *predicted)})
         gold = [classes.index(str(label)) for label in gold]
         predicted = [classes.index(str(label)) for label in predicted]

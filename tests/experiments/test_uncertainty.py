@@ -16,7 +16,7 @@ from albert_cli.experiments.uncertainty import (
     jackknife_examples,
     jackknife_mean,
     jackknife_task,
-    value_without_error,
+    value_of_unknown_error,
 )
 from tests.helpers.results import evaluation_result
 
@@ -52,8 +52,8 @@ def test_jackknife_mean_leaves_out_one_group() -> None:
 
 def test_unknown_error_is_infinite() -> None:
     assert jackknife_error(exact_value(0.5)) == 0
-    assert jackknife_error(value_without_error(0.5)) == math.inf
-    assert jackknife_error(value_without_error(0.5) - exact_value(0.1)) == math.inf
+    assert jackknife_error(value_of_unknown_error(0.5)) == math.inf
+    assert jackknife_error(value_of_unknown_error(0.5) - exact_value(0.1)) == math.inf
     assert jackknife_error(jackknife_examples(lambda left: float(len(left)), 1)) > 0, "fewer examples than parts"
 
 
