@@ -1,6 +1,7 @@
 """Write the report of an experiment: verdicts, the paper's tables next to ours, figures and commands.
 
-The input is the `Outcome` of an experiment; the report is one self-contained page, in HTML and in Markdown.
+The input is the `Outcome` of an experiment. The report is one self-contained page, in HTML and in Markdown; the same
+results as JSON are in `results.json`, from which `list_verdicts` reads the verdicts of all experiments.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.results import RESULTS
 
-# Title and caption of a figure by metric, or by measure of distance.
+# Titles and captions of figures: of curves by metric, and of the layers' distances by measure.
 _CURVES: Final = {
     "mlm_loss": ("MLM loss", "Nats per masked token, on held-out text during training."),
     "mlm_accuracy": ("MLM accuracy", "Percent, on held-out text during training."),
@@ -56,14 +57,6 @@ class ClaimSection:
 
 
 @dataclass(frozen=True)
-class PaperSection:
-    """One of the paper's tables with our values below its cells."""
-
-    caption: str
-    table: Table
-
-
-@dataclass(frozen=True)
 class ExperimentPage:
     """Everything that the templates `experiment.html.jinja` and `experiment.md.jinja` show."""
 
@@ -79,7 +72,7 @@ class ExperimentPage:
     ours: Table
     skipped: Sequence[str]
     matched_times: Sequence[str]  # a sentence for each variant that trains as long as another one
-    paper: Sequence[PaperSection]
+    paper: Sequence[tuple[str, Table]]  # the caption of each of the paper's tables, and the table with our values in it
     legend: Sequence[LegendEntry]
     figures: Sequence[Figure]
     command: str
@@ -87,18 +80,22 @@ class ExperimentPage:
 
 
 class _ReportedClaim(TypedDict):
+    """The keys of a claim in `results.json` that `list_verdicts` reads."""
+
     statement: str
     verdict: str
 
 
 class _ReportedExperiment(TypedDict):
+    """The keys of an experiment's `results.json` that `list_verdicts` reads."""
+
     experiment: str
     scale: str
     claims: list[_ReportedClaim]
 
 
 def write_report(outcome: Outcome) -> Path:
-    """Write `report.html`, `report.md` and `results.json`, and return the path of the first.
+    """Write `report.html`, `report.md` and `results.json`, and return the path of `report.html`.
 
     Equal outcomes give files with equal bytes.
     """
@@ -113,7 +110,8 @@ def write_report(outcome: Outcome) -> Path:
 def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     """Return the verdicts on the claims of all experiments in an output directory: for `--json`, and as text.
 
-    The first value is experiment and scale -> statement -> verdict. Raises `InputError` if no experiment is finished.
+    For `--json` they are by experiment and scale, such as "sharing-mini", and by statement. Raises `InputError` if no
+    experiment is finished.
     """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
@@ -144,7 +142,10 @@ def list_columns(outcome: Outcome) -> dict[str, str]:
 
 
 def format_gap(pairs: Sequence[tuple[float, float]]) -> str:
-    """Format pairs of our value and the paper's as our values and their differences from the paper: `89.2 (+2.6)`."""
+    """Format pairs (our value, the paper's value) as our values, and their differences from the paper's: `89.2 (+2.6)`.
+
+    Two pairs are separated by a slash, as the paper prints F1 and exact match: `90.1/83.2 (+0.5/+0.4)`.
+    """
     values = "/".join(f"{ours:.1f}" for ours, _ in pairs)
     differences = "/".join(f"{ours - paper:+.1f}" for ours, paper in pairs)
     return f"{values} ({differences})"
@@ -168,7 +169,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         ours=_tabulate_values(outcome),
         skipped=[f"{name}: {reason}" for name, reason in plan.skipped.items()],
         matched_times=[describe_matched_time(plan, name) for name in plan.matched_times],
-        paper=[_make_paper_section(outcome, table) for table in plan.experiment.tables],
+        paper=[_tabulate_paper(outcome, table) for table in plan.experiment.tables],
         legend=[LegendEntry(plan.title(name), color) for name, color in colors.items() if outcome.values.get(name)],
         figures=[*_draw_layers(outcome, colors), *_draw_curves(outcome, colors), *_draw_parameters(outcome, colors)],
         command=_format_command(plan),
@@ -185,16 +186,11 @@ def _mark(verdict: Verdict) -> str:
 
 def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
     claim = checked.claim
-    rows = [
-        [
-            str(finding.condition),
-            _format_value(finding, finding.mean),
-            _format_bounds(finding),
-            "  ".join(_format_value(finding, value) for value in finding.by_seed.values()) or "none",
-            _mark(finding.verdict),
-        ]
-        for finding in checked.findings
-    ]
+    rows = []
+    for finding in checked.findings:
+        mean = _format_value(finding, finding.mean)
+        seeds = "  ".join(_format_value(finding, value) for value in finding.by_seed.values()) or "none"
+        rows.append([str(finding.condition), mean, _format_bounds(finding), seeds, _mark(finding.verdict)])
     table = Table(["condition", "mean", "bounds", "by seed", "verdict"], rows)
     return ClaimSection(_mark(checked.verdict), claim.statement, claim.source, claim.margin, table)
 
@@ -202,7 +198,7 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
 def _format_value(finding: Finding, value: float | None) -> str:
     if value is None:
         return "not measured"
-    # The ratio of two counts (`over`) is no count.
+    # All values in the condition may be counts, but a ratio of counts (`over`) is none.
     is_count = finding.condition.is_exact and finding.condition.over is None
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
 
@@ -217,7 +213,7 @@ def _format_bounds(finding: Finding) -> str:
 
 
 def _tabulate_values(outcome: Outcome) -> Table:
-    """Return our table: a row for each variant with the medians, all seeds, and the standard errors of the means."""
+    """Return our table: a row for each variant with a cell for each metric."""
     plan = outcome.plan
     headers = list_columns(outcome)
     rows = []
@@ -233,6 +229,7 @@ def _tabulate_values(outcome: Outcome) -> Table:
 
 
 def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
+    """Return the median over seeds with each seed's value and the standard error of the mean; a count stands alone."""
     median = outcome.median(variant, metric)
     if median is None:
         return Cell("–")
@@ -244,6 +241,7 @@ def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
 
 
 def _format_metric(metric: str, value: float) -> str:
+    """Format a value: bytes, a count, a duration, a score in percent, a factor, or a loss or distance."""
     if metric == "activation_bytes":
         return format_bytes(round(value))
     if metric in EXACT:
@@ -255,8 +253,8 @@ def _format_metric(metric: str, value: float) -> str:
     return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
 
 
-def _make_paper_section(outcome: Outcome, table: PaperTable) -> PaperSection:
-    """Return the paper's table with our values, and their differences from the paper, below the paper's cells."""
+def _tabulate_paper(outcome: Outcome, table: PaperTable) -> tuple[str, Table]:
+    """Return a caption, and the paper's table with our values and their differences from the paper in its cells."""
     plan = outcome.plan
     comparison = outcome.compare_with_paper(table)
     rows = []
@@ -273,14 +271,14 @@ def _make_paper_section(outcome: Outcome, table: PaperTable) -> PaperSection:
         ours = plan.title(table.compare_with)
         sentences.append(f"The paper's rows for models that we did not train are compared with our {ours}.")
     caption = " ".join(sentence for sentence in sentences if sentence)
-    return PaperSection(caption, Table(["the paper", *table.columns], rows))
+    return caption, Table(["the paper", *table.columns], rows)
 
 
 # ---------------------------------------------------------------- figures
 
 
 def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw Figure 1: how far each layer moves its input."""
+    """Draw Figure 1, how far each layer moves its input, with a line for each run; empty if it is not in the recipe."""
     if "layers" not in outcome.plan.experiment.plots:
         return []
     drawings = []
@@ -313,7 +311,10 @@ def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
 
 
 def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw median scores over parameters, or only the parameters if nothing is trained."""
+    """Draw median scores over parameters, or only the parameters if nothing is trained.
+
+    If all variants have the same number of parameters there is no figure.
+    """
     titles = {name: outcome.plan.title(name) for name in colors}
     medians = {name: outcome.median(name, "parameters") for name in colors}
     counts = {name: count for name, count in medians.items() if count}

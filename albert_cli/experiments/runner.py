@@ -42,10 +42,10 @@ from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan, recorded_p
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
 # Stages that run a module of this package; see `plan.MODULES`.
 _MODULE_COMMANDS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
-_STAGE_LOCKS = ".locks"  # folder in the folder of the stages: a lock per stage, for the jobs of an array
+_STAGE_LOCKS = ".locks"  # in the folder of the stages: a folder per stage, which the job that runs the stage locks
 _SECONDS_BETWEEN_ATTEMPTS = 10  # of an array job to find a stage that it can run
-_MAX_LOCK_WAIT = 600.0  # seconds, for a process of a killed run that is still writing
-_LOCK_POLL = 5.0  # seconds
+_MAX_LOCK_SECONDS = 600.0  # that a stage waits for a process of a killed run that is still writing
+_LOCK_POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FinishedCommand:
 
 
 def parse_speeds(options: Sequence[str]) -> dict[str, float]:
-    """Parse the values of `--tflops`: `N` or `VARIANT=N`; return TFLOP/s by variant, with the key "" for a plain `N`.
+    """Parse the values `N` and `VARIANT=N` of `--tflops`; return TFLOP/s by variant, with the key "" for an `N` alone.
 
     Raises `ConfigError` if N is not a number or is out of range.
     """
@@ -70,16 +70,16 @@ def parse_speeds(options: Sequence[str]) -> dict[str, float]:
         except ValueError:
             hint = "use a number, such as --tflops 410 or --tflops base=380"
             raise ConfigError(f"--tflops {option}: not a number", hint) from None
-        if not 0 < speed < 1e6:  # a larger number is in FLOP/s by mistake
+        if not 0 < speed < 1e6:  # a larger number is probably in FLOP/s
             raise ConfigError(f"--tflops {option}: out of range", "use the TFLOP/s of one device, such as --tflops 410")
         speeds[name] = speed
     return speeds
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
-    """Return an experiment's plan with its costs, and the sources on the Hub that cannot be read with the reasons.
+    """Return an experiment's plan with its costs, and the reason for each source on the Hub that cannot be read.
 
-    Warn about each of these sources.
+    Warn about these sources, too.
     """
     plan = make_plan(recipe.load_experiment(name), request)
     unreadable = _find_unreadable_text(plan)
@@ -91,7 +91,12 @@ def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescr
 def reproduce_experiment(
     name: str, request: ExperimentRequest, invoke: Invoke, *, jobs: int | None = None, max_time: str | None = None
 ) -> tuple[dict[str, object], str]:
-    """Run the unfinished stages of an experiment and write its report; return the output of `--json`, and the text."""
+    """Run the unfinished stages of an experiment and write its report; return the output of `--json`, and the text.
+
+    jobs: the number of stages to run at a time; by default one for each `--nproc` GPUs, and at least one. max_time: a
+    duration such as "9m". Raises `Interrupted` after a stop request or after `max_time`, and `InputError` for a source
+    on the Hub that cannot be read.
+    """
     import torch
 
     started = time.monotonic()
@@ -113,7 +118,7 @@ def reproduce_experiment(
         for folder in (request.stage_folder, plan.report_folder):
             store.remove_leftovers(folder)  # a killed process may have left temporary files
         num_finished = 0
-        # Speeds are measured one at a time, because parallel stages would slow each other down.
+        # Speeds are measured one at a time, because stages that run in parallel slow each other down.
         for speed in plan.speeds:
             num_finished += run([speed])
             if executor.is_stop_requested():
@@ -125,13 +130,13 @@ def reproduce_experiment(
 
 
 def _plan_path(plan: ExperimentPlan) -> Path:
-    """Return the path of the plan's file; each experiment in the output directory has one."""
+    """Return the path of the plan's file for `albert status`; each experiment in the output directory has one."""
     name = Path(PLAN_FILE)
     return plan.request.out / f"{name.stem}-{plan.report_folder.name}{name.suffix}"
 
 
 def _list_units(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the units that `albert status` lists: the titles of the stages by directory."""
+    """Return the units of work for `albert status`: the title of each stage, by its directory relative to `--out`."""
     out = plan.request.out
     return {plan.directory(stage).relative_to(out).as_posix(): stage.title for stage in plan.stages.values()}
 
@@ -157,7 +162,7 @@ def run_array_job(
     """Run stages that no other job of the array runs, until all are finished, and write the report.
 
     Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
-    one that does.
+    an unfinished stage.
     """
     started = time.monotonic()
     num_finished = 0
@@ -170,7 +175,7 @@ def run_array_job(
                 written = _write_outcome(plan, num_finished, started)
             _plan_path(plan).unlink(missing_ok=True)
             return written
-        # Every job begins its search at another stage, so that jobs rarely compete for one.
+        # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
         offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
@@ -202,11 +207,14 @@ def run_stages(
     gpus: int = 0,
     max_time: float | None = None,
 ) -> int:
-    """Run the unfinished stages and the unfinished stages they need; return their number.
+    """Run the unfinished stages among `stages` and the stages they need; return the number of stages that were run.
 
     Stages run in this process if they run one at a time, in a single rank and without a cluster; otherwise every stage
-    has its own process. Raises `Interrupted` after a stop request and after `max_time` seconds, and `AlbertError` with
-    the exit code of a stage's command that failed.
+    has its own process.
+
+    max_jobs: the number of stages to run at a time. gpus: the number of GPUs to share among them. max_time: in seconds.
+    Raises `Interrupted` after a stop request and after `max_time`, and `AlbertError` with the exit code of a stage's
+    command that failed.
     """
     import torch
 
@@ -233,7 +241,7 @@ def run_stages(
 
     items = []
     for stage in unfinished:
-        prefix = "" if in_process else stage.title
+        prefix = "" if in_process else stage.title  # the messages of several processes are mixed
         arguments = _stage_arguments(plan, stage, invoke, prefix)
         items.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
     try:
@@ -248,14 +256,12 @@ def run_stages(
 
 
 def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the sources on the Hub that unfinished stages cannot read, with the reasons."""
+    """Return the reason for each source on the Hub that unfinished stages need and cannot read."""
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
-    sources = dict.fromkeys(source for text in texts for source in text)  # without duplicates, in order
+    sources = dict.fromkeys(source for text in texts for source in text if source.startswith("hf:"))  # each once
     unreadable = {}
     for source in sources:
-        if not source.startswith("hf:"):
-            continue
         try:
             check_readable(source)
         except InputError as error:
@@ -288,7 +294,7 @@ def _stopped(plan: ExperimentPlan) -> Interrupted:
 def _stage_arguments(
     plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = ""
 ) -> tuple[Invoke, Sequence[str], str, Path, Sequence[Path]]:
-    """Return the arguments of `_run_stage` for a stage, which can be sent to another process."""
+    """Return the arguments of `_run_stage` for a stage; they can be sent to another process."""
     command = _MODULE_COMMANDS.get(stage.kind, invoke)
     return command, stage.argv, prefix, plan.directory(stage), [plan.result_path(need) for need in stage.needs]
 
@@ -298,7 +304,7 @@ def _run_stage(
 ) -> FinishedCommand:
     """Run a stage's command, with `prefix` before each line of its messages.
 
-    If a stage that it needs has diverged, return the exit code of divergence without running it.
+    If a stage that the stage needs has diverged, return the exit code of divergence without running the command.
     """
     if any(store.read_record(path, StageRecord[AnyResult]).diverged for path in needed_results):
         return FinishedCommand(DivergedError.exit_code, "", 0.0)
@@ -314,15 +320,15 @@ def _run_stage(
 def _wait_for_lock(directory: Path) -> None:
     """Wait until no process of a killed run writes to the directory; raise `BusyError` after ten minutes."""
     started = time.monotonic()
-    while (directory / ".lock").is_file():
+    while (directory / ".lock").is_file():  # a directory that no run has locked before is free
         try:
             with store.lock(directory):
                 return
         except BusyError:
-            if time.monotonic() - started > _MAX_LOCK_WAIT or executor.is_stop_requested():
+            if time.monotonic() - started > _MAX_LOCK_SECONDS or executor.is_stop_requested():
                 raise
             console.info(f"{directory}: waiting for another process that is still writing")
-            time.sleep(_LOCK_POLL)
+            time.sleep(_LOCK_POLL_SECONDS)
 
 
 class _PrefixedStream(io.TextIOBase):
@@ -347,12 +353,8 @@ def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand)
 
     Raises `AlbertError` with the command's exit code if the command failed, and `Interrupted` if it was interrupted.
     """
-    record = {
-        "stage": stage.id,
-        "title": stage.title,
-        "command": stage.command,
-        "seconds": round(finished.seconds, 1),
-    }
+    seconds = round(finished.seconds, 1)
+    record = {"stage": stage.id, "title": stage.title, "command": stage.command, "seconds": seconds}
     if finished.exit_code == DivergedError.exit_code:
         console.warn(f"{stage.title}: diverged, or starts from a diverged run; the other stages continue")
         store.write_json(plan.result_path(stage), record | {"diverged": True})
