@@ -1,8 +1,9 @@
-"""Score minimal pairs: two sentences that differ in one grammatical detail, one of them acceptable.
+"""Score minimal pairs: two sentences that differ in one grammatical detail, only one of which is acceptable.
 
-A model prefers the sentence with the higher pseudo-log-likelihood: the sum of the log-probabilities of its tokens, each
-computed with only this token masked (Salazar et al., 2020, arXiv 1910.14659). A file of pairs has the layout of BLiMP
-(Warstadt et al., 2020, arXiv 1912.00582); its sentences may be in any language.
+`read_minimal_pairs` reads a file of pairs, and `score_minimal_pairs` returns the fraction of pairs whose acceptable
+sentence a model prefers. A model prefers the sentence with the higher pseudo-log-likelihood: the sum of the
+log-probabilities of its tokens, each computed with only this token masked (Salazar et al., 2020, arXiv 1910.14659). A
+file of pairs has the layout of BLiMP (Warstadt et al., 2020, arXiv 1912.00582); its sentences may be in any language.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MICRO_BATCH: Final = 128  # sentences with one masked token each
 
 
 class MinimalPair(BaseModel):
-    """A line of a file of minimal pairs."""
+    """A line of a file of minimal pairs, with the keys of BLiMP; other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -57,10 +58,10 @@ class PairScore:
 
 @dataclass(frozen=True)
 class MinimalPairScores:
-    """The scores of all pairs and by phenomenon.
+    """The scores of all pairs, and of the pairs of each phenomenon.
 
-    `estimate` is the accuracy of all pairs again, with the values without each group of pairs. An experiment compares
-    two models by it, because both leave out the same groups.
+    `estimate` is the accuracy of all pairs as a jackknife estimate, whose groups are the same pairs for all models. An
+    experiment needs it for the error of the difference between two models.
     """
 
     total: PairScore
@@ -73,7 +74,7 @@ class MinimalPairScores:
 
 
 def read_minimal_pairs(path: Path) -> list[MinimalPair]:
-    """Read a JSON Lines file of pairs; raise `InputError` that names the line of an invalid pair."""
+    """Read a JSON Lines file of pairs; raise `InputError` for a missing or empty file and for an invalid line."""
     if not path.is_file():
         raise InputError(f"{path}: no such file", "name a JSON Lines file with sentence_good and sentence_bad")
     pairs = []
@@ -94,7 +95,7 @@ def read_minimal_pairs(path: Path) -> list[MinimalPair]:
 def score_minimal_pairs(
     model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
 ) -> MinimalPairScores:
-    """Score pairs with a model that has a masked-language head; raise `InputError` for a sentence that is too long."""
+    """Score pairs with the masked-language head of a model; raise `InputError` for a sentence that is too long."""
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
     is_correct = likelihoods[0::2] > likelihoods[1::2]  # acceptable and unacceptable sentences alternate
@@ -113,7 +114,7 @@ def pseudo_log_likelihoods(
     """Return the pseudo-log-likelihood of each sentence in nats, float64 [sentences]."""
     sums = np.zeros(len(sentences))
     copies = _mask_each_token(vocabulary, sentences, model.config.max_position_embeddings)
-    for batch in _batched(copies):
+    while batch := list(itertools.islice(copies, _MICRO_BATCH)):
         packed = _pack_copies(batch, vocabulary)
         logits = model(pack(packed, device, packed.masked_index)).masked.float()
         labels = torch.from_numpy(packed.masked_labels).long().to(device)
@@ -124,26 +125,21 @@ def pseudo_log_likelihoods(
 
 @dataclass(frozen=True)
 class _MaskedCopy:
-    """A sentence of which one token will be masked: its number, its ids with [CLS] and [SEP], and the position."""
+    """A copy of a sentence, in which `_pack_copies` masks one token."""
 
-    sentence: int
-    ids: Sequence[int]
-    position: int
+    sentence: int  # the index of the sentence
+    ids: Sequence[int]  # its tokens with [CLS] and [SEP]
+    position: int  # of the token to mask
 
 
 def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_MaskedCopy]:
-    """Yield one copy per token of each sentence; raise `InputError` if a sentence is empty or too long."""
-    for number, (sentence, ids) in enumerate(zip(sentences, vocabulary.encode_batch(sentences), strict=True)):
+    """Yield one copy for each token of each sentence; raise `InputError` if a sentence is empty or too long."""
+    for index, (sentence, ids) in enumerate(zip(sentences, vocabulary.encode_batch(sentences), strict=True)):
         if not ids or len(ids) + 2 > max_length:
             tokens = f"{len(ids) + 2} tokens with [CLS] and [SEP], and the model has {max_length} positions"
             raise InputError(f"{sentence[:40]!r}…: {tokens}", "remove this pair")
         sequence = [vocabulary.cls_id, *ids, vocabulary.sep_id]
-        yield from (_MaskedCopy(number, sequence, position) for position in range(1, len(sequence) - 1))
-
-
-def _batched(copies: Iterator[_MaskedCopy]) -> Iterator[list[_MaskedCopy]]:
-    while batch := list(itertools.islice(copies, _MICRO_BATCH)):
-        yield batch
+        yield from (_MaskedCopy(index, sequence, position) for position in range(1, len(sequence) - 1))
 
 
 def _pack_copies(copies: Sequence[_MaskedCopy], vocabulary: Vocabulary) -> PackedBatch:

@@ -1,9 +1,10 @@
 """`albert probe`: score a pretrained checkpoint on held-out text, without any task.
 
-The scores are the accuracies of MLM, NSP and SOP of Table 5, for the heads that the checkpoint has, and the distances
-of Figure 1: how far each layer moves its input. The paper concludes from the distances that sharing weights smooths the
-transitions from layer to layer, and that the layers do not converge to a fixed point (§4.5). All checkpoints are scored
-on the same examples.
+A checkpoint and a data directory come in, and `ProbeScores` go out. The scores are the accuracies of MLM, NSP and SOP
+as in Table 5, for the heads that the checkpoint has, and the distances of Figure 1: how far each layer moves its input.
+The paper concludes from the distances that sharing weights smooths the transitions from layer to layer, and that the
+layers do not converge to a fixed point (§4.5). Checkpoints that are probed with the same settings see the same
+examples.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +23,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from albert_cli import config, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
@@ -35,22 +35,23 @@ from albert_cli.experiments.minimal_pairs import read_minimal_pairs, score_minim
 from albert_cli.experiments.probe_scores import DepthScores, LayerDistances, ProbeScores, TextScores
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
 from albert_cli.model import hub
-from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.packing import PackedTokens, pack
+from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.objectives import EVALUATION_SEED, PretrainingCorpora, PretrainingJob, count_correct
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
-_MICRO_BATCH: Final = 64
-_PairRule = Literal["none", "sop", "nsp"]  # the second segment: the next one, swapped, or of another document
+_MICRO_BATCH: Final = 64  # sequences in a forward pass
+# The rule for the second segment of a sequence: the next segment, in half of the sequences swapped with the first
+# ("sop") or replaced by a segment of another document ("nsp").
+_PairRule = Literal["none", "sop", "nsp"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeRecipe:
-    """Settings that `-s` may change: the sampling of examples."""
+    """The recipe that `-s` changes, whose only section has the settings of the sampled examples."""
 
     data: PairSettings = dataclasses.field(default_factory=PairSettings)
 
@@ -66,12 +67,13 @@ def probe(
 ) -> ProbeScores:
     """Score a checkpoint on the held-out text of a data directory.
 
-    Examples are sampled with the settings of the run that trained the checkpoint, or with the paper's if they are
-    unknown, changed by `overrides`. The scores `mlm_…` are on text in its order. `sop_accuracy` and `nsp_accuracy` are
-    on pairs that are sampled by either rule (§4.6), if the checkpoint has a sentence-pair head.
+    Examples are sampled with the settings of the run that trained the checkpoint, or with the paper's if these are
+    unknown; `overrides` (`-s`) change them. The scores `mlm_…` are on sequences without swapped or replaced segments.
+    If the checkpoint has a sentence-pair head, `sop_accuracy` and `nsp_accuracy` are on pairs sampled by the rules of
+    SOP and NSP (§4.6).
 
-    layers: also run the layers to every depth up to this number; the trained layers repeat beyond their end.
-    minimal_pairs: a file of minimal pairs to score, too.
+    sequences: the number of sequences to score. layers: also run the layers to every depth up to this number; beyond
+    the trained layers they repeat. minimal_pairs: a file of minimal pairs to score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
     pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
@@ -86,7 +88,8 @@ def probe(
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # LayerNorms included
+    batches = list(_iter_batches(job))
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
     pair_scores = None
     if pairs_to_score:
@@ -100,8 +103,8 @@ def probe(
         block_parameters=sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
         layers=len(model.config.blocks()),
         text=_score_text(job, _pair_settings(pretrained), has_pair_head),
-        distances=_layer_distances(job),
-        depths=_scores_by_depth(job, layers) if layers else None,
+        distances=_layer_distances(job, batches),
+        depths=_scores_by_depth(job, batches, layers) if layers else None,
         minimal_pairs=pair_scores,
     )
 
@@ -124,7 +127,11 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
 
 
 def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
-    """Return the sampling settings of the run that trained a checkpoint, changed by the overrides."""
+    """Return the sampling settings of the run that trained a checkpoint, changed by the overrides.
+
+    A checkpoint without `recipe.toml` gets the default settings. Raises `ConfigError` if sequences would be longer than
+    the model has positions.
+    """
     recipe = checkpoint.directory / "recipe.toml"
     run_settings = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
     if not isinstance(run_settings, dict):
@@ -146,16 +153,15 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
 def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> TextScores:
     """Return the scores of every head of the checkpoint.
 
-    `own_mlm_accuracy` is the MLM accuracy with the masks of the run that trained the checkpoint (`run_pairs`), whatever
-    `-s` changed.
+    run_pairs: the settings of the run that trained the checkpoint, without `-s`; `own_mlm_accuracy` is the MLM accuracy
+    with their masks.
     """
     pairs = job.settings.data
     mlm = _mean_scores(job, pairs)
-    estimates = {"mlm_loss": mlm["mlm_loss"], "mlm_accuracy": mlm["mlm_accuracy"]}
-    estimates["own_mlm_accuracy"] = mlm["mlm_accuracy"]
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
-    if run_pairs != pairs:
-        estimates["own_mlm_accuracy"] = _mean_scores(job, run_pairs)["mlm_accuracy"]
+    run_mlm = mlm if run_pairs == pairs else _mean_scores(job, run_pairs)
+    estimates = {name: mlm[name] for name in ("mlm_loss", "mlm_accuracy")}
+    estimates["own_mlm_accuracy"] = run_mlm["mlm_accuracy"]
     if job.corpora.unigram_entropy:
         estimates["below_unigram_entropy"] = job.corpora.unigram_entropy - mlm["mlm_loss"]
     if has_pair_head:
@@ -172,15 +178,16 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
 
 
 def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "none") -> dict[str, JackknifeEstimate]:
-    """Return the estimate of each metric over the sequences, whose sentence pairs are sampled by `rule`.
+    """Return the mean of each metric over the sequences, by name, as a jackknife estimate.
 
-    A metric without examples is left out. The sentence-pair head is scored unless the rule is "none".
+    rule: how sentence pairs are sampled; the sentence-pair head is scored unless it is "none". A metric without
+    examples is left out.
     """
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
     count = job.settings.train.eval_sequences
     size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
-    # For each metric the sum and the number of examples of each jackknife group; batches belong to groups in turn.
+    # By metric, for each jackknife group the sum and the number of items. Batches belong to the groups in turn.
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
@@ -192,10 +199,9 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
 # ---------------------------------------------------------------- Figure 1
 
 
-def _layer_distances(job: PretrainingJob) -> LayerDistances:
-    """Return the distances of Figure 1 on text without masks, as the encoder reads it in a task."""
-    batches = list(_held_out_batches(job, plain=True))
-    steps = layer_steps(job.model.encoder, (pack(batch, job.device) for batch in batches))
+def _layer_distances(job: PretrainingJob, batches: Sequence[PackedBatch]) -> LayerDistances:
+    """Return the distances of Figure 1 on text without masks, because tasks have none either."""
+    steps = _measure_steps(job, batches)
     summaries: dict[str, float] = {}
     for name in ("l2", "degrees"):
         values = steps[name]
@@ -211,19 +217,23 @@ def _layer_distances(job: PretrainingJob) -> LayerDistances:
 
 
 @torch.inference_mode()
-def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | None = None) -> dict[str, list[float]]:
-    """Return the distances between each layer's input and output, averaged over all tokens, by measure and layer.
+def _measure_steps(
+    job: PretrainingJob, batches: Sequence[PackedBatch], depth: int | None = None
+) -> dict[str, list[float]]:
+    """Return the distances between each layer's input and output on unmasked text, by measure and layer.
 
-    `l2` is the Euclidean distance, `cosine` the cosine similarity, and `degrees` the angle. `two_back` is the Euclidean
-    distance between a layer's output and the input of the layer before it; for the first layer it equals `l2`.
+    They are means over all tokens. `l2` is the Euclidean distance, `cosine` the cosine similarity, and `degrees` the
+    angle. `two_back` is the Euclidean distance between a layer's output and the input of the layer before it; for the
+    first layer it equals `l2`.
     depth: the number of layers to run, as in `Encoder.forward`.
     """
     tokens = 0
-    sums: list[Tensor] = []
+    sums = torch.zeros(())  # after the first batch [layers, measures]
     for batch in batches:
-        tokens += len(batch.ids)
+        unmasked = dataclasses.replace(batch, ids=original_ids(batch))
+        tokens += len(unmasked.ids)
         batch_sums = []
-        states = encoder.iterate_layers(batch, depth=depth)
+        states = job.model.encoder.iterate_layers(pack(unmasked, job.device), depth=depth)
         x_TH = next(states).float()
         previous_TH = x_TH
         for state_TH in states:
@@ -238,38 +248,33 @@ def layer_steps(encoder: Encoder, batches: Iterable[PackedTokens], depth: int | 
             batch_sums.append(torch.stack([distance_T.sum() for distance_T in distances]))
             previous_TH = x_TH
             x_TH = y_TH
-        sums = [total + part for total, part in zip(sums, batch_sums, strict=True)] if sums else batch_sums
-    names = ("l2", "cosine", "degrees", "two_back")
-    if not sums:
-        return {name: [] for name in names}
-    means = (torch.stack(sums).cpu() / max(tokens, 1)).T.tolist()
-    return dict(zip(names, means, strict=True))
+        sums = sums + torch.stack(batch_sums)
+    means = (sums.cpu() / tokens).T.tolist()
+    return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
 
 
 # ---------------------------------------------------------------- other depths
 
-# Our own limits for the words that describe the last of the additional layers; see `classify_convergence`.
+# The limits of `classify_convergence`; they are ours, because the paper only plots the distances.
 _CONVERGED_FRACTION: Final = 0.1
 _RETURN_FRACTION: Final = 0.5
 
 
-def _scores_by_depth(job: PretrainingJob, layers: int) -> DepthScores:
+def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers: int) -> DepthScores:
     """Run the layers to every depth up to `layers`, and apply the trained masked-language head at each depth."""
     model = job.model
     trained = len(model.config.blocks())
     depths = sorted({*range(1, layers + 1), trained}, reverse=True)
-    steps = layer_steps(
-        model.encoder, (pack(batch, job.device) for batch in _held_out_batches(job, plain=True)), depth=layers
-    )
+    steps = _measure_steps(job, batches, depth=layers)
     correct: Counter[int] = Counter()
     seconds: defaultdict[int, float] = defaultdict(float)
     words = 0
     with torch.inference_mode():
-        for batch in _held_out_batches(job):
+        for batch in batches:
             labels = torch.from_numpy(batch.masked_labels).long().to(job.device)
             tokens = pack(batch, job.device, batch.masked_index)
-            if not words:
-                model(tokens)  # warm up
+            if words == 0:
+                model(tokens)  # the first call is slower, so it is not timed
             words += len(labels)
             for depth in depths:
                 start = time.perf_counter()
@@ -287,11 +292,11 @@ def _scores_by_depth(job: PretrainingJob, layers: int) -> DepthScores:
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
-    """Classify the hidden states at the last depth, from the distances of `layer_steps`.
+    """Classify the hidden states at the last depth, from the distances of `_measure_steps` for each layer.
 
-    They converge if the last layer moves its input by less than a tenth of the mean over the `trained` layers. They
-    oscillate if its output is closer to the input of the layer before it than half of that movement. Otherwise they
-    keep moving.
+    They converge if the last layer moves its input by less than a tenth of the mean distance of the `trained` layers.
+    They oscillate if the layer returns: its output is closer to the input of the layer before it than half the distance
+    that the layer moves its input. Otherwise they keep moving.
     """
     if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"
@@ -300,11 +305,10 @@ def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained
     return "keeps moving"
 
 
-def _held_out_batches(job: PretrainingJob, plain: bool = False) -> Iterator[PackedBatch]:
-    """Yield the scored text in order, with masked tokens, or unmasked if `plain`."""
+def _iter_batches(job: PretrainingJob) -> Iterator[PackedBatch]:
+    """Yield the scored sequences with masked tokens, whose segments are in the order of the text."""
     pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
     count = job.settings.train.eval_sequences
     for start in range(0, count, _MICRO_BATCH):
         index = np.arange(start, min(start + _MICRO_BATCH, count))
-        batch = sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)
-        yield dataclasses.replace(batch, ids=original_ids(batch)) if plain else batch
+        yield sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)

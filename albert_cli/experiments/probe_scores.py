@@ -1,4 +1,4 @@
-"""The scores of `albert probe` as records, as JSON and as tables."""
+"""The scores of `albert probe`: the records that `probe` fills, the output of `--json`, and the printed tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from albert_cli.experiments.minimal_pairs import MinimalPairScores, format_minim
 
 @dataclasses.dataclass(frozen=True)
 class TextScores:
-    """Scores on held-out text by name, and by name the values without each jackknife group of the sequences."""
+    """Scores on held-out text by name, such as `mlm_accuracy`."""
 
     values: dict[str, float]
-    without_groups: dict[str, list[float]]
+    without_groups: dict[str, list[float]]  # the scores without each jackknife group of the sequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,22 +26,23 @@ class LayerDistances:
     """Figure 1: how far each layer moves its input.
 
     `steps` are the distances between the input and the output of each layer, by measure (`l2`, `degrees`, …).
-    `summaries` are statistics of them over layers (`l2_mean`, `degrees_last`, …).
+    `summaries` are statistics of these distances over the layers (`l2_mean`, `degrees_last`, …).
     """
 
-    masked_words: int
+    masked_words: int  # masked tokens in the scored text
     steps: dict[str, list[float]]
     summaries: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class DepthScores:
-    """A model whose layers are run to every depth up to `layers`; `trained` is the depth that it was trained with.
+    """The scores of a model whose layers are run to every depth up to `layers`.
 
-    Beyond the trained depth the layers repeat. Lists have one value per depth. `l2` is the distance between the input
-    and the output of the last layer, `two_back` that between its output and the input of the layer before it.
-    `mlm_accuracy` and `speed` are those of an exit at this depth; the speed is relative to the trained depth.
-    `behaviour` is one of `converges`, `oscillates` and `keeps moving`.
+    `trained` is the depth that the model was trained with, beyond which its layers repeat. Each list has one value per
+    depth. `l2` is the distance between the input and the output of the last layer at this depth, and `two_back` the
+    distance between this output and the input of the layer before. `mlm_accuracy` and `speed` are those of a model that
+    ends at this depth; the speed is relative to the trained depth. `behaviour` is "converges", "oscillates" or "keeps
+    moving".
     """
 
     layers: int
@@ -55,12 +56,12 @@ class DepthScores:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeScores:
-    """The measurements of a checkpoint; `data` are the settings with which the examples were sampled."""
+    """The measurements of a checkpoint."""
 
     checkpoint: Path
     fingerprint: str
     sequences: int
-    data: PairSettings
+    data: PairSettings  # the settings with which the examples were sampled
     parameters: int
     block_parameters: int
     layers: int
@@ -117,18 +118,18 @@ def format_probe(probed: ProbeScores) -> str:
     note = f"Sequences of at most {pairs.max_seq_length} tokens, masked n-grams of up to {pairs.ngram} {unit}."
     parts = [f"{console.format_table((probed.checkpoint.name, ''), scores)}\n{note}"]
     steps = probed.distances.steps
+    distances = zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True)
     rows = [
-        (str(number), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
-        for number, (l2, degrees, cosine) in enumerate(
-            zip(steps["l2"], steps["degrees"], steps["cosine"], strict=True), start=1
-        )
+        (str(layer), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
+        for layer, (l2, degrees, cosine) in enumerate(distances, start=1)
     ]
     parts.append(console.format_table(("layer: input to output", "L2 distance", "angle", "cosine"), rows))
-    if depths := probed.depths:
-        columns = (depths.l2, depths.two_back, depths.mlm_accuracy, depths.speed)
+    depths = probed.depths
+    if depths is not None:
+        columns = zip(depths.l2, depths.two_back, depths.mlm_accuracy, depths.speed, strict=True)
         depth_rows = [
             (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
-            for depth, (l2, two_back, accuracy, speed) in enumerate(zip(*columns, strict=True), start=1)
+            for depth, (l2, two_back, accuracy, speed) in enumerate(columns, start=1)
         ]
         headers = ("depth", "step", "from two blocks before", "MLM accuracy", "speed")
         parts.append(console.format_table(headers, depth_rows))

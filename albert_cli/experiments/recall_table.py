@@ -1,9 +1,9 @@
-"""Write the table of the `long-inputs` experiment: recall a word that a long text states once, beyond position 512.
+"""Write the table of the experiment `long-inputs`: recall a word that a long text states once, beyond position 512.
 
-An example is a stretch of any text of about 620 words. One additional sentence in it states the key word, and the last
-one asks for it. A model that reads only the first 512 tokens can do no better than guess among four words. A model that
-reads everything has to find one sentence among about fifty. A hash of an example's name, such as `dev-17`, chooses its
-sentences, its key word and the position of the key word.
+An example is about 620 consecutive words of any text. One additional sentence states the key word, and another one at
+the end asks for the key word. A model that reads only the first 512 tokens can do no better than guess among four
+words. A model that reads everything has to find one sentence among about fifty. A hash of an example's name, such as
+`dev-17`, chooses the sentences, the key word and its position. The module is the command of the stage `table`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
 
-KEY_WORDS: Final = ("silver", "summer", "winter", "yellow")  # one token each, in small vocabularies too
+KEY_WORDS: Final = ("silver", "summer", "winter", "yellow")  # even in small vocabularies they are one token each
 WORDS_BEFORE_KEY: Final = (520, 590)  # minimum and maximum; a word is at least one token, so the key is beyond 512
 WORDS: Final = 620  # approximate length of an example
-EXAMPLES: Final = {"train": 4000, "dev": 400}
-_DEV_FRACTION: Final = 0.15  # of the documents
-_MAX_WORDS: Final = {"train": 600_000, "dev": 100_000}  # to read from the text for each split
+EXAMPLES: Final = {"train": 4000, "dev": 400}  # by split
+_DEV_FRACTION: Final = 0.15  # of the documents are for dev
+_MAX_WORDS: Final = {"train": 600_000, "dev": 100_000}  # of each split; the rest of a long text is not read
 
 
 def write_recall_table(source: str, directory: Path) -> dict[str, int]:
     """Write `train.jsonl` and `dev.jsonl` with `id`, `text` and `label`; return the number of examples by split.
 
-    source: text as `albert data` takes it. Raises `InputError` if it is standard input or too short.
+    source: a text, as for `albert data`. Raises `InputError` if it is standard input or too short.
     """
     if source == "-":
         raise InputError("-: standard input cannot be read again on resume", "write it to a file first")
@@ -51,15 +51,15 @@ def write_recall_table(source: str, directory: Path) -> dict[str, int]:
 def _read_sentences(source: str) -> dict[str, list[str]]:
     """Return the sentences of each split, without sentences that contain a key word.
 
-    A hash of a document's text chooses its split. Reading stops when both splits have enough words.
+    A hash of a document's text chooses its split. Reading stops when both splits have more than `_MAX_WORDS`.
     """
     sentences: dict[str, list[str]] = {"train": [], "dev": []}
     words = dict.fromkeys(sentences, 0)
     for document in read_documents([source]):
+        if all(words[name] > _MAX_WORDS[name] for name in words):
+            break
         split = "dev" if hash_to_unit_interval(document.text) < _DEV_FRACTION else "train"
         if words[split] > _MAX_WORDS[split]:
-            if all(words[name] > _MAX_WORDS[name] for name in words):
-                break
             continue
         for sentence in split_sentences(document.text):
             if not any(word in sentence.lower() for word in KEY_WORDS):
@@ -69,7 +69,7 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
 
 
 def _find_last_start(word_counts: Sequence[int]) -> int:
-    """Return the index of the last sentence at which an example of `WORDS` words can start; 0 or below if none can."""
+    """Return the last index of a sentence from which there are `WORDS` words to the end; 0 or -1 if there is none."""
     start = len(word_counts) - 1
     while start > 0 and sum(word_counts[start:]) < WORDS:
         start -= 1
@@ -99,9 +99,9 @@ def _make_row(sentences: Sequence[str], word_counts: Sequence[int], last_start: 
 def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
     """Run the command of the stage `table`; return its exit code, and the number of examples by split as JSON."""
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.recall_table", description=__doc__)
-    parser.add_argument("source", help="text as `albert data` takes it")
+    parser.add_argument("source", help="a text, as for `albert data`")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
-    parser.add_argument("--json", action="store_true", help="accepted, but the output is always JSON")
+    parser.add_argument("--json", action="store_true", help="no effect: the output is always JSON")
     options = parser.parse_args(arguments)
     return 0, json.dumps(write_recall_table(options.source, options.out))
 

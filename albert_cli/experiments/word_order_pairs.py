@@ -1,13 +1,14 @@
 """Write minimal pairs of word order from the held-out text of a data directory.
 
 The acceptable sentence of a pair is a sentence of the text, and the unacceptable one has two neighboring words swapped.
-Experiments use the pairs as their task at the scale `mini`, because a few minutes of pretraining are enough to prefer
-the original sentences.
+At the scale `mini` the pairs are a task of the experiments, because a few minutes of pretraining are enough for a model
+to prefer the original sentences. The module is the command of the stage `pairs`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +21,8 @@ from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
-_MAX_PAIRS: Final = 600  # the standard error of an accuracy is then at most 2 points
-_WORDS: Final = range(6, 17)  # of a sentence; longer sentences cost time and are more often split wrongly
+_MAX_PAIRS: Final = 600  # with so many, the standard error of an accuracy is at most sqrt(0.25 / 600), 2 points
+_WORDS: Final = range(6, 17)  # lengths of a sentence; longer ones cost time and are more often split wrongly
 
 
 def write_word_order_pairs(data: Path, directory: Path) -> int:
@@ -33,11 +34,11 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     corpus = TokenCorpus.open(data, "heldout")
     if corpus.n_tokens == 0:
         corpus = TokenCorpus.open(data, "train")
-    candidates = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
-    if not candidates:
+    pairs = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
+    if not pairs:
         raise InputError(f"{data}: no sentence of {_WORDS[0]} to {_WORDS[-1]} words", "use more text")
-    every = max(1, len(candidates) // _MAX_PAIRS)
-    pairs = candidates[::every][:_MAX_PAIRS]
+    stride = max(1, len(pairs) // _MAX_PAIRS)
+    pairs = pairs[::stride][:_MAX_PAIRS]
     rows = [{"sentence_good": good, "sentence_bad": bad, "linguistics_term": "word order"} for good, bad in pairs]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     store.write_text(directory / PAIRS_FILE, "".join(lines))
@@ -48,12 +49,12 @@ def _iter_sentences(corpus: TokenCorpus) -> Iterator[str]:
     """Yield the sentences of a corpus as text."""
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     for shard in corpus.shards:
-        for start, stop in zip(shard.sentence_offsets[:-1].tolist(), shard.sentence_offsets[1:].tolist(), strict=True):
+        for start, stop in itertools.pairwise(shard.sentence_offsets.tolist()):
             yield vocabulary.decode(shard.ids[start:stop].tolist())
 
 
 def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
-    """Return the sentence, and the sentence with two neighboring words swapped.
+    """Return a sentence, and the sentence with two neighboring words swapped.
 
     Return None if the sentence is too short or too long, or if the two words are equal.
     """
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.word_order_pairs", description=__doc__)
     parser.add_argument("data", type=Path, help="data directory")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
-    parser.add_argument("--json", action="store_true", help="accepted, but the output is always JSON")
+    parser.add_argument("--json", action="store_true", help="no effect: the output is always JSON")
     options = parser.parse_args(arguments)
     return 0, json.dumps({"pairs": write_word_order_pairs(options.data, options.out)})
 
