@@ -1,7 +1,8 @@
 """The quickstart's bundled data: the documentation of installed Python packages, and a task that is generated from it.
 
-The task is to tell which package a sentence is from; package names in it are masked. Its sentences come from held-out
-modules, which the unlabeled text does not contain.
+`load_or_write_bundled` writes the unlabeled text `corpus.jsonl` and the labeled table `task/`. The task is to tell
+which package a sentence is from; package names in the sentence are masked. The sentences come from held-out modules,
+which the unlabeled text does not contain.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from albert_cli.text.sentences import split_sentences
 
 TaskRow = tuple[str, str]  # sentence, package
 
-_MASKED_NAME: Final = "package"  # replaces every package name
-_ALIASES: Final = {  # of package names, which are masked too
+_MASKED_NAME: Final = "package"  # replaces every package name, which would give the label away
+_ALIASES: Final = {  # other names of packages, which are masked, too
     "numpy": ["np"],
     "pandas": ["pd"],
     "matplotlib": ["plt", "mpl", "pyplot"],
@@ -41,30 +42,29 @@ _MIN_MODULES: Final = 8  # of a package that becomes a class of the task
 class BundledData:
     """The source and the size of the bundled data."""
 
-    source: str
-    packages: int  # classes of the task
+    source: str  # as for `albert data`
+    packages: int  # number of packages that are classes of the task
     heldout: float  # fraction of the modules of these packages that only the task uses
     train_sentences: int
     test_sentences: int
 
 
 def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
-    """Write `corpus.jsonl` and `task/` below `out` unless they exist; return their sizes and the corpus's hash."""
+    """Write the corpus and the tables of the task below `out`; return their sizes and a hash of the documentation.
+
+    If `out` has them already, only read the sizes from `text.json`, which is written last.
+    """
     facts_file = out / "text.json"
     if facts_file.is_file():
         return store.read_json(facts_file)
-    return _write_bundled(out, data)
-
-
-def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
-    """Write the corpus without the held-out modules, and the tables of the task from the held-out modules."""
     documents = list(read_documents([data.source]))
     names = _choose_packages(documents, data.packages)
-    heldout = [document for document in documents if _package(document) in names and _is_held_out(document, data)]
-    heldout_names = {document.name for document in heldout}
+    heldout = []
     with store.open_text_writer(out / "corpus.jsonl") as stream:
         for document in documents:
-            if document.name not in heldout_names:
+            if _package(document) in names and hash_to_unit_interval(f"held out {document.name}") < data.heldout:
+                heldout.append(document)
+            else:
                 line = json.dumps({"id": document.name, "text": document.text}, ensure_ascii=False)
                 stream.write(line + "\n")
     tables = build_task_tables(heldout, names, data)
@@ -82,8 +82,7 @@ def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
         "held_out_modules": len(heldout),
         **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
     }
-    store.write_json(out / "text.json", facts)
-    # The task has no split `test`: the sentences of `dev` test the models.
+    store.write_json(facts_file, facts)
     console.info(
         f"{characters / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {fingerprint[:16]}; "
         f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
@@ -92,7 +91,7 @@ def _write_bundled(out: Path, data: BundledData) -> dict[str, object]:
 
 
 def _choose_packages(documents: Sequence[Document], count: int) -> list[str]:
-    """Return the names of the packages with the most text, among packages with enough modules."""
+    """Return the sorted names of the `count` packages with the most text, among packages with enough modules."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for document in documents:
         sizes[_package(document)].append(len(document.text))
@@ -104,15 +103,11 @@ def _package(document: Document) -> str:
     return document.name.split(".", 1)[0]
 
 
-def _is_held_out(document: Document, data: BundledData) -> bool:
-    return hash_to_unit_interval(f"held out {document.name}") < data.heldout
-
-
 def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: BundledData) -> dict[str, list[TaskRow]]:
     """Return the rows of the splits `train` and `dev`, from different modules, with classes as balanced as possible.
 
-    Models are tested on `dev`, so its size is `data.test_sentences`: the task has no third split.
-    A sentence has 5 to 40 words. A sentence that occurs again is left out.
+    names: the packages that are classes. There is no split `test`: models are tested on `dev`, so its size is
+    `data.test_sentences`. A sentence has 5 to 40 words; repeated sentences are left out.
     """
     sizes = {"train": data.train_sentences, "dev": data.test_sentences}
     train_fraction = sizes["train"] / sum(sizes.values())
@@ -130,19 +125,19 @@ def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: B
 
 
 def _name_pattern(names: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern of the packages' names and aliases, with a dotted path behind them: `np`, `numpy.linalg`."""
+    """Return a pattern that matches the packages' names and aliases with any dotted path: `np`, `numpy.linalg`."""
     words = {word for name in names for word in (name, *_ALIASES.get(name, []))}
     longest_first = sorted(words, key=len, reverse=True)  # scikit-learn before scikit
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b(?:\.\w+)*", re.IGNORECASE)
 
 
 def _balance_classes(split: str, sentences: Mapping[str, Sequence[str]], size: int) -> list[TaskRow]:
-    """Return `size` or a few more rows, shuffled by a hash, or all rows if there are fewer.
+    """Return `size` rows or a few more, shuffled by a hash; all rows if there are fewer.
 
-    Every class has the same number of rows, except classes with fewer sentences.
+    sentences: by class. Every class has the same number of rows, except classes with too few sentences.
     """
     counts = [len(pool) for pool in sentences.values()]
-    limit = 0  # rows per class
+    limit = 0  # the maximum number of rows of a class
     while limit < max(counts) and sum(min(count, limit) for count in counts) < size:
         limit += 1
     rows = []

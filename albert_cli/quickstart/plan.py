@@ -1,4 +1,7 @@
-"""The settings of a quickstart: on the bundled data, in two sizes, or on the user's own text and table."""
+"""The settings of a quickstart: `FULL` and `SMOKE` for the bundled data, `plan_own_data` for the user's text and table.
+
+`run_quickstart` runs the steps with these settings.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,24 @@ from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
 
+# The defaults for the user's data; see `QuickstartPlan`.
 _DEFAULT_LABELS: Final = (100, 500, 2_000)
 _DEFAULT_TIME: Final = "10m"
 _DEFAULT_VOCABULARY: Final = 8_000
-_SAMPLE_SIZE: Final = 200_000  # sentences that the vocabulary is trained on
-_MIN_DEV_ROWS: Final = 20
+_SAMPLE_SIZE: Final = 200_000
+_MIN_DEV_ROWS: Final = 20  # with fewer, a score changes by more than 5 points with each row
 
 
 @dataclass(frozen=True)
 class QuickstartPlan:
-    """The settings of all steps. A directory records them, and a quickstart resumes in it only with equal settings."""
+    """The settings of all steps. The output directory records them: a quickstart resumes only with equal settings."""
 
     text: tuple[str, ...]  # sources of unlabeled text; for bundled data, files below the output directory
     table: str  # the labeled table; for bundled data, a folder below the output directory
     title: str  # of the table as a task
-    recipe: str
-    max_time: str  # of pretraining
-    vocabulary_size: int
+    recipe: str  # of pretraining
+    max_time: str  # of pretraining, such as 80s
+    vocabulary_size: int  # number of tokens
     sample_size: int  # sentences that the vocabulary is trained on
     labels: tuple[int, ...]  # numbers of training examples; a model is fine-tuned and scored for each
     runs: int = 3  # fine-tuning seeds
@@ -62,7 +66,8 @@ def plan_own_data(
 ) -> QuickstartPlan:
     """Return the plan for the user's own text and table.
 
-    Raises `InputError` if the table has no training data or too few dev rows, and `ConfigError` if `labels` is invalid.
+    max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. Raises
+    `InputError` if the table has no training data or too few dev rows, and `ConfigError` if `labels` is invalid.
     """
     task = open_task(table)
     if task.train_split is None:
@@ -86,9 +91,10 @@ def plan_own_data(
 
 
 def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]:
-    """Parse `--labels`, sorted; without it, choose the default numbers below the table's number of rows.
+    """Return the numbers in `--labels`, sorted; without the option, the default numbers below the number of rows.
 
-    Raises `ConfigError` if `labels` is not a list of numbers from 1 to `rows`.
+    rows: the number of training rows of the table. Raises `ConfigError` if `labels` is not a list of numbers from 1 to
+    `rows`.
     """
     if labels is None:
         return tuple(count for count in _DEFAULT_LABELS if count < rows) or (rows,)
@@ -104,5 +110,5 @@ def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]
 
 
 def open_task(table: str) -> AnyTask:
-    """Open a table as a task, with default settings."""
+    """Return a labeled table, a folder or a file, as a task with default settings."""
     return open_table(TableSettings(), table)

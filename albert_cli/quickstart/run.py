@@ -1,6 +1,7 @@
 """Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning by number of labels, a report.
 
-Each step is an `albert` command, which is printed so that the user can repeat it. Finished steps are not run again.
+A `QuickstartPlan` comes in; the values of the summary go out and are written to `quickstart.json`. Each step is an
+`albert` command, which is printed so that the user can repeat it, and which does nothing if its output is complete.
 """
 
 from __future__ import annotations
@@ -28,32 +29,26 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import warn_about_mismatch
 
 InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command and returns the output of `--json`
+_Run = Callable[..., JsonObject]  # the same, with the arguments one by one and of any type; prints the command first
 
-_MASKED_EXAMPLES: Final = 12
-_EXAMPLE_WORDS: Final = range(8, 17)  # lengths of the texts with a masked word
-
-
-class _Commands:
-    """A runner of `albert` commands in this process, which prints each of them first."""
-
-    def __init__(self, invoke: InvokeJson, device: str) -> None:
-        self._invoke = invoke
-        self.device = device
-
-    def run(self, *arguments: object) -> JsonObject:
-        """Print and run a command; return the output of its `--json`."""
-        words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join(words)}")
-        return self._invoke([*words, "--json"])
+_MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
+_EXAMPLE_WORDS: Final = range(8, 17)  # numbers of words of these texts
 
 
 def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: str = "auto") -> JsonObject:
     """Run the unfinished steps of a quickstart in `out`; return the output of `--json`.
 
-    invoke: raises if the command fails. Raises `BusyError` if `out` contains something else.
+    invoke: runs a command and raises an error if it fails. Raises `BusyError` if `out` contains anything but a
+    quickstart with the same plan.
     """
+
+    def run(*arguments: object) -> JsonObject:
+        """Print and run a command; return the output of its `--json`."""
+        words = [str(argument) for argument in arguments]
+        console.info(f"$ albert {shlex.join(words)}")
+        return invoke([*words, "--json"])
+
     started = time.monotonic()
-    commands = _Commands(invoke, device)
     report = out / "report.html"
     with store.lock(out):
         _require_same_plan(out, plan)
@@ -61,10 +56,10 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
         if plan.bundled is not None:
             corpus_facts = load_or_write_bundled(out, plan.bundled)
             plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
-        pretraining = _pretrain(commands, out, plan)
-        evaluations = {str(count): _evaluate(commands, out, plan, count) for count in plan.labels}
-        examples = _fill_masks(commands, out, plan)
-        commands.run("report", out, "--out", report)
+        pretraining = _pretrain(run, out, plan, device)
+        evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
+        examples = _fill_masks(run, out, plan, device)
+        run("report", out, "--out", report)
         result = {
             "corpus": corpus_facts,
             "pretraining": pretraining,
@@ -80,7 +75,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
     path = out / "plan.json"
-    values = asdict(plan) | {"text": list(plan.text), "labels": list(plan.labels)}
+    values = asdict(plan) | {"text": list(plan.text), "labels": list(plan.labels)}  # as JSON, which has no tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
             raise BusyError(f"{out}: contains something else", "choose another --out")
@@ -92,22 +87,22 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
         )
 
 
-def _pretrain(commands: _Commands, out: Path, plan: QuickstartPlan) -> JsonObject:
+def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonObject:
     """Train a vocabulary, build token shards, and pretrain on them; return the output of `albert pretrain`."""
     vocabulary = out / "vocabulary"
     data = out / "data"
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
-    commands.run("vocab", *plan.text, "--out", vocabulary, *sizes)
-    commands.run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+    run("vocab", *plan.text, "--out", vocabulary, *sizes)
+    run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
     _warn_about_table(data, plan)
-    return commands.run(
+    return run(
         *("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", "--max-time", plan.max_time),
-        *("-s", "train.eval_every=400", "--device", commands.device),  # often enough to draw a curve
+        *("-s", "train.eval_every=400", "--device", device),  # the report draws a curve of the evaluations
     )
 
 
 def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
-    """Print a warning, before pretraining takes its time, if the table's texts differ much from the unlabeled text."""
+    """Warn, before pretraining takes its time, if the table's texts differ much from the unlabeled text."""
     corpus = TokenCorpus.open(data)
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     ids, _ = tokenize(_read_texts(plan, "train"), vocabulary)
@@ -115,33 +110,33 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
-    """Return the first texts of a split's examples; empty for tables whose examples are not texts with a label."""
+    """Return the texts of a split's examples, of pairs the first texts; empty for other kinds of examples."""
     task = open_task(plan.table)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 
-def _evaluate(commands: _Commands, out: Path, plan: QuickstartPlan, count: int) -> JsonObject:
-    """Fine-tune with `count` labels, and score on dev after the last step only: dev selects no checkpoint."""
-    return commands.run(
+def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: str) -> JsonObject:
+    """Fine-tune with `count` labels, with controls and baselines; return the output of `albert eval`."""
+    return run(
         *("eval", "mini/table", "--checkpoint", out / "pretrain", "--data", plan.table),
         *("--out", out / "scores" / str(count), "--runs", plan.runs),
         *("--nproc", min(machine.available_cores(), 2), "--controls", ",".join(CONTROLS)),
-        *("-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", commands.device),
+        *("-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", device),
     )
 
 
 def _total_seconds(out: Path, started: float) -> float:
-    """Return the seconds of the first complete run, because a repeated run only finds its steps finished."""
+    """Return the seconds of the first complete run; a repeated run takes no time, because its steps are finished."""
     previous = out / "quickstart.json"
     if previous.is_file():
         return float(store.read_json(previous)["seconds"])
     return round(time.monotonic() - started, 1)
 
 
-def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[dict[str, str]]:
-    """Mask a word in each of some dev texts, let the model guess it, and write the guesses to `examples.json`.
+def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list[dict[str, str]]:
+    """Mask a word in each of some dev texts, let the model guess the words, and write the guesses to `examples.json`.
 
-    Return the rows of the file; there are none if dev has no text of a suitable length.
+    Return the rows of the file, from which `albert report` makes a table; there are none if no dev text is suitable.
     """
     texts = _read_texts(plan, "dev")
     vocabulary = Vocabulary.load(out / "vocabulary")
@@ -149,8 +144,7 @@ def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[di
     filled_texts = []
     if examples:
         masked_texts = [text for text, _ in examples]
-        output = commands.run("fill-mask", out / "pretrain", *masked_texts, "--device", commands.device)
-        filled_texts = output["texts"]
+        filled_texts = run("fill-mask", out / "pretrain", *masked_texts, "--device", device)["texts"]
     rows = []
     for (text, word), filled_text in zip(examples, filled_texts, strict=True):
         guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]
@@ -161,7 +155,11 @@ def _fill_masks(commands: _Commands, out: Path, plan: QuickstartPlan) -> list[di
 
 
 def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Yield (text with one word masked, the word); the word is a single token, because the model guesses tokens."""
+    """Yield (text with one word masked, the word) for the suitable texts.
+
+    A text is suitable if its number of words is in `_EXAMPLE_WORDS` and if the word that a hash chooses is one token,
+    because the model guesses tokens.
+    """
     for text in texts:
         words = text.split()
         if len(words) not in _EXAMPLE_WORDS:

@@ -1,6 +1,8 @@
 """The summary of a quickstart: scores by number of labels, and a comparison of the encoder with classical features.
 
-`summarize` returns values for `quickstart.json`, and `format_summary` the text that closes the command.
+The outputs of `albert eval` come in. `summarize` returns values for `quickstart.json`, from which `format_summary`
+makes the text that the command prints at its end. Classical features are the best linear model without a pretrained
+encoder, such as a bag of words.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ _SHOWN_EXAMPLES: Final = 4
 
 
 def summarize(evaluations: Mapping[str, Mapping[str, Any]]) -> JsonObject:
-    """Return the scores by number of labels, the metric, and the differences from controls and baseline.
+    """Return the scores by number of labels, the metric, and the differences from the controls and the baseline.
 
     evaluations: the output of `albert eval` by number of labels.
     """
-    scores = {count: summarize_scores(evaluation) for count, evaluation in evaluations.items()}
+    scores = {count: _summarize_scores(evaluation) for count, evaluation in evaluations.items()}
     first = next(iter(evaluations.values()))
     differences = {count: evaluation.get("differences", {}) for count, evaluation in evaluations.items()}
     return {
@@ -43,10 +45,10 @@ def summarize(evaluations: Mapping[str, Mapping[str, Any]]) -> JsonObject:
     }
 
 
-def summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
-    """Return the scores of the model, its controls and its baselines, by name.
+def _summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
+    """Return the scores of one evaluation by model: the pretrained model, its controls and the baselines.
 
-    `every_seed_above` is True for a control or a baseline if every seed of the pretrained model is above it.
+    For a control or a baseline, `every_seed_above` is True if every seed of the pretrained model is above it.
     """
     keys = ("median", "spread", "scores_by_seed", "every_seed_above")
     models = {"pretrained": evaluation, **evaluation["controls"]}
@@ -60,7 +62,10 @@ def summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
 
 
 def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
-    """Return True for a control or the baseline if every pretrained seed is above it with every number of labels."""
+    """Return, for each control and the baseline, if every pretrained seed is above it with every number of labels.
+
+    scores: by number of labels and model. A model without scores for some number of labels is left out.
+    """
     return {
         name: all(by_model[name].get("every_seed_above", False) for by_model in scores.values())
         for name in (*CONTROLS, CLASSICAL)
@@ -69,7 +74,7 @@ def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
 
 
 def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return sentences that compare the encoder with classical features: a verdict by number of labels, with intervals.
+    """Return sentences that compare the encoder with classical features: for each verdict, the numbers of labels.
 
     differences: by number of labels and model, the fields of `ScoreDifference`.
     """
@@ -77,25 +82,24 @@ def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
     for count, by_model in differences.items():
         if CLASSICAL in by_model:
             difference = ScoreDifference.model_validate(by_model[CLASSICAL])
-            verdicts[_judge(difference)].append(f"with {int(count):,} labels {format_difference(difference)}")
+            verdict = "Undecided, the interval includes zero"
+            if difference.low > 0:
+                verdict = "Yes"
+            elif difference.high < 0:
+                verdict = "No, it is worse"
+            verdicts[verdict].append(f"with {int(count):,} labels {format_difference(difference)}")
     if not verdicts:
         return "There is no classical baseline for this kind of table, so the encoder was compared with controls only."
     sentences = [f"{verdict}: {join_words(counts)}." for verdict, counts in verdicts.items()]
     return "Is the encoder better than classical features here? " + " ".join(sentences)
 
 
-def _judge(difference: ScoreDifference) -> str:
-    if difference.low > 0:
-        return "Yes"
-    return "No, it is worse" if difference.high < 0 else "Undecided, the interval includes zero"
-
-
 def format_summary(result: Mapping[str, Any]) -> str:
     """Format a quickstart's result: the pretraining loss, the scores, some guesses of masked words, the conclusion."""
     pretraining = result["pretraining"]
-    below = pretraining["below_unigram_entropy"]
+    below = pretraining["below_unigram_entropy"]  # how far the loss is below the entropy
     side = "above" if below >= 0 else "below"
-    task = result["task"]
+    task = result["task"]  # scores by number of labels and model
     headers = ("labels", *(f"{int(count):,}" for count in task))
     rows = [
         (title, *(_format_scores(by_model[name]) for by_model in task.values()))
@@ -111,7 +115,8 @@ def format_summary(result: Mapping[str, Any]) -> str:
         *_format_verdicts(task),
         "",
     ]
-    examples = [f"  {e['sentence']}\n    {e['word']}: {e['guesses']}" for e in result["examples"][:_SHOWN_EXAMPLES]]
+    shown = result["examples"][:_SHOWN_EXAMPLES]
+    examples = [f"  {row['sentence']}\n    {row['word']}: {row['guesses']}" for row in shown]
     if examples:
         lines += ["masked words in texts of the development set:", *examples, ""]
     seconds = console.format_duration(result["seconds"])
@@ -119,7 +124,10 @@ def format_summary(result: Mapping[str, Any]) -> str:
 
 
 def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
-    """Return a line for each list of models that every pretrained seed is above, with the numbers of labels."""
+    """Return a line for each list of models that every pretrained seed is above, with the numbers of labels.
+
+    task: scores by number of labels and model.
+    """
     counts_by_models: dict[str, list[str]] = defaultdict(list)
     for count, by_model in task.items():
         titles = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
@@ -131,6 +139,7 @@ def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
 
 
 def _format_scores(scores: Mapping[str, Any]) -> str:
+    """Return a median times 100 with the scores of the seeds, such as `61.2 (60.1 61.2 63.0)`."""
     if scores.get("median") is None:
         return "diverged"
     median = f"{100 * scores['median']:.1f}"
