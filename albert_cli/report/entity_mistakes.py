@@ -1,12 +1,13 @@
 """The report's tables of mistakes on named entities: texts with marked entities, and the errors by type of entity.
 
-"Gold" are the labeled entities of the data, "predicted" those of the model. Positions are characters of the text.
+Lines of predictions come in, and tables go out. Gold entities are the labels of the data, predicted entities the
+model's. Positions count characters of the text.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from albert_cli.report.render import Cell, MarkedText, Segment, Table
 
 _ERRORS = ("missed", "wrong borders", "wrong type", "spurious")
 _SHOWN_CHARACTERS = 400  # of a text
-_CONTEXT_CHARACTERS = 100  # shown before the first mistake of a long text
+_CONTEXT_CHARACTERS = 100  # of a long text, shown before its first mistake
 
 
 class EntitySpan(NamedTuple):
@@ -31,7 +32,7 @@ class EntitySpan(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
-_Counts = Counter[str]  # of one type: its entities by "gold", "predicted" and "correct", and its errors by kind
+_Counts = Counter[str]  # for a type, the number of entities that are "gold", "predicted", "correct", or in `_ERRORS`
 
 
 def is_entity_line(line: PredictionLine) -> bool:
@@ -39,59 +40,53 @@ def is_entity_line(line: PredictionLine) -> bool:
     return prediction_kind(line) == "entities" and isinstance(line.get("label"), list)
 
 
-def gold_entities(line: PredictionLine) -> list[EntitySpan]:
-    """Return the labeled entities of a text in their order."""
-    return _parse_entities(line.get("label"))
+def parse_entities(line: PredictionLine) -> tuple[list[EntitySpan], list[EntitySpan]]:
+    """Return the gold and the predicted entities of a text, both in the order of the text.
+
+    A line without labels has no gold entities.
+    """
+
+    def parse(entities: Any) -> list[EntitySpan]:
+        return sorted(EntitySpan(int(entity["start"]), int(entity["end"]), str(entity["label"])) for entity in entities)
+
+    return parse(line.get("label", [])), parse(line["prediction"])
 
 
-def predicted_entities(line: PredictionLine) -> list[EntitySpan]:
-    """Return the predicted entities of a text in their order."""
-    return _parse_entities(line["prediction"])
-
-
-def _parse_entities(values: Any) -> list[EntitySpan]:
-    if values is None:
-        return []
-    return sorted(EntitySpan(int(value["start"]), int(value["end"]), str(value["label"])) for value in values)
-
-
-def measure_entity_error(line: PredictionLine) -> float:
-    """Return 1 − F1 of a text's entities; 0 if none are labeled and none are predicted."""
-    gold = set(gold_entities(line))
-    predicted = set(predicted_entities(line))
+def measure_set_error(gold: Set[object], predicted: Set[object]) -> float:
+    """Return 1 − F1 of a predicted set; 0 if both sets are empty."""
     total = len(gold) + len(predicted)
     if total == 0:
         return 0.0
     return 1 - 2 * len(gold & predicted) / total
 
 
+def measure_entity_error(line: PredictionLine) -> float:
+    """Return 1 − F1 of a text's entities; 0 if none are labeled and none are predicted."""
+    gold, predicted = parse_entities(line)
+    return measure_set_error(set(gold), set(predicted))
+
+
 # ---------------------------------------------------------------- errors by type
 
 
 def tabulate_entity_errors(lines: Iterable[PredictionLine]) -> Table:
-    """Return precision, recall, F1 and the number of errors of each kind, a row for each type of entity.
+    """Return precision, recall, F1 and the number of errors of each kind, with a row for each type of entity.
 
+    Every gold entity is either correct or one error. A predicted entity that overlaps no gold entity is spurious.
     lines: the predictions of all runs for all examples.
     """
-    counts: defaultdict[str, _Counts] = defaultdict(Counter)
+    counts: defaultdict[str, _Counts] = defaultdict(Counter)  # by type
     for line in lines:
-        _count_line(counts, gold_entities(line), predicted_entities(line))
+        gold, predicted = parse_entities(line)
+        for entity in gold:
+            counts[entity.label].update(["gold", _judge(entity, predicted)])
+        for entity in predicted:
+            counts[entity.label]["predicted"] += 1
+            if not any(entity.overlaps(other) for other in gold):
+                counts[entity.label]["spurious"] += 1
     rows = [_format_counts(label, counts[label]) for label in sorted(counts)]
     rows.append(_format_counts("all types", sum(counts.values(), Counter())))
     return Table(["type", "entities", "precision", "recall", "F1", *_ERRORS], rows)
-
-
-def _count_line(counts: defaultdict[str, _Counts], gold: Sequence[EntitySpan], predicted: Sequence[EntitySpan]) -> None:
-    """Add the entities and the errors of a text to the counts by type.
-
-    Every gold entity is either correct or one error. A predicted entity that overlaps no gold entity is spurious.
-    """
-    for entity in gold:
-        counts[entity.label].update(["gold", _judge(entity, predicted)])
-    for entity in predicted:
-        counts[entity.label]["predicted"] += 1
-        if not any(entity.overlaps(other) for other in gold):
-            counts[entity.label]["spurious"] += 1
 
 
 def _judge(entity: EntitySpan, predicted: Sequence[EntitySpan]) -> str:
@@ -106,7 +101,7 @@ def _judge(entity: EntitySpan, predicted: Sequence[EntitySpan]) -> str:
 
 
 def _format_counts(label: str, counts: _Counts) -> list[str]:
-    """Return the row of a type of entity."""
+    """Return a row of the table: the type, its number of gold entities, three scores in percent, and its errors."""
     precision = counts["correct"] / max(1, counts["predicted"])
     recall = counts["correct"] / max(1, counts["gold"])
     f1 = 2 * counts["correct"] / max(1, counts["gold"] + counts["predicted"])
@@ -118,15 +113,17 @@ def _format_counts(label: str, counts: _Counts) -> list[str]:
 
 
 def tabulate_entity_mistakes(examples: Sequence[Sequence[PredictionLine]]) -> Table:
-    """Return a row for each example: its text with the gold entities marked, with the predicted ones, and the error.
+    """Return a row for each example: the text with its gold entities, the text with its predicted ones, and the error.
 
-    examples: for each example, the lines of all runs. The predicted entities are those that most runs predict.
+    examples: for each example, the lines of all runs. The predicted entities are those that most runs predict, and the
+    error is the mean over runs.
     """
     rows: list[list[str | Cell | MarkedText]] = []
     for lines in examples:
-        line, num_runs = _most_common_prediction(lines)
-        gold = gold_entities(line)
-        predicted = predicted_entities(line)
+        counts = Counter(tuple(parse_entities(line)[1]) for line in lines)
+        predicted, num_runs = counts.most_common(1)[0]
+        line = lines[0]  # the text and the labels are the same in all runs
+        gold, _ = parse_entities(line)
         text = line.get("text", "")
         start = _first_shown_character(text, gold, predicted)
         note = f"{num_runs} of {len(lines)} runs" if len(lines) > 1 else ""
@@ -138,14 +135,6 @@ def tabulate_entity_mistakes(examples: Sequence[Sequence[PredictionLine]]) -> Ta
             ]
         )
     return Table(["label", "predicted", "mean error"], rows)
-
-
-def _most_common_prediction(lines: Sequence[PredictionLine]) -> tuple[PredictionLine, int]:
-    """Return a line with the entities that most runs predict, and the number of these runs."""
-    counts = Counter(tuple(predicted_entities(line)) for line in lines)
-    entities, num_runs = counts.most_common(1)[0]
-    line = next(line for line in lines if tuple(predicted_entities(line)) == entities)
-    return line, num_runs
 
 
 def _first_shown_character(text: str, gold: Sequence[EntitySpan], predicted: Sequence[EntitySpan]) -> int:
@@ -161,12 +150,13 @@ def mark_entities(
 ) -> MarkedText:
     """Return `_SHOWN_CHARACTERS` of a text from `start` with its entities marked.
 
-    Entities that are not in `reference` are marked as wrong; entities that are shown in part are not marked.
+    Entities that are not in `reference` are marked as wrong. Entities of which only a part is shown are not marked.
+    note: a text below.
     """
     stop = min(len(text), start + _SHOWN_CHARACTERS)
     shown = [entity for entity in entities if start <= entity.start and entity.end <= stop]
     segments = [Segment("…")] if start else []
-    position = start
+    position = start  # of the first character that is in no segment yet
     for entity in shown:
         if position < entity.start:
             segments.append(Segment(text[position : entity.start]))

@@ -1,6 +1,6 @@
 """The report's section on mistakes: the dev examples on which fine-tuned models err most, with their texts.
 
-Predictions of all seeds of a model come in, grouped by example; tables go out.
+Evaluations come in; their runs' predictions are read and grouped by example, and tables go out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from albert_cli.report.collect import Evaluation
 from albert_cli.report.entity_mistakes import (
     is_entity_line,
     measure_entity_error,
+    measure_set_error,
     tabulate_entity_errors,
     tabulate_entity_mistakes,
 )
@@ -23,9 +24,9 @@ from albert_cli.report.scores import group_by_task
 
 _MAX_MISTAKES = 8  # of a model
 _MAX_CHARACTERS = 400  # of a text
-_TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")  # of a line, in the order of the columns
+_TEXT_FIELDS = ("title", "text", "text_pair", "question", "choices")  # keys of a line, in the order of the columns
 
-ExampleLines = Sequence[PredictionLine]  # the lines of all runs about one example
+ExampleLines = Sequence[PredictionLine]  # the lines of all runs about one example; never empty
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ModelMistakes:
     title: str
     num_examples: int  # in the dev set
     table: Table
-    by_type: Table | None = None  # the numbers of errors by type of entity, for named entities only
+    by_type: Table | None = None  # for named entities, the numbers of errors on all examples, by type of entity
 
 
 def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
@@ -45,18 +46,18 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
         models = [evaluation for evaluation in group if not evaluation.control_rank]
         for evaluation in models or group:
             examples = group_by_example([read_predictions(folder) for folder in evaluation.folders])
-            if worst := find_worst(examples):
-                title = f"{evaluation.title}, {evaluation.model}"
-                mistakes.append(_describe_mistakes(title, examples, worst))
+            worst = find_worst(examples)
+            if not worst:
+                continue
+            by_type = None
+            if is_entity_line(worst[0][0]):
+                table = tabulate_entity_mistakes(worst)
+                by_type = tabulate_entity_errors(line for lines in examples for line in lines)
+            else:
+                table = _make_table(worst)
+            title = f"{evaluation.title}, {evaluation.model}"
+            mistakes.append(ModelMistakes(title, len(examples), table, by_type))
     return mistakes
-
-
-def _describe_mistakes(title: str, examples: Sequence[ExampleLines], worst: Sequence[ExampleLines]) -> ModelMistakes:
-    """Return the table of the worst examples; for named entities, count the errors on all examples, too."""
-    if not is_entity_line(worst[0][0]):
-        return ModelMistakes(title, len(examples), _make_table(worst))
-    by_type = tabulate_entity_errors(line for lines in examples for line in lines)
-    return ModelMistakes(title, len(examples), tabulate_entity_mistakes(worst), by_type)
 
 
 def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLines]:
@@ -69,9 +70,10 @@ def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLi
 
 
 def find_worst(examples: Sequence[ExampleLines]) -> list[ExampleLines]:
-    """Return the `_MAX_MISTAKES` examples with the largest mean error over runs; of equal errors, the most confident.
+    """Return the `_MAX_MISTAKES` examples with the largest mean error over runs, the largest first.
 
-    Examples that every run predicts correctly, or that have no label, are no mistakes.
+    Of equal errors the more confident one is first. Examples that every run predicts correctly, or that have no label,
+    are no mistakes.
     """
     wrong = [lines for lines in examples if any(_is_mistake(line) for line in lines)]
     wrong.sort(key=lambda lines: (_mean_error(lines), _mean_confidence(lines)), reverse=True)
@@ -91,12 +93,9 @@ def measure_error(line: PredictionLine) -> float | None:
     if is_entity_line(line):
         return measure_entity_error(line)
     if isinstance(label, list) and isinstance(prediction, list):
-        total = len(label) + len(prediction)
-        if total == 0:
-            return 0.0
-        return 1 - 2 * sum(name in prediction for name in label) / total
+        return measure_set_error(set(map(str, label)), set(map(str, prediction)))
     if isinstance(label, str):
-        is_correct = float(label == prediction)  # in place of a probability, if there is none
+        is_correct = float(label == prediction)  # 0 or 1, for a line without probabilities
         return 1.0 - line.get("probabilities", {}).get(label, is_correct)
     if isinstance(label, float) and isinstance(prediction, float):
         return abs(label - prediction)
@@ -104,7 +103,7 @@ def measure_error(line: PredictionLine) -> float | None:
 
 
 def _is_mistake(line: PredictionLine) -> bool:
-    """Return True if the prediction differs from the label; a span or a list is correct if its F1 is 1."""
+    """Return True if the line has a label and another prediction; a span or a list is correct if its F1 is 1."""
     error = measure_error(line)
     if error is None:
         return False
@@ -114,18 +113,20 @@ def _is_mistake(line: PredictionLine) -> bool:
 
 
 def _mean_error(lines: ExampleLines) -> float:
+    """Return the mean error of the runs; at least one line must have a label."""
     errors = [measure_error(line) for line in lines]
     return fmean(error for error in errors if error is not None)
 
 
 def _mean_confidence(lines: ExampleLines) -> float:
-    """Return the mean probability of the predicted spans; 0 for "no answer", and for tasks without spans."""
+    """Return the mean probability of the predicted spans; "no answer" counts as 0, as do tasks without spans."""
     return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 
 def _make_table(examples: Sequence[ExampleLines]) -> Table:
     """Return a row for each example: its texts, the label, the predictions of the runs, and their mean error."""
-    fields = [name for name in _TEXT_FIELDS if any(lines[0].get(name) for lines in examples)] or ["id"]
+    fields = [name for name in _TEXT_FIELDS if any(lines[0].get(name) for lines in examples)]
+    fields = fields or ["id"]  # a task whose lines have no texts
     headers = [*(name.replace("_", " ") for name in fields), "label", "predicted", "mean error"]
     rows = []
     for lines in examples:

@@ -1,6 +1,7 @@
-"""Read the predictions that fine-tuned models made on dev (`predictions.dev.jsonl`), a JSON line for each example.
+"""Read the predictions that a fine-tuning run has made on dev: `predictions.dev.jsonl`, a JSON line for each example.
 
-Tasks write the lines (`Task.format_predictions`); the kind of a line's prediction follows from its keys.
+Tasks write the lines (`Task.format_predictions`). What a prediction is, such as a class or an answer span, follows from
+the keys of its line (`prediction_kind`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ PredictionKind = Literal["span", "class", "classes", "entities", "value", "other
 class PredictionLine(TypedDict, total=False):
     """A run's line about one example: its prediction, the label if known, and the example's texts."""
 
-    id: Required[str]
+    id: Required[str]  # of the example
     prediction: Required[str | Number | list[str] | list[dict[str, object]]]  # its type depends on its kind
-    label: str | Number | list[str] | list[dict[str, object]]
+    label: str | Number | list[str] | list[dict[str, object]]  # of the type of the prediction
     probabilities: dict[str, Number]  # by class
     probability: Number  # of the predicted span
-    answers: list[str]  # the correct spans' texts
+    answers: list[str]  # the texts of the correct spans
     f1: Number  # of the predicted span
     em: Number  # exact match of the predicted span, 0 or 1
     title: str
@@ -39,7 +40,7 @@ class PredictionLine(TypedDict, total=False):
 
 
 def prediction_kind(line: PredictionLine) -> PredictionKind:
-    """Return the kind of the line's prediction: an answer span, a class, several classes, entities, or a number."""
+    """Return the kind of a line's prediction; "value" is a number, "other" a text without probabilities."""
     prediction = line["prediction"]
     has_probabilities = "probabilities" in line
     if "answers" in line and "f1" in line:
@@ -52,9 +53,9 @@ def prediction_kind(line: PredictionLine) -> PredictionKind:
 
 
 def read_predictions(folder: Path) -> Sequence[PredictionLine]:
-    """Read the predictions of one run; empty if it saved none.
+    """Read the predictions of one run; empty if the run saved none.
 
-    Raises `CheckpointError` if the manifest lists a file that is missing.
+    Raises `CheckpointError` if the manifest in `folder` lists the file, but the file is missing.
     """
     path = folder / PREDICTIONS
     if not store.is_listed(path):

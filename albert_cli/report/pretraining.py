@@ -1,6 +1,7 @@
 """The report's section on pretraining: curves of all runs, and a table of their settings and last scores.
 
-Losses are in nats per masked token; accuracies are 0 to 1 in the journals and percent on the page.
+Runs come in; figures and tables go out. Losses are in nats per masked token. Accuracies are 0 to 1 in the runs and
+percent on the page. A corpus is a held-out text; "" is the held-out part of a run's data.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ACCURACIES = {
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
 }
-_MAX_ROWS = 12  # of a run and a corpus in the table of held-out scores, approximately
+_MAX_ROWS = 12  # the approximate number of rows for each run and corpus in the table of held-out scores
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class PretrainingSection:
 
 
 def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
-    """Return the last held-out scores if there is a single run; empty for several runs."""
+    """Return the last held-out scores for the top of the page if there is a single run; empty for several runs."""
     if len(runs) != 1:
         return []
     run = runs[0]
@@ -79,7 +80,7 @@ def make_pretraining_section(runs: Sequence[PretrainingRun], colors: Colors) -> 
 
 
 def _metric_title(metric: str) -> str:
-    """Return the title of an accuracy with a capital letter."""
+    """Return the title of an accuracy, beginning with a capital letter."""
     title = _ACCURACIES[metric]
     return title[0].upper() + title[1:]
 
@@ -92,19 +93,15 @@ def _chance(run: PretrainingRun) -> float:
 
 
 def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) -> list[LineSeries]:
-    """Return the curves by run, in the runs' colors, without empty ones."""
+    """Return the curves, which are by run, in the colors of the runs; empty curves are left out."""
     return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
 def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
-    """Draw loss and accuracies on one held-out corpus.
-
-    Corpus "" is the held-out part of the runs' data: its figure of the loss also shows the training loss and the
-    unigram entropy.
-    """
+    """Draw loss and accuracies on one corpus; for corpus "" also draw the training loss and the unigram entropy."""
     suffix = f", {corpus}" if corpus else ""
     losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
-    levels: dict[float, str] = {}
+    levels: dict[float, str] = {}  # the titles of horizontal lines, by height
     legend = []
     caption = "Nats per masked token."
     if corpus == "":
@@ -133,7 +130,10 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
 
 
 def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
-    """Return a table of the held-out curves at about `_MAX_ROWS` evenly spaced steps and the last; None if empty."""
+    """Return a table of the held-out curves, or None without any.
+
+    It has about `_MAX_ROWS` evenly spaced steps of each curve, and the last one.
+    """
     titles = {"mlm_loss": "MLM loss (nats)"}
     titles |= {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}
     scored = [(run, corpus) for run in runs for corpus in run.heldout]
@@ -167,9 +167,9 @@ def _tabulate_settings(runs: Sequence[PretrainingRun]) -> Table:
 
 
 def _list_settings(run: PretrainingRun) -> dict[str, str]:
-    """Return the shape of the run's model, its steps, batch size and length.
+    """Return the shape of the run's model, its steps, batch size and maximum length, as text by label.
 
-    The shape is left out if this version cannot read the recipe.
+    The shape is left out if this version of albert cannot read the recipe.
     """
     settings = {}
     model = run.recipe.get("model")
@@ -189,17 +189,18 @@ def _list_settings(run: PretrainingRun) -> dict[str, str]:
         settings["steps"] = f"{last_step:,.0f}"
         if planned and planned != last_step:
             settings["steps"] += f" of {planned:,.0f}"
-    batch_size = run.setting("train", "batch_size")
-    if batch_size is not None:
-        settings["batch size"] = f"{batch_size:,.0f}"
-    max_seq_length = run.setting("data", "max_seq_length")
-    if max_seq_length is not None:
-        settings["maximum length"] = f"{max_seq_length:,.0f}"
+    for label, section, key in (
+        ("batch size", "train", "batch_size"),
+        ("maximum length", "data", "max_seq_length"),
+    ):
+        number = run.setting(section, key)
+        if number is not None:
+            settings[label] = f"{number:,.0f}"
     return settings
 
 
 def _list_scores(run: PretrainingRun) -> dict[str, str]:
-    """Return the last scores of the run on each held-out corpus, its speed and its time."""
+    """Return the last scores of the run on each corpus, its speed and its time, as text by label."""
     scores = {}
     for corpus in run.heldout:
         prefix = f"{corpus}: " if corpus else "held-out "
@@ -216,7 +217,7 @@ def _list_scores(run: PretrainingRun) -> dict[str, str]:
     speeds = [value for _, value in run.training.get("tokens_per_second", [])]
     if speeds:
         scores["tokens per second (median)"] = f"{statistics.median(speeds):,.0f}"
-    seconds = [value for _, value in run.training.get("seconds", [])]  # since the start
+    seconds = [value for _, value in run.training.get("seconds", [])]  # since the start of the run
     if seconds:
         scores["time"] = format_duration(max(seconds))
     return scores
