@@ -334,7 +334,7 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
             if score is not None
         ]
         if len({point.x for point in points}) > 1:
-            image = figures.draw_points(points, x_label="parameters")
+            image = figures.draw_points(points)
             caption = "Percent, median over seeds."
             drawings.append(Figure(f"{title}, by parameters", f"{title} over parameters", image, caption))
     return drawings

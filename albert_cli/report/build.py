@@ -1,6 +1,7 @@
 """Build one self-contained page from result directories: curves, scores of every seed, mistakes, provenance.
 
-`collect` reads the directories. Each section of the page has a module; the templates lay the sections out.
+`build_report` writes the page. `collect` reads the directories; the sections on data and provenance are made here, and
+each other section has a module; the templates `report` lay the sections out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from albert_cli.data.sample_statistics import LENGTH_BINS, measure_sample
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
+from albert_cli.formatting import count_of
 from albert_cli.report import figures, scores
 from albert_cli.report.collect import (
     DataDirectory,
@@ -37,12 +39,12 @@ from albert_cli.report.scores import Colors, Fact, LabelCurve, ScoresSection
 from albert_cli.results import CheckpointResult
 from albert_cli.text.vocabulary import Vocabulary
 
-_FACTS_IN_A_ROW = 3  # on the page
+_FACTS_IN_A_ROW = 3  # at the top of the page
 
 
 @dataclass(frozen=True)
 class DataSample:
-    """A sample of a data directory's training sequences, described in a text and in histograms."""
+    """A description of sampled training sequences of a data directory: a text, and histograms."""
 
     text: str
     figures: Sequence[Figure]
@@ -62,16 +64,16 @@ class ReportPage:
     scores: ScoresSection | None
     learning_curves: Sequence[Figure]
     mistakes: Sequence[ModelMistakes]
-    examples: Sequence[tuple[str, Table]]
+    examples: Sequence[tuple[str, Table]]  # the title and the content of each table
     versions: str
     provenance: Table
 
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """The paths of a report's files, and the names of the data, runs, tasks and models in it."""
+    """The paths of a report's files, and the names of the data, runs, tasks and models in it, for `--json`."""
 
-    report: str | None  # the HTML file
+    report: str | None  # the path of the HTML file; None if it was not written
     markdown: str | None
     data: Sequence[str]
     pretraining: Sequence[str]
@@ -80,10 +82,10 @@ class ReportSummary:
 
 
 def build_report(directories: Sequence[Path], out: Path | None, markdown: Path | None = None) -> ReportSummary:
-    """Write a report on everything below `directories` as HTML to `out` and as Markdown to `markdown`, unless None.
+    """Write a report on everything below `directories`: as HTML to `out`, and as Markdown to `markdown`.
 
-    The same directories give the same bytes. Raises `InputError` if there is nothing to report, and `CheckpointError`
-    for a damaged file.
+    A file whose path is None is not written. The same directories give the same bytes. Raises `InputError` if there is
+    nothing to report, and `CheckpointError` for a damaged file.
     """
     inputs = collect_inputs(directories)
     inputs = replace(inputs, evaluations=_make_names_unique(inputs.evaluations))
@@ -97,7 +99,7 @@ def build_report(directories: Sequence[Path], out: Path | None, markdown: Path |
         markdown=str(markdown) if markdown else None,
         data=[data.name for data in inputs.data],
         pretraining=[run.name for run in inputs.pretraining],
-        tasks=list(dict.fromkeys(e.task for e in inputs.evaluations)),
+        tasks=list(dict.fromkeys(e.record.task for e in inputs.evaluations)),
         models=scores.list_models(inputs.evaluations),
     )
 
@@ -107,7 +109,7 @@ def _make_page(inputs: ReportInputs) -> ReportPage:
     evaluations = inputs.evaluations
     colors = _assign_colors(inputs)
     run_facts = summarize_run(runs)
-    # Facts about a run and about scores fill two rows together; facts about scores alone fill one row.
+    # Facts about a run and facts about scores together fill two rows; without a run, facts about scores fill one row.
     num_score_facts = _FACTS_IN_A_ROW
     if run_facts:
         num_score_facts = 2 * _FACTS_IN_A_ROW - len(run_facts)
@@ -145,20 +147,20 @@ def _summarize_counts(inputs: ReportInputs) -> str:
         "task": len({e.task_identity for e in inputs.evaluations}),
         "fine-tuned model": sum(len(e.scores) for e in inputs.evaluations),
     }
-    return ", ".join(f"{count} {noun}{'s' if count != 1 else ''}" for noun, count in counts.items() if count)
+    return ", ".join(count_of(count, noun) for noun, count in counts.items() if count)
 
 
 def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Add a directory's name to the model's name of each result that has the task and the model of another result.
+    """Add the name of a directory to the name of each model that several results on one task have.
 
-    In a suite, a result's directory is named after its task; its parent is the same for all tasks and is used instead.
+    The directory is that of the result. In a suite this directory is named after the task, and its parent is used.
     """
     counts = Counter(key for evaluation in evaluations for key in _identity_keys(evaluation))
-    folders: dict[Path, Path] = {}  # the folder to name, by path of an ambiguous result
+    folders: dict[Path, Path] = {}  # the directory to add, by the path of an ambiguous result
     for evaluation in evaluations:
         if any(counts[key] > 1 for key in _identity_keys(evaluation)):
             path = evaluation.path
-            folders[path] = path.parent if path.name == evaluation.task else path
+            folders[path] = path.parent if path.name == evaluation.record.task else path
     names = short_names(list(dict.fromkeys(folders.values())))
     renamed = []
     for evaluation in evaluations:
@@ -170,7 +172,10 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    """Return keys that must be unique: one for a cell in the table of scores, one for a point of a label curve."""
+    """Return two keys that must be unique: one for the cell in the table of scores, one for the point in a curve.
+
+    The curve is that of the scores by number of labeled examples.
+    """
     task_and_model = (evaluation.task_identity, evaluation.model)
     return [
         (*task_and_model, "sample size", evaluation.sample_size),
@@ -179,7 +184,7 @@ def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
 
 
 def _assign_colors(inputs: ReportInputs) -> Colors:
-    """Return a color for every run and model; the first model from a run's checkpoints has the run's color."""
+    """Return a color for every run and model, by name; the first model from a run's checkpoints has the run's color."""
     colors = {run.name: series_color(number) for number, run in enumerate(inputs.pretraining)}
     runs_without_model = set(colors)
     next_number = len(colors)
@@ -205,7 +210,7 @@ def _tabulate_examples(examples: ExampleTable) -> Table:
 
 
 def _list_versions(evaluations: Sequence[Evaluation]) -> str:
-    """Return sentences with the version of albert and the versions of the libraries in the runs."""
+    """Return sentences with the version of albert, and with the versions of the libraries that the runs used."""
     numbers_by_library: dict[str, set[str]] = {}
     for evaluation in evaluations:
         for library, number in evaluation.record.versions.items():
@@ -218,7 +223,7 @@ def _list_versions(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _tabulate_provenance(inputs: ReportInputs) -> Table:
-    """Return the fingerprints of the checkpoint, the recipe and the data behind every data directory, run and score."""
+    """Return a row for every data directory, run and score with the fingerprints of its checkpoint, recipe and data."""
     rows = [["data", data.name, "", "", _short_fingerprint(data.fingerprint)] for data in inputs.data]
     for run in inputs.pretraining:
         name = run.name
@@ -240,6 +245,7 @@ def _tabulate_provenance(inputs: ReportInputs) -> Table:
 
 
 def _short_fingerprint(fingerprint: str) -> str:
+    """Return the first 16 digits, which are enough to compare fingerprints; "–" for an empty one."""
     return fingerprint[:16] or "–"
 
 
@@ -257,12 +263,15 @@ def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
 
 
 def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> DataSample:
-    """Sample training sequences with the settings and the seed of the first run on this data, or with the defaults."""
+    """Sample training sequences and describe their lengths and masks.
+
+    The settings and the seed are those of the first run on this data, or the defaults.
+    """
     settings = PairSettings()
     seed = 0
     run = next((run for run in runs if run.data == data.fingerprint), None)
     if run is not None:
-        with suppress(AlbertError):  # another version of albert wrote the recipe: the defaults remain
+        with suppress(AlbertError):  # the defaults remain if another version of albert wrote the recipe
             settings = validate_recipe(PairSettings, run.recipe.get("data", {}), run.name)
         seed = int(run.setting("train", "seed") or 0)
     verify_data(data.path)

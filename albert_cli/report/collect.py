@@ -1,7 +1,7 @@
 """Find and read the runs, results, data directories and example tables below some directories.
 
-`collect_inputs` returns them with names that are unique in the report. A damaged file raises `CheckpointError`, which
-names the file and the key.
+`collect_inputs` returns their contents; the names of runs and data directories are unique in the report. Reading a
+damaged file raises `CheckpointError`, which names the file and the key.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class PretrainingRun:
     training: Mapping[str, Curve]  # by metric
     heldout: Mapping[str, Mapping[str, Curve]]  # by corpus and metric; corpus "" is the held-out part of the run's data
     recipe: Recipe
-    checkpoints: Mapping[str, str]  # title, such as "step 3,000", by fingerprint
-    data: str = ""  # fingerprint of the data directory
+    checkpoints: Mapping[str, str]  # title, such as "step 3,000", by fingerprint; the newest is last
+    data: str = ""  # fingerprint of the data directory; "" if it is unknown
 
     def heldout_curve(self, metric: str, corpus: str = "") -> Curve:
         """Return the held-out values of a metric; empty if it was not measured."""
@@ -72,13 +72,8 @@ class Evaluation:
     model: str  # a name, such as "run, step 3,000"
     record: TaskScore
     curves: Sequence[Curve]  # (step, score on dev), for each run that was scored more than once
-    path: Path
-    folders: Sequence[Path]  # of the runs with a score, for each seed
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self.record.task
+    path: Path  # the directory of the result
+    folders: Sequence[Path]  # the directories of the runs, one for each seed with a score
 
     @property
     def title(self) -> str:
@@ -87,10 +82,9 @@ class Evaluation:
 
     @property
     def task_identity(self) -> tuple[str, ...]:
-        """A key that all evaluations of a task share; the tasks of different tables differ in title or labels."""
-        if self.task in TASKS:
-            return (self.task, self.title)
-        return (self.task, self.title, *sorted(self.record.labels))
+        """A key that the evaluations of one task share; two tables are one task only if title and labels are equal."""
+        labels: list[str] = [] if self.record.task in TASKS else sorted(self.record.labels)
+        return (self.record.task, self.title, *labels)
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -104,10 +98,10 @@ class Evaluation:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The scores of the baseline without context and of the best linear model, by title; those that exist."""
+        """The scores of the constant baseline and of the best linear model, by title, if the record has them."""
         baselines = {}
         if self.record.majority is not None:
-            title = constant_baseline(self.task)
+            title = constant_baseline(self.record.task)
             if title == "majority":
                 title = "majority class"
             baselines[title] = self.record.majority
@@ -132,13 +126,8 @@ class Evaluation:
         return self.sample_size or int(self.record.examples.get("train", 0))
 
     @property
-    def is_ensemble(self) -> bool:
-        """True if several models, selected on this dev set, predict together."""
-        return isinstance(self.record, EnsembleResult)
-
-    @property
     def control_rank(self) -> int:
-        """The order in the report: 0 for a model, 1 for the control from its initial weights, 2 for random weights."""
+        """0 for a model, 1 for a control from its initial weights, 2 for a control from random weights."""
         ranks = {name: rank for rank, name in enumerate(CONTROLS, start=1)}
         return ranks.get(self.record.training.weights, 0) if self.record.training else 0
 
@@ -200,9 +189,9 @@ def collect_inputs(directories: Sequence[Path]) -> ReportInputs:
 
 
 def short_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """Return for each path the fewest of its last parts that distinguish it from the others, such as "b/run".
+    """Return for each path its shortest ending that no other path has, such as "b/run".
 
-    A path that is listed twice is named by its last part.
+    A path that has no such ending is named by its last part.
     """
     endings = {path: _endings(path.resolve().parts) for path in paths}
     counts = Counter(ending for endings_of_path in endings.values() for ending in endings_of_path)
@@ -214,15 +203,15 @@ def short_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _endings(parts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the last part, the last two parts, and so on; the root counts only if it is the whole path."""
-    names = tuple(parts[1:] or parts)
+    """Return a path's endings: the last part, the last two parts, and so on, without the root directory."""
+    names = tuple(parts[1:] or parts)  # the root directory itself has only this part
     return [names[-n:] for n in range(1, len(names) + 1)]
 
 
 def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     """Read a run's journal; return the curves of training and the curves of its evaluations, both by metric.
 
-    Without a journal there are no curves.
+    Values that are no finite numbers are left out. Without a journal there are no curves.
     """
     training: dict[str, Curve] = {}
     evaluations: dict[str, Curve] = {}
@@ -230,23 +219,20 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     if not file.is_file():
         return training, evaluations
     for row in journal.read_journal(file):
+        values = row
+        curves = training
         if "eval" in row:
-            _append_point(evaluations, row["step"], row["eval"])
-        else:
-            _append_point(training, row["step"], row)
+            values = row["eval"]
+            curves = evaluations
+        for metric, value in values.items():
+            number = _finite_number(value)
+            if number is not None:
+                curves.setdefault(metric, []).append((float(row["step"]), number))
     return training, evaluations
 
 
-def _append_point(curves: dict[str, Curve], step: int, values: Mapping[str, object]) -> None:
-    """Append the finite numbers of a journal's line to the curves of their metrics."""
-    for metric, value in values.items():
-        number = _finite_number(value)
-        if number is not None:
-            curves.setdefault(metric, []).append((float(step), number))
-
-
 def _walk(directories: Sequence[Path]) -> Iterator[Path]:
-    """Yield the directories and all folders below them, once each; hidden folders and checkpoints are skipped."""
+    """Yield the directories and all folders below them, each once, except hidden folders and checkpoints."""
     seen: set[Path] = set()
     for start in directories:
         for folder, subfolders, _ in os.walk(start):
@@ -258,7 +244,7 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
 
 
 def _is_pretraining_run(path: Path) -> bool:
-    """Return True for a directory with a journal of MLM losses and no result: fine-tuning writes a result."""
+    """Return True for a directory with a journal of MLM losses and without a result, which fine-tuning would write."""
     if (path / RESULTS).exists():
         return False
     training, evaluations = read_curves(path)
@@ -266,9 +252,8 @@ def _is_pretraining_run(path: Path) -> bool:
 
 
 def _is_data_directory(path: Path) -> bool:
-    if not (path / "data.json").is_file():
-        return False
-    manifest = store.read_manifest(path)
+    """Return True for a directory of token shards; another program may have written a file `data.json`."""
+    manifest = store.read_manifest(path) if (path / "data.json").is_file() else None
     return manifest is not None and manifest.kind == "data"
 
 
@@ -298,20 +283,18 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
-    """Read every `eval` result, every ensemble, and every task run that is not part of an `eval` result.
+    """Read every `eval` result, every ensemble, and every single run that is not part of an `eval` result.
 
-    checkpoints: the names of known checkpoints by fingerprint.
+    checkpoints: the names of the checkpoints of pretraining runs in the report, by fingerprint.
     """
     records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
-    evals = {path: record for path, record in records.items() if isinstance(record, EvaluationResult)}
-    ensembles = {path: record for path, record in records.items() if isinstance(record, EnsembleResult)}
-    separate_runs = {
-        path: record
-        for path, record in records.items()
-        if isinstance(record, RunResult | ScoredResult) and not any(parent in evals for parent in path.parents)
-    }
+    evals = [path for path, record in records.items() if isinstance(record, EvaluationResult)]
+    ensembles = [path for path, record in records.items() if isinstance(record, EnsembleResult)]
+    runs = [path for path, record in records.items() if isinstance(record, RunResult | ScoredResult)]
+    separate_runs = [path for path in runs if not set(path.parents) & set(evals)]
     evaluations = []
-    for path, record in (evals | ensembles | separate_runs).items():
+    for path in (*evals, *ensembles, *separate_runs):
+        record = records[path]
         folders = _run_folders(path, record)
         curves = [read_curves(folder)[1].get(record.metric, []) for folder in folders]
         name = _model_name(record, checkpoints)
@@ -320,7 +303,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
 
 
 def _read_task_score(directory: Path) -> TaskScore | None:
-    """Read a directory's score of one task; None if it has no result, or that of an experiment, suite or search."""
+    """Read a directory's score of one task; None without a result, and for that of an experiment, suite or search."""
     path = directory / RESULTS
     if not path.is_file() or store.read_json(path).get("kind") not in KINDS:
         return None
@@ -339,7 +322,7 @@ def _run_folders(path: Path, record: TaskScore) -> list[Path]:
 
 
 def _model_name(record: TaskScore, checkpoints: Mapping[str, str]) -> str:
-    """Return the name of the model in the report: a control's title, or the name of its checkpoint, if known."""
+    """Return the name of the model in the report: a control's title, or the name or fingerprint of its checkpoint."""
     if isinstance(record, EnsembleResult):
         return f"ensemble of {len(record.chosen)}"
     if record.training is not None and record.training.weights in CONTROLS:
@@ -351,7 +334,7 @@ def _model_name(record: TaskScore, checkpoints: Mapping[str, str]) -> str:
 
 
 def _finite_number(value: object) -> float | None:
-    """Return a finite number as a float, and None for anything else."""
+    """Return a finite number as a float, and None for anything else, also for True and False."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

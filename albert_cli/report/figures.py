@@ -1,7 +1,7 @@
 """Draw the figures of a report with matplotlib, as SVG images that are embedded in the page.
 
-Every `draw_…` function returns an image as a data URI, for `Figure.image`. The same numbers give the same bytes.
-matplotlib is imported when the first figure is drawn.
+Every `draw_…` function takes numbers, and returns an image as a data URI for `Figure.image`. The same numbers give the
+same bytes. matplotlib is imported when the first figure is drawn, because it takes long to import.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a5
 INK: Final = "#22211e"  # text
 MUTED: Final = "#6c675e"  # axes and baselines
 RULE: Final = "#d8d3c7"  # thin lines
-_MAX_CURVE_POINTS = 300
+_MAX_CURVE_POINTS = 300  # about the number of pixels of an axis
 _MAX_LABEL_LENGTH = 24  # characters
-_STYLE: Any = {  # Any, because matplotlib's type for settings is a literal of all its keys
+_STYLE: Any = {  # matplotlib's type for settings is a literal of all its keys, which this dictionary does not have
     "svg.fonttype": "none",
     "svg.hashsalt": "albert",
     "text.parse_math": False,
@@ -60,11 +60,11 @@ _LINE_STYLES: Mapping[LineStyle, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """A name in the legend below a figure, with the color and the shape that stand for it."""
+    """A name in the legend below a figure, with the color and the shape that mark it."""
 
     label: str
     color: str
-    shape: Literal["dot", "line", "faint"] = "dot"
+    shape: Literal["dot", "line"] = "dot"
 
 
 @dataclass(frozen=True)
@@ -89,28 +89,28 @@ class LineSeries:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A row of a dot plot: a model's scores by seed with their median, or a baseline's single score."""
+    """A row of a dot plot: the scores of a model's seeds with their median, or a baseline's single score."""
 
     label: str
     scores: Sequence[float]  # 0 to 1
     median: float | None = None  # None for a baseline
     color: str = MUTED
-    is_collapsed: Sequence[bool] = ()  # for each score, whether its run collapsed; empty if none did
+    is_collapsed: Sequence[bool] = ()  # for each score, True if its run collapsed; empty if none did
 
 
 @dataclass(frozen=True)
 class TrendSeries:
-    """Scores by a count, such as labeled examples; a line joins the medians. A baseline's is broken and has no dots."""
+    """The scores of a model, or of a baseline, by number of labeled examples."""
 
     label: str
-    scores: Mapping[float, Sequence[float]]  # 0 to 1: the scores of the seeds, by count
+    scores: Mapping[float, Sequence[float]]  # 0 to 1: the scores of the seeds, by number of labeled examples
     color: str = MUTED
     is_baseline: bool = False
 
 
 @dataclass(frozen=True)
 class LabeledPoint:
-    """A point of a scatter plot with its label."""
+    """A model in a scatter plot: its parameters `x`, its score `y` in percent, and its label."""
 
     x: float
     y: float
@@ -131,7 +131,7 @@ def draw_curves(
     from_zero: bool = False,
     x_label: str = "step",
 ) -> str:
-    """Draw curves over steps.
+    """Draw curves over steps, or over another quantity that `x_label` names.
 
     levels: labels of horizontal lines by their height; percent: show values of 0 to 1 as 0 to 100; from_zero: begin the
     y axis at 0.
@@ -159,7 +159,10 @@ def draw_curves(
 
 
 def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Sequence[float] = ()) -> str:
-    """Draw fractions as bars in percent, with their values above; `expected` are fractions marked by lines."""
+    """Draw fractions as bars in percent, with the values above the bars.
+
+    expected: fractions that a line across each bar marks; empty for no lines.
+    """
 
     def draw(axes: Axes) -> None:
         bars = axes.bar(range(len(labels)), [100 * fraction for fraction in fractions], width=0.62, color=PALETTE[0])
@@ -173,7 +176,10 @@ def draw_bars(labels: Sequence[str], fractions: Sequence[float], expected: Seque
 
 
 def draw_dots(rows: Sequence[DotRow]) -> str:
-    """Draw a row per model with a dot per seed and a bar at the median; a baseline is a diamond. Scores times 100."""
+    """Draw scores times 100: for each model a row with a dot for each seed and a bar at the median.
+
+    The dot of a collapsed run is a ring. A baseline is a diamond.
+    """
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(reversed(rows)):
@@ -192,8 +198,8 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
         axes.set_ylim(-0.6, len(rows) - 0.4)
         all_scores = [100 * score for row in rows for score in row.scores]
         center = (min(all_scores) + max(all_scores)) / 2
-        width = max(max(all_scores) - min(all_scores), 1.0)  # at least a point, so that tiny differences look tiny
-        half_width = 0.56 * width  # with a margin of 6 % on both sides
+        width = max(max(all_scores) - min(all_scores), 1.0)  # at least one point, so that tiny differences look tiny
+        half_width = 0.56 * width  # half of the width, and a margin of 6 % of the width
         axes.set_xlim(center - half_width, center + half_width)
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
@@ -202,8 +208,8 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
     return _draw_image(draw, (5.4, 0.32 * len(rows) + 0.5))
 
 
-def draw_points(points: Sequence[LabeledPoint], x_label: str) -> str:
-    """Draw labeled points over a logarithmic x axis in millions."""
+def draw_points(points: Sequence[LabeledPoint]) -> str:
+    """Draw scores over parameters, in millions on a logarithmic axis."""
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -220,14 +226,18 @@ def draw_points(points: Sequence[LabeledPoint], x_label: str) -> str:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(x_label)
+        axes.set_xlabel("parameters")
         _use_plain_ticks(axes.yaxis)
 
     return _draw_image(draw)
 
 
-def draw_trends(trends: Sequence[TrendSeries], x_label: str) -> str:
-    """Draw scores times 100 over a count on a logarithmic axis; the legend has the median at the largest count."""
+def draw_trends(trends: Sequence[TrendSeries]) -> str:
+    """Draw scores times 100 over the number of labeled examples, on a logarithmic axis.
+
+    A line joins the medians, and dots are seeds; a baseline has a broken line and no dots. The legend has the median
+    with the most examples.
+    """
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import NullLocator
@@ -242,10 +252,10 @@ def draw_trends(trends: Sequence[TrendSeries], x_label: str) -> str:
                 dots = [(count, 100 * score) for count in counts for score in trend.scores[count]]
                 axes.plot(*zip(*dots, strict=True), "o", markersize=6, color=trend.color, alpha=0.75)
         axes.set_xscale("log")
-        every_count = sorted({count for trend in trends for count in trend.scores})
-        axes.set_xticks(every_count, [f"{count:,.0f}" for count in every_count])
+        all_counts = sorted({count for trend in trends for count in trend.scores})
+        axes.set_xticks(all_counts, [f"{count:,.0f}" for count in all_counts])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel(x_label)
+        axes.set_xlabel("labeled examples")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         _use_plain_ticks(axes.yaxis)
 
@@ -267,7 +277,7 @@ def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 
 
 
 def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Average groups of neighboring points (x, y) to at most `_MAX_CURVE_POINTS`; return xs [N] and ys [N].
+    """Average groups of neighbors among points (x, y) to at most `_MAX_CURVE_POINTS`; return xs [N] and ys [N].
 
     Without averages, the noise of a long run would hide its curve.
     """
@@ -278,13 +288,11 @@ def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarra
 
 def _shorten(label: str) -> str:
     label = strip_unprintable(label)
-    if len(label) <= _MAX_LABEL_LENGTH:
-        return label
-    return label[: _MAX_LABEL_LENGTH - 1] + "…"
+    return label if len(label) <= _MAX_LABEL_LENGTH else label[: _MAX_LABEL_LENGTH - 1] + "…"
 
 
 def _use_plain_ticks(axis: Axis, *, integer: bool = False) -> None:
-    """Label at most five round numbers of an axis without exponents: 12k for 12,000."""
+    """Label an axis at no more than six round numbers, without exponents: 12k for 12,000."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     def format_tick(value: float, _: object) -> str:

@@ -189,14 +189,11 @@ def _list_settings(run: PretrainingRun) -> dict[str, str]:
         settings["steps"] = f"{last_step:,.0f}"
         if planned and planned != last_step:
             settings["steps"] += f" of {planned:,.0f}"
-    for label, section, key in (
-        ("batch size", "train", "batch_size"),
-        ("maximum length", "data", "max_seq_length"),
-    ):
-        number = run.setting(section, key)
-        if number is not None:
-            settings[label] = f"{number:,.0f}"
-    return settings
+    numbers = {
+        "batch size": run.setting("train", "batch_size"),
+        "maximum length": run.setting("data", "max_seq_length"),
+    }
+    return settings | {label: f"{number:,.0f}" for label, number in numbers.items() if number is not None}
 
 
 def _list_scores(run: PretrainingRun) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Render the pages of reports and experiments from jinja2 templates, as HTML and as Markdown.
 
-A page is a dataclass whose fields the template of its kind lays out. Whatever a template prints is cleaned and escaped,
-so no text of a result file can become markup.
+A page, such as `build.ReportPage`, is a dataclass whose fields a template lays out. Whatever the template prints is
+cleaned and escaped, so that no text of a result file becomes markup.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of a table with smaller notes next to it."""
+    """A value of a table with smaller notes below it."""
 
     value: str
     notes: Sequence[str] = ()
-    is_best: bool = False
+    is_best: bool = False  # True for the best value of a row or column, which is set in bold type
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a text; a part with a label is marked, in the color of correct or of wrong parts."""
+    """A part of a text; if it has a label, it is highlighted, and the label is written behind it."""
 
     text: str
     label: str = ""
-    is_wrong: bool = False
+    is_wrong: bool = False  # the color of the highlight is that of wrong parts
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def strip_unprintable(text: str) -> str:
 
 @cache
 def _environment(language: Literal["html", "md"]) -> Environment:
-    """Return jinja2's environment for the templates of a language."""
+    """Return jinja2's environment for the templates of a language, `report/templates/NAME.LANGUAGE.jinja`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     def clean_and_escape(value: object) -> Markup:
-        if isinstance(value, Markup):  # the output of a macro, which is escaped already
+        if isinstance(value, Markup):  # the output of a macro, which has been escaped
             return value
         text = strip_unprintable(str(value))
         return escape(text) if language == "html" else Markup(console.escape_markdown(text))  # noqa: S704

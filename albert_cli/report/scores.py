@@ -1,8 +1,8 @@
 """The report's sections on tasks: scores next to baselines and published models, every seed, learning curves.
 
-Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page. Controls
-are the same model without pretraining. Baselines are the majority class (for `ner` the most frequent tags) and the best
-linear model.
+Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page. The
+number for a model is the median of its seeds. Controls are the same model without pretraining. Baselines are the
+majority class (for `ner` the most frequent tags) and the best linear model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from albert_cli.report import figures
 from albert_cli.report.collect import CLASSICAL_BASELINE, Evaluation
 from albert_cli.report.figures import DotRow, Figure, LegendEntry, LineSeries, TrendSeries
 from albert_cli.report.render import Cell, Table
-from albert_cli.results import EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.results import EnsembleResult, EvaluationResult, RunResult, ScoredResult, standard_error
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.tasks.registry import paper_metric_names
 
@@ -33,16 +33,16 @@ _METRIC_TITLES = {
     "spearman": "Spearman correlation",
 }
 Colors = Mapping[str, str]  # by model
-TaskGroup = Sequence[Evaluation]  # the evaluations of one task, which is never empty
+TaskGroup = Sequence[Evaluation]  # the evaluations of one task; never empty
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number at the top of the page, with its name and with other numbers or units for comparison."""
+    """A number at the top of the page, with its name."""
 
     name: str
     value: str
-    comparison: str
+    comparison: str  # the unit, or other numbers to compare this one with
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class ScoresSection:
     """Scores by task and model, published scores of the same tasks, dot plots and protocols."""
 
     table: Table
-    published: Table | None
+    published: Table | None  # None if no task has published scores
     figures: Sequence[Figure]
     has_collapsed: bool  # True if a seed of any evaluation collapsed
-    protocols: Sequence[str]
+    protocols: Sequence[str]  # the training settings behind the scores, in sentences
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def list_models(evaluations: Sequence[Evaluation]) -> list[str]:
 def group_by_task(evaluations: Sequence[Evaluation]) -> list[TaskGroup]:
     """Group evaluations by task, controls last.
 
-    A group has the models trained on all examples or, without any, those with the largest sample.
+    A group has only the models that were trained on all examples; if there are none, those with the largest sample.
     """
     groups: list[TaskGroup] = []
     for identity in dict.fromkeys(e.task_identity for e in evaluations):
@@ -88,9 +88,9 @@ def _smaller_samples_last(evaluation: Evaluation) -> float:
 
 
 def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
-    """Return the best median on each of at most `limit` tasks, with the scores of other models and baselines.
+    """Return the best model's median on each of at most `limit` tasks, compared with other models and baselines.
 
-    Tasks come in the order of the best model's lead over controls and baselines, the widest first.
+    The tasks are those on which the best model's lead over controls and baselines is largest, the largest lead first.
     """
     facts = []
     for group in sorted(group_by_task(evaluations), key=_lead, reverse=True)[:limit]:
@@ -106,7 +106,7 @@ def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
 
 
 def _lead(group: TaskGroup) -> float:
-    """Return the best median minus the best score of a control or a baseline."""
+    """Return the best median minus the best score of a control or a baseline, 0 without any."""
     compared = [e.median for e in group if e.control_rank]
     compared += _merge_baselines(group).values()
     return max(e.median for e in group) - max(compared, default=0.0)
@@ -162,8 +162,8 @@ def _merge_baselines(group: TaskGroup) -> dict[str, float]:
 
 
 def _describe_single(evaluation: Evaluation) -> str:
-    """Return the origin of a score that is not a median."""
-    if evaluation.is_ensemble:
+    """Return where the score of an evaluation with a single score comes from, such as "1 seed"."""
+    if isinstance(evaluation.record, EnsembleResult):
         return "selected on dev"
     if isinstance(evaluation.record, ScoredResult):
         return "not trained"
@@ -174,7 +174,7 @@ def _describe_single(evaluation: Evaluation) -> str:
 
 
 def _make_task_table(groups: Sequence[TaskGroup], models: Sequence[str]) -> Table:
-    """Return the scores with a row for each task and a column for each model and baseline."""
+    """Return a table of scores with a row for each task, and a column for each model and each baseline."""
     baselines = list(dict.fromkeys(name for group in groups for name in _merge_baselines(group)))
     rows = []
     for group in groups:
@@ -190,14 +190,13 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
     """Return a median with notes on its seeds; `best` is the best median of the task."""
     record = evaluation.record
     scores = sorted(evaluation.scores.values())
+    facts = [_describe_single(evaluation)]
+    notes = []
     if len(scores) > 1:
         spread = format_percent(scores[-1] - scores[0])
         error = format_percent(standard_error(scores))
         facts = [f"{len(scores)} seeds", f"spread {spread}", f"s.e. {error}"]
         notes = [", ".join(map(format_percent, scores))]
-    else:
-        facts = [_describe_single(evaluation)]
-        notes = []
     if record.divergence_reasons:
         facts.append(f"{len(record.divergence_reasons)} diverged")
     if record.collapse_reasons:
@@ -207,7 +206,7 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
 
 
 def _baseline_cell(group: TaskGroup, title: str) -> str | Cell:
-    """Return a baseline's score; the classical baseline has the name of its linear model as a note."""
+    """Return a baseline's score, "–" if the task has none; a note names the linear model of the classical baseline."""
     score = _merge_baselines(group).get(title)
     if score is None:
         return "–"
@@ -231,7 +230,11 @@ def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
 
 
 def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGroup]) -> list[str]:
-    """Return a sentence for each model and protocol with all its tasks, then notes on skipped intermediate tasks."""
+    """Return sentences on how the models were trained, in the order of the tables.
+
+    Each sentence is about one model and one protocol, with all tasks on which the model has this protocol. Then follow
+    notes on intermediate tasks that were left out.
+    """
     order = [group[0].task_identity for group in groups]
     ordered = sorted(
         evaluations, key=lambda e: (order.index(e.task_identity), _smaller_samples_last(e), e.control_rank)
@@ -250,25 +253,28 @@ def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGrou
 
 
 def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
-    """Return the best median of each task next to published scores; None if no task has published scores."""
+    """Return the best median of each task next to published scores; None if no task has published scores.
+
+    A task whose published scores have several metrics, such as F1 and exact match, has all of them in its cells.
+    """
     published = load_published_scores()  # scores times 100, by model, task and metric
-    groups = [group for group in groups if any(group[0].task in scores for scores in published.values())]
-    models = [model for model, scores in published.items() if any(group[0].task in scores for group in groups)]
+    groups = [group for group in groups if any(group[0].record.task in scores for scores in published.values())]
+    models = [model for model, scores in published.items() if any(group[0].record.task in scores for group in groups)]
     if not groups:
         return None
     rows = []
     for group in groups:
         # Published scores are those of single models, so an ensemble counts only if there is nothing else.
-        single_models = [e for e in group if not e.is_ensemble]
+        single_models = [e for e in group if not isinstance(e.record, EnsembleResult)]
         best = max(single_models or group, key=lambda e: e.median)
-        metrics = paper_metric_names(best.task)
+        metrics = paper_metric_names(best.record.task)
         medians = best.record.medians
-        if not set(metrics) <= set(medians):  # a result that another program wrote
+        if not set(metrics) <= set(medians):  # another program wrote this result, with other metrics
             metrics = [best.record.metric]
             medians = {best.record.metric: best.median}
         ours = _published_cell([format_percent(medians[metric]) for metric in metrics], is_best=True)
         cells = [
-            _published_cell([f"{score:.1f}" for score in published[model].get(best.task, {}).values()])
+            _published_cell([f"{score:.1f}" for score in published[model].get(best.record.task, {}).values()])
             for model in models
         ]
         rows.append([Cell(best.title, [_metric_title(metrics[0])]), ours, *cells])
@@ -286,6 +292,7 @@ def _published_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Ce
 
 
 def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
+    """Return a task's figure and table: a line and a row for each model or baseline, by number of labeled examples."""
     scores = _scores_by_count(group)
     medians = {
         name: {count: statistics.median(seeds) for count, seeds in by_count.items()}
@@ -303,14 +310,13 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
     figure = Figure(
         title=title,
         description=f"{title}, by number of labeled examples. {'; '.join(descriptions)}",
-        image=figures.draw_trends(trends, x_label="labeled examples"),
+        image=figures.draw_trends(trends),
     )
     counts = sorted({count for by_count in scores.values() for count in by_count})
     best = {count: max(m[count] for m in medians.values() if count in m) for count in counts}
     rows: list[list[str | Cell]] = []
     for name, by_count in scores.items():
-        cells = [_label_cell(by_count.get(count, ()), best[count]) for count in counts]
-        rows.append([name, *cells])
+        rows.append([name, *(_label_cell(by_count.get(count, ()), best[count]) for count in counts)])
     return LabelCurve(figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows))
 
 
@@ -326,7 +332,7 @@ def _scores_by_count(group: TaskGroup) -> dict[str, dict[float, list[float]]]:
 
 
 def _label_cell(seeds: Sequence[float], best: float) -> str | Cell:
-    """Return the median of the seeds' scores, with each score as a note; a dash if there are no scores."""
+    """Return the median of the seeds' scores, with a note that lists the scores; a dash if there are none."""
     if not seeds:
         return "–"
     median = statistics.median(seeds)

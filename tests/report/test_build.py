@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.report.build import build_report
+from albert_cli.report.build import ReportPage, build_report
 from albert_cli.report.collect import collect_inputs
 from albert_cli.report.render import Cell, Table, render_html, strip_unprintable
 from albert_cli.results import RunResult, ScoredResult
@@ -231,10 +230,11 @@ def test_markup_in_labels_is_escaped(tmp_path: Path) -> None:
 @given(st.text())
 def test_page_of_any_text_shows_it_printable(text: str) -> None:
     table = Table(["(", text], [[Cell(f"({text}", [f"{text})"])]])
-    page = SimpleNamespace(
-        title="t", summary=text, note="", facts=[], legend=[], figures=[], tables=[table], version=""
-    )
-    parsed = Page(render_html("benchmark", page))
+    page = ReportPage(
+        title="t", summary=text, facts=[], label_curves=[], data_sizes=None, data_samples=[], pretraining=None,
+        scores=None, learning_curves=[], mistakes=[], examples=[(text, table)], versions="", provenance=Table([], []),
+    )  # fmt: skip
+    parsed = Page(render_html("report", page))
     assert {"script", "img"}.isdisjoint(parsed.elements)
     shown = strip_unprintable(text)
     assert f"({shown}{shown})" in parsed.text
