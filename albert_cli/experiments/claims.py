@@ -84,7 +84,9 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
-    bound = _resolve_bound(condition, values)
+    bound = condition.bound
+    if isinstance(bound, str):  # a measured value
+        bound = float(np.mean([estimate[0] for estimate in _look_up(bound, values).values()]))
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
     if len(numbers) < 2 or not np.isfinite(numbers).all():
@@ -115,13 +117,6 @@ def _compute_left_side(condition: Condition, values: Values) -> dict[int, Jackkn
             estimate = np.divide(estimate, divisor, out=np.full_like(estimate, math.nan), where=divisor != 0)
         estimates[seed] = estimate
     return estimates
-
-
-def _resolve_bound(condition: Condition, values: Values) -> float:
-    """Return the bound as a number: itself, or the mean over seeds if it is a measured value."""
-    if isinstance(condition.bound, str):
-        return float(np.mean([estimate[0] for estimate in _look_up(condition.bound, values).values()]))
-    return condition.bound
 
 
 def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:

@@ -189,7 +189,16 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         return {}
     if run.pretrain.kind == "count":
         counted = read_result(plan, run.pretrain, StageRecord[CountResult])
-        return _measure_counts(counted) if counted else {}
+        if counted is None:
+            return {}
+        model = counted.models[0]
+        counts = {
+            "parameters": model.total,
+            "paper_count": model.paper_count,
+            "layers": model.config.num_hidden_layers,
+            "hidden": model.config.hidden_size,
+        }
+        return {name: exact_value(count) for name, count in counts.items()}
     metrics = {}
     if run.recipe is not None:  # the bytes of one sequence that a GPU would save for the backward pass, by counting
         length = run.recipe.data.max_seq_length
@@ -200,17 +209,6 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
     return metrics | (_measure_probe(probe) if probe else {})
-
-
-def _measure_counts(counted: CountResult) -> dict[str, JackknifeEstimate]:
-    model = counted.models[0]
-    counts = {
-        "parameters": model.total,
-        "paper_count": model.paper_count,
-        "layers": model.config.num_hidden_layers,
-        "hidden": model.config.hidden_size,
-    }
-    return {name: exact_value(count) for name, count in counts.items()}
 
 
 def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:

@@ -229,11 +229,14 @@ def create_stage(
 ) -> Stage:
     """Return a stage whose command is `argv` with the stage's directory in place of `OUT`, plus `--json`.
 
-    A command that computes on a device gets the requested `--device`, too.
+    Pretraining and its measurements also get the requested number of processes, and commands that compute on a device
+    get `--device`.
     """
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
     directory = str(request.directory(stage))  # it depends on the id and so on the facts, but not on the command
     words = [directory if word == OUT else word for word in argv]
+    if kind in ("pretrain", "speed") and request.nproc > 1:
+        words += ["--nproc", str(request.nproc)]
     if kind not in ("count", "vocabulary", "data", *MODULES):
         words += ["--device", request.device]
     return dataclasses.replace(stage, argv=(*words, "--json"))

@@ -82,17 +82,16 @@ def _make_row(sentences: Sequence[str], word_counts: Sequence[int], last_start: 
     minimum, maximum = WORDS_BEFORE_KEY
     words_before_key = minimum + int(hash_to_unit_interval(f"{name} place") * (maximum - minimum))
     key_word = KEY_WORDS[int(hash_to_unit_interval(f"{name} label") * len(KEY_WORDS))]
-    fact = f"The key word is {key_word}."
     chosen: list[str] = []
+    position = 0  # of the key word's sentence, after at least `words_before_key` words
     words = 0
     while words < WORDS and index < len(sentences):
-        if words >= words_before_key and fact not in chosen:
-            chosen.append(fact)
+        if words < words_before_key:
+            position += 1
         chosen.append(sentences[index])
         words += word_counts[index]
         index += 1
-    if fact not in chosen:  # the last sentence was so long that it ended the example
-        chosen.append(fact)
+    chosen.insert(position, f"The key word is {key_word}.")
     return {"id": name, "text": " ".join([*chosen, "What is the key word?"]), "label": key_word}
 
 

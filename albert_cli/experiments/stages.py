@@ -199,7 +199,7 @@ class _Planner:
             needs.append(teacher.pretrain)
             extra_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
         options = _format_overrides(config.read_recipe(base), config.merge_values(values, links))
-        argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options, *self._rank_options]
+        argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options]
         recipe = self._with_vocabulary_size(recipe)
         cost = pretraining_cost(recipe, finished_steps)
         cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * extra_flops)
@@ -261,7 +261,7 @@ class _Planner:
         recipe = config.to_toml_values(self._validate(name, values))
         facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
         argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
-        argv += [*_format_overrides(config.read_recipe(base), values), *self._rank_options]
+        argv += _format_overrides(config.read_recipe(base), values)
         return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
 
     def _read_speed(self, name: str) -> float | None:
@@ -370,10 +370,6 @@ class _Planner:
 
     def _directory(self, stage: Stage) -> str:
         return str(self.request.directory(stage))
-
-    @property
-    def _rank_options(self) -> list[str]:
-        return ["--nproc", str(self.request.nproc)] if self.request.nproc > 1 else []
 
 
 def _format_overrides(base: Mapping[str, object], values: Mapping[str, object], prefix: str = "") -> list[str]:

@@ -13,10 +13,10 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from albert_cli.report.collect import read_curves
 from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
@@ -45,15 +45,13 @@ def jackknife_error(estimate: JackknifeEstimate) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def jackknife_mean(sums: ArrayLike, counts: ArrayLike) -> JackknifeEstimate:
+def jackknife_mean(sums: NDArray[Any], counts: NDArray[Any]) -> JackknifeEstimate:
     """Return the estimate of a mean from each group's sum and number of examples, both [JACKKNIFE_GROUPS].
 
     A value is NaN if no example is left.
     """
-    group_sums = np.asarray(sums, np.float64)
-    group_counts = np.asarray(counts, np.float64)
-    remaining_sums = np.append(group_sums.sum(), group_sums.sum() - group_sums)
-    remaining_counts = np.append(group_counts.sum(), group_counts.sum() - group_counts)
+    remaining_sums = np.append(sums.sum(), sums.sum() - sums)
+    remaining_counts = np.append(counts.sum(), counts.sum() - counts)
     with np.errstate(invalid="ignore", divide="ignore"):
         estimate: JackknifeEstimate = remaining_sums / remaining_counts
     return estimate

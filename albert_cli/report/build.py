@@ -35,19 +35,11 @@ from albert_cli.report.figures import Figure, LegendEntry, series_color
 from albert_cli.report.mistakes import ModelMistakes, list_mistakes
 from albert_cli.report.pretraining import PretrainingSection, make_pretraining_section, summarize_run
 from albert_cli.report.render import Table, render_html, render_markdown
-from albert_cli.report.scores import Colors, Fact, LabelCurve, ScoresSection
+from albert_cli.report.scores import Colors, Fact, ScoresSection
 from albert_cli.results import CheckpointResult
 from albert_cli.text.vocabulary import Vocabulary
 
 _FACTS_IN_A_ROW = 3  # at the top of the page
-
-
-@dataclass(frozen=True)
-class DataSample:
-    """A description of sampled training sequences of a data directory: a text, and histograms."""
-
-    text: str
-    figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
@@ -57,9 +49,9 @@ class ReportPage:
     title: str
     summary: str
     facts: Sequence[Fact]
-    label_curves: Sequence[LabelCurve]
+    label_curves: Sequence[tuple[Figure, Table]]  # the scores of a task by number of labeled examples
     data_sizes: Table | None
-    data_samples: Sequence[DataSample]
+    data_samples: Sequence[tuple[str, Sequence[Figure]]]  # sentences and histograms, by data directory
     pretraining: PretrainingSection | None
     scores: ScoresSection | None
     learning_curves: Sequence[Figure]
@@ -262,8 +254,8 @@ def _tabulate_sizes(directories: Sequence[DataDirectory]) -> Table | None:
     return Table(["data", "split", "documents", "sentences", "tokens"], rows) if rows else None
 
 
-def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> DataSample:
-    """Sample training sequences and describe their lengths and masks.
+def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> tuple[str, Sequence[Figure]]:
+    """Sample training sequences; return sentences about the sample, and histograms of its lengths and masks.
 
     The settings and the seed are those of the first run on this data, or the defaults.
     """
@@ -299,4 +291,4 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> Dat
         f"{data.name}: {sample.sequences} sequences of at most {settings.max_seq_length} positions, sampled as in "
         f"training. An epoch has {sample.examples_per_pass:,} sequences."
     )
-    return DataSample(text, [lengths, ngrams])
+    return text, [lengths, ngrams]

@@ -56,14 +56,6 @@ class ScoresSection:
     protocols: Sequence[str]  # the training settings behind the scores, in sentences
 
 
-@dataclass(frozen=True)
-class LabelCurve:
-    """Scores by the number of labeled training examples, as a figure and as a table."""
-
-    figure: Figure
-    table: Table
-
-
 def list_models(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the models' names, controls last."""
     return list(dict.fromkeys(e.model for e in sorted(evaluations, key=lambda e: e.control_rank)))
@@ -136,8 +128,11 @@ def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> l
     return drawings
 
 
-def make_label_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[LabelCurve]:
-    """Return a figure and a table for each task with models trained on samples of different sizes."""
+def make_label_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[tuple[Figure, Table]]:
+    """Return the scores by number of labeled examples, for each task with models trained on samples of several sizes.
+
+    They are both a figure and a table.
+    """
     labeled = sorted((e for e in evaluations if e.num_labeled), key=lambda e: e.control_rank)
     curves = []
     for identity in dict.fromkeys(e.task_identity for e in labeled):
@@ -291,7 +286,7 @@ def _published_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Ce
 # ---------------------------------------------------------------- by number of labeled examples
 
 
-def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
+def _make_label_curve(group: TaskGroup, colors: Colors) -> tuple[Figure, Table]:
     """Return a task's figure and table: a line and a row for each model or baseline, by number of labeled examples."""
     scores = _scores_by_count(group)
     medians = {
@@ -317,7 +312,7 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> LabelCurve:
     rows: list[list[str | Cell]] = []
     for name, by_count in scores.items():
         rows.append([name, *(_label_cell(by_count.get(count, ()), best[count]) for count in counts)])
-    return LabelCurve(figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows))
+    return figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows)
 
 
 def _scores_by_count(group: TaskGroup) -> dict[str, dict[float, list[float]]]:
