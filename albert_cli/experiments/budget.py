@@ -186,6 +186,7 @@ def _check_speed_names(plan: ExperimentPlan) -> None:
 
 
 def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
+    """Return a stage with its hours on one device; task: the stage's task, None for pretraining."""
     hours = 0.0
     if stage.cost is not None:
         speed = plan.request.flops_per_second(run.variant)  # measured
@@ -220,9 +221,10 @@ def _claim_to_json(claim: PaperClaim, decidability: Decidability) -> dict[str, o
 
 
 def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidability) -> str:
+    """Return a claim with its conditions and a line about deciding it, each on an indented line."""
     reason = decidability.reason
     cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
-    if decidability.device_hours == 0:
+    if decidability.device_hours == 0:  # only counts are compared, or the claim's variants are not in the plan
         summary = reason or "decided by counting"
     elif reason:
         summary = f"cannot be decided: {reason} ({cost})"
@@ -254,6 +256,7 @@ def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Seq
 
 
 def _format_totals(totals: Totals, device_counts: Sequence[int]) -> list[str]:
+    """Return the last cells of a row: tokens, FLOPs, the hours on each number of devices, and disk space."""
     sizes = [f"{number:.2e}".replace("e+", "e") for number in (totals.tokens, totals.flops)]
     hours = [_format_hours(totals.device_hours / count) for count in device_counts]
     return [*sizes, *hours, format_bytes(totals.disk_bytes)]

@@ -44,7 +44,6 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     if request.tasks is not None and not request.tasks.is_dir():
         hint = "name the folder that contains the tasks, such as RTE"
         raise InputError(f"--tasks {request.tasks}: no such folder", hint)
-    tasks = []
     skipped = {}
     for name in scale.tasks:
         reason = ""
@@ -55,9 +54,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
             reason = _find_unreadable_files(find_task(name), request)
         if reason:
             skipped[name] = reason
-        else:
-            tasks.append(name)
-    return tasks, skipped
+    return [name for name in scale.tasks if name not in skipped], skipped
 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:

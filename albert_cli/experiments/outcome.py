@@ -135,7 +135,7 @@ class _TaskMeasurement:
     metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
     extra: Estimates  # of metrics that only some of the tables show; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
-    above_majority: JackknifeEstimate | None  # `mean` minus the score of the majority class; None for spans
+    above_majority: JackknifeEstimate | None  # `mean` minus the majority class's score, if any
 
 
 def read_outcome(plan: ExperimentPlan) -> Outcome:
