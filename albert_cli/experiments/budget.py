@@ -201,7 +201,7 @@ def _sum_costs(rows: Sequence[PlannedStage]) -> Totals:
     return Totals(
         tokens=sum(cost.tokens for cost in costs),
         flops=sum(cost.flops for cost in costs),
-        device_hours=sum(row.device_hours for row in rows),
+        device_hours=sum(row.device_hours for row in rows if row.cost),
         disk_bytes=sum(cost.disk_bytes for cost in costs),
     )
 

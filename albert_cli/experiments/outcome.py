@@ -41,7 +41,7 @@ from albert_cli.experiments.uncertainty import (
     value_of_unknown_error,
 )
 from albert_cli.report.collect import Curve, read_curves
-from albert_cli.results import TaskScoreRecord, standard_error
+from albert_cli.results import TaskScoreRecord
 from albert_cli.tasks.registry import TASKS, paper_metric_names
 
 Estimates = Mapping[str, JackknifeEstimate]  # by metric
@@ -72,10 +72,6 @@ class Outcome:
         """Return the median over seeds; None if the metric was not measured."""
         values = self.by_seed(variant, metric).values()
         return statistics.median(values) if values else None
-
-    def standard_error(self, variant: str, metric: str) -> float | None:
-        """Return the standard error of the mean over seeds; None for fewer than two."""
-        return standard_error(self.by_seed(variant, metric).values())
 
     def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
         """Return row -> column -> [(our value, the paper's value)] in the paper's units.

@@ -30,7 +30,7 @@ from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
-from albert_cli.results import RESULTS
+from albert_cli.results import RESULTS, standard_error
 
 # Titles and captions of figures: of curves by metric, and of the layers' distances by measure.
 _CURVES: Final = {
@@ -233,10 +233,11 @@ def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
     median = outcome.median(variant, metric)
     if median is None:
         return Cell("–")
-    error = outcome.standard_error(variant, metric)
+    values = outcome.by_seed(variant, metric).values()
+    error = standard_error(values)
     if error is None or metric in EXACT:
         return Cell(_format_metric(metric, median))
-    seeds = "  ".join(_format_metric(metric, value) for value in outcome.by_seed(variant, metric).values())
+    seeds = "  ".join(_format_metric(metric, value) for value in values)
     return Cell(_format_metric(metric, median), [seeds, f"s.e. {_format_metric(metric, error)}"])
 
 

@@ -8,7 +8,7 @@ scales. A variant is a set of changes to the scale's base recipe, so two variant
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -309,26 +309,18 @@ def _borrow_scales(scales: Any) -> Any:
 
 
 def _check_variant_names(experiment: Experiment) -> None:
-    for key, name in _variant_references(experiment):
-        if name not in experiment.variants:
+    """Raise `ConfigError` if the value of a key that names a variant is not the name of one."""
+    names: list[tuple[str, str | None]] = []  # keys and their values
+    for variant in experiment.variants.values():
+        names += [("after", variant.after), ("match_time_of", variant.match_time_of), ("teacher", variant.teacher)]
+        names += [("members", name) for name in variant.members]
+    names += [("compare_with", table.compare_with) for table in experiment.tables]
+    names.append(("speed_against", experiment.speed_against))
+    names += [("variants", name) for scale in experiment.scales.values() for name in scale.variants]
+    for key, name in names:
+        if name is not None and name not in experiment.variants:
             hint = config.suggest(name, experiment.variants)
             raise ConfigError(f"{experiment.name}: {key} is not the name of a variant: {name}", hint)
-
-
-def _variant_references(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield (key, variant name) for every key that names a variant."""
-    for variant in experiment.variants.values():
-        for key in ("after", "match_time_of", "teacher"):
-            if (name := getattr(variant, key)) is not None:
-                yield key, name
-        yield from (("members", name) for name in variant.members)
-    for table in experiment.tables:
-        if table.compare_with is not None:
-            yield "compare_with", table.compare_with
-    if experiment.speed_against is not None:
-        yield "speed_against", experiment.speed_against
-    for scale in experiment.scales.values():
-        yield from (("variants", name) for name in scale.variants)
 
 
 def _check_cycles(experiment: Experiment) -> None:

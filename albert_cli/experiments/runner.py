@@ -193,7 +193,7 @@ def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bo
             if plan.is_finished(stage):
                 return False
             console.info(stage.title)
-            _record_stage(plan, stage, _run_stage(*_stage_arguments(plan, stage, invoke)))
+            _record_stage(plan, stage, _run_stage(plan, stage, invoke))
             return True
     except LockedError:
         return False
@@ -242,8 +242,8 @@ def run_stages(
     items = []
     for stage in unfinished:
         prefix = "" if in_process else stage.title  # the messages of several processes are mixed
-        arguments = _stage_arguments(plan, stage, invoke, prefix)
-        items.append(executor.WorkItem(stage.id, _run_stage, arguments, frozenset(need.id for need in stage.needs)))
+        needs = frozenset(need.id for need in stage.needs)
+        items.append(executor.WorkItem(stage.id, _run_stage, (plan, stage, invoke, prefix), needs))
     try:
         executor.run_items(items, limits, record, max_time)
     except Interrupted:
@@ -291,29 +291,21 @@ def _stopped(plan: ExperimentPlan) -> Interrupted:
 # ---------------------------------------------------------------- single stages
 
 
-def _stage_arguments(
-    plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = ""
-) -> tuple[Invoke, Sequence[str], str, Path, Sequence[Path]]:
-    """Return the arguments of `_run_stage` for a stage; they can be sent to another process."""
-    command = _MODULE_COMMANDS.get(stage.kind, invoke)
-    return command, stage.argv, prefix, plan.directory(stage), [plan.result_path(need) for need in stage.needs]
-
-
-def _run_stage(
-    command: Invoke, argv: Sequence[str], prefix: str, directory: Path, needed_results: Sequence[Path]
-) -> FinishedCommand:
+def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = "") -> FinishedCommand:
     """Run a stage's command, with `prefix` before each line of its messages.
 
     If a stage that the stage needs has diverged, return the exit code of divergence without running the command.
     """
+    needed_results = [plan.result_path(need) for need in stage.needs]
     if any(store.read_record(path, StageRecord[AnyResult]).diverged for path in needed_results):
         return FinishedCommand(DivergedError.exit_code, "", 0.0)
-    _wait_for_lock(directory)
+    _wait_for_lock(plan.directory(stage))
+    command = _MODULE_COMMANDS.get(stage.kind, invoke)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         if prefix:
             stack.enter_context(contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)))
-        exit_code, printed = command(argv)
+        exit_code, printed = command(stage.argv)
     return FinishedCommand(exit_code, printed, time.monotonic() - started)
 
 

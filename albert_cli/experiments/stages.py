@@ -93,15 +93,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
         if other := variant.match_time_of:
             matched_times[name] = planner.match_wall_clock(name, other)
             speeds += [planner.plan_speed(name), planner.plan_speed(other)]
-    return ExperimentPlan(
-        experiment,
-        request,
-        runs,
-        prefixes,
-        speeds=speeds,
-        skipped=skipped_tasks | skipped_texts,
-        matched_times=matched_times,
-    )
+    return ExperimentPlan(experiment, request, runs, prefixes, speeds, skipped_tasks | skipped_texts, matched_times)
 
 
 def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
