@@ -294,7 +294,7 @@ def _stopped(plan: ExperimentPlan) -> Interrupted:
 def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = "") -> FinishedCommand:
     """Run a stage's command, with `prefix` before each line of its messages.
 
-    If a stage that the stage needs has diverged, return the exit code of divergence without running the command.
+    If a needed stage has diverged, return the exit code of divergence without running the command.
     """
     needed_results = [plan.result_path(need) for need in stage.needs]
     if any(store.read_record(path, StageRecord[AnyResult]).diverged for path in needed_results):

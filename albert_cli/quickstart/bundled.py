@@ -25,7 +25,7 @@ from albert_cli.text.sentences import split_sentences
 
 TaskRow = tuple[str, str]  # sentence, package
 
-_MASKED_NAME: Final = "package"  # replaces every package name, which would give the label away
+_MASKED_NAME: Final = "package"  # replaces every package name, because a name would reveal the label
 _ALIASES: Final = {  # other names of packages, which are masked, too
     "numpy": ["np"],
     "pandas": ["pd"],

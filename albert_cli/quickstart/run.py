@@ -97,7 +97,7 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     _warn_about_table(data, plan)
     return run(
         *("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", "--max-time", plan.max_time),
-        *("-s", "train.eval_every=400", "--device", device),  # the report draws a curve of the evaluations
+        *("-s", "train.eval_every=400", "--device", device),  # often enough for a curve in the report
     )
 
 
@@ -116,7 +116,10 @@ def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
 
 
 def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: str) -> JsonObject:
-    """Fine-tune with `count` labels, with controls and baselines; return the output of `albert eval`."""
+    """Fine-tune with `count` labels, and return the output of `albert eval`.
+
+    The recipe `mini/table` scores dev only after the last step, so dev selects no checkpoint.
+    """
     return run(
         *("eval", "mini/table", "--checkpoint", out / "pretrain", "--data", plan.table),
         *("--out", out / "scores" / str(count), "--runs", plan.runs),

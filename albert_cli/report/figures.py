@@ -28,7 +28,7 @@ MUTED: Final = "#6c675e"  # axes and baselines
 RULE: Final = "#d8d3c7"  # thin lines
 _MAX_CURVE_POINTS = 300  # about the number of pixels of an axis
 _MAX_LABEL_LENGTH = 24  # characters
-_STYLE: Any = {  # matplotlib's type for settings is a literal of all its keys, which this dictionary does not have
+_STYLE: Any = {  # typed as Any, because matplotlib's type for settings is a literal of all its keys
     "svg.fonttype": "none",
     "svg.hashsalt": "albert",
     "text.parse_math": False,
@@ -277,7 +277,7 @@ def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 
 
 
 def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Average groups of neighbors among points (x, y) to at most `_MAX_CURVE_POINTS`; return xs [N] and ys [N].
+    """Average neighboring points (x, y) in at most `_MAX_CURVE_POINTS` groups; return xs [N] and ys [N].
 
     Without averages, the noise of a long run would hide its curve.
     """

@@ -98,7 +98,7 @@ def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
 
 
 def _lead(group: TaskGroup) -> float:
-    """Return the best median minus the best score of a control or a baseline, 0 without any."""
+    """Return the best median minus the best score of a control or a baseline, which counts as 0 without any."""
     compared = [e.median for e in group if e.control_rank]
     compared += _merge_baselines(group).values()
     return max(e.median for e in group) - max(compared, default=0.0)
@@ -131,7 +131,7 @@ def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> l
 def make_label_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[tuple[Figure, Table]]:
     """Return the scores by number of labeled examples, for each task with models trained on samples of several sizes.
 
-    They are both a figure and a table.
+    Each task has a figure and a table.
     """
     labeled = sorted((e for e in evaluations if e.num_labeled), key=lambda e: e.control_rank)
     curves = []
@@ -157,7 +157,7 @@ def _merge_baselines(group: TaskGroup) -> dict[str, float]:
 
 
 def _describe_single(evaluation: Evaluation) -> str:
-    """Return where the score of an evaluation with a single score comes from, such as "1 seed"."""
+    """Return the origin of an evaluation's only score: "selected on dev", "not trained" or "1 seed"."""
     if isinstance(evaluation.record, EnsembleResult):
         return "selected on dev"
     if isinstance(evaluation.record, ScoredResult):
