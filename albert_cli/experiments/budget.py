@@ -106,7 +106,11 @@ class PlanDescription:
 
 def describe_plan(plan: ExperimentPlan) -> PlanDescription:
     """Return the runs and claims of a plan; raise `ConfigError` if `--tflops` names an unknown variant."""
-    _check_speed_names(plan)
+    variants = plan.experiment.variants
+    for name in plan.request.tflops:
+        if name and name not in variants:
+            hint = config.suggest(name, variants) or f"variants: {', '.join(variants)}"
+            raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
     all_runs = (*plan.prefixes, *plan.runs)
     runs = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
     fine_tunings = [_plan_stage(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
@@ -174,15 +178,6 @@ def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
     for name in variants:
         names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))
     return names
-
-
-def _check_speed_names(plan: ExperimentPlan) -> None:
-    """Raise `ConfigError` if a name in `--tflops NAME=N` is not a variant."""
-    variants = plan.experiment.variants
-    for name in plan.request.tflops:
-        if name and name not in variants:
-            hint = config.suggest(name, variants) or f"variants: {', '.join(variants)}"
-            raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
 
 
 def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:

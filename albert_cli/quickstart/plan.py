@@ -20,7 +20,7 @@ _DEFAULT_LABELS: Final = (100, 500, 2_000)
 _DEFAULT_TIME: Final = "10m"
 _DEFAULT_VOCABULARY: Final = 8_000
 _SAMPLE_SIZE: Final = 200_000
-_MIN_DEV_ROWS: Final = 20  # with so few, a single row changes an accuracy by 5 points
+_MIN_DEV_ROWS: Final = 20  # with 20 rows, each row is 5 points of accuracy
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def _tabulate_provenance(inputs: ReportInputs) -> Table:
             checkpoint = record.checkpoint
             recipe = record.recipe
         fingerprints = map(_short_fingerprint, (checkpoint, recipe, record.data))
-        rows.append([evaluation.title, evaluation.model, *fingerprints])
+        rows.append([evaluation.record.title, evaluation.model, *fingerprints])
     return Table(["kind", "name", "checkpoint", "recipe", "data"], rows)
 
 

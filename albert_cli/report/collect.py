@@ -76,15 +76,10 @@ class Evaluation:
     folders: Sequence[Path]  # the directories of the runs, one for each seed with a score
 
     @property
-    def title(self) -> str:
-        """The task's title."""
-        return self.record.title
-
-    @property
     def task_identity(self) -> tuple[str, ...]:
         """A key that the evaluations of one task share; two tables are one task only if title and labels are equal."""
         labels: list[str] = [] if self.record.task in TASKS else sorted(self.record.labels)
-        return (self.record.task, self.title, *labels)
+        return (self.record.task, self.record.title, *labels)
 
     @property
     def scores(self) -> Mapping[str, float]:

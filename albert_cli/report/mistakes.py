@@ -55,7 +55,7 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
                 by_type = tabulate_entity_errors(line for lines in examples for line in lines)
             else:
                 table = _make_table(worst)
-            title = f"{evaluation.title}, {evaluation.model}"
+            title = f"{evaluation.record.title}, {evaluation.model}"
             mistakes.append(ModelMistakes(title, len(examples), table, by_type))
     return mistakes
 

@@ -91,7 +91,7 @@ def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
         protocol = _describe_single(best)
         if len(best.scores) > 1:
             protocol = f"median of {len(best.scores)}"
-        name = f"{best.title}, {_metric_title(best.record.metric)}, {protocol}"
+        name = f"{best.record.title}, {_metric_title(best.record.metric)}, {protocol}"
         comparison = ", ".join(f"{model} {format_percent(score)}" for model, score in compared.items())
         facts.append(Fact(name, format_percent(best.median), comparison))
     return facts
@@ -148,7 +148,7 @@ def _metric_title(name: str) -> str:
 
 
 def _group_title(group: TaskGroup) -> str:
-    return f"{group[0].title}, {_metric_title(group[0].record.metric)} × 100"
+    return f"{group[0].record.title}, {_metric_title(group[0].record.metric)} × 100"
 
 
 def _merge_baselines(group: TaskGroup) -> dict[str, float]:
@@ -177,7 +177,7 @@ def _make_task_table(groups: Sequence[TaskGroup], models: Sequence[str]) -> Tabl
         by_model = {e.model: _score_cell(e, best) for e in group}
         cells = [by_model.get(model, "–") for model in models]
         cells += [_baseline_cell(group, name) for name in baselines]
-        rows.append([Cell(group[0].title, [_metric_title(group[0].record.metric)]), *cells])
+        rows.append([Cell(group[0].record.title, [_metric_title(group[0].record.metric)]), *cells])
     return Table(["task", *models, *baselines], rows)
 
 
@@ -238,9 +238,9 @@ def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGrou
     notes: list[str] = []
     for e in ordered:
         if isinstance(e.record, EvaluationResult | RunResult):
-            titles_by_protocol.setdefault((e.model, tables.format_protocol(e.record)), []).append(e.title)
+            titles_by_protocol.setdefault((e.model, tables.format_protocol(e.record)), []).append(e.record.title)
             if e.record.protocol.intermediate_note:
-                notes.append(f"{e.title}: {e.record.protocol.intermediate_note}.")
+                notes.append(f"{e.record.title}: {e.record.protocol.intermediate_note}.")
     sentences = [
         f"{model} on {join_words(titles)}: {protocol}." for (model, protocol), titles in titles_by_protocol.items()
     ]
@@ -272,7 +272,7 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
             _published_cell([f"{score:.1f}" for score in published[model].get(best.record.task, {}).values()])
             for model in models
         ]
-        rows.append([Cell(best.title, [_metric_title(metrics[0])]), ours, *cells])
+        rows.append([Cell(best.record.title, [_metric_title(metrics[0])]), ours, *cells])
     return Table(["task", "here, best median", *models], rows)
 
 
