@@ -1,10 +1,11 @@
-"""Test the paper's claims against measured values: holds, does not hold at this scale, or too noisy to tell.
+"""Test the paper's claims against measured values.
 
+The verdicts are: holds, does not hold at this scale, too noisy to tell, and not learned at this scale.
 A claim and the values of all runs come in; a verdict on each condition of the claim, with its numbers, goes out. The
 left side of a condition has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
 condition holds. The bounds combine two errors: the spread of the seeds (Student's t), and an error that all seeds
 share, which is the sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it
-decides nothing. Counts have no error.
+decides nothing. Counts have no error. A claim about what models learn is decided only if its models have learned.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import numpy as np
 from albert_cli.experiments.recipe import Condition, PaperClaim, split_reference
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 
-Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell"]
+Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell", "not learned at this scale"]
 HOLDS: Final[Verdict] = "holds"
 FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
+NOT_LEARNED: Final[Verdict] = "not learned at this scale"
 
 CONFIDENCE: Final = 0.9  # of each of the two one-sided bounds
 Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> estimate
@@ -46,15 +48,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim with the findings on its conditions."""
+    """A claim with the findings on `claim.all_conditions`, in their order."""
 
     claim: PaperClaim
     findings: Sequence[Finding]
 
     @property
     def verdict(self) -> Verdict:
-        """The least favorable verdict of the findings: all conditions must hold."""
-        verdicts = {finding.verdict for finding in self.findings}
+        """`NOT_LEARNED` if a model in `claim.learned` has not learned, else the least favorable verdict of the rest."""
+        verdicts = [finding.verdict for finding in self.findings]
+        num_learned = len(self.claim.learned)
+        if any(verdict != HOLDS for verdict in verdicts[:num_learned]):
+            return NOT_LEARNED
+        verdicts = verdicts[num_learned:]
         return next(verdict for verdict in (FAILS, NOISY, HOLDS) if verdict in verdicts)
 
     def to_json(self) -> dict[str, object]:

@@ -60,13 +60,16 @@ class PairScore:
 class MinimalPairScores:
     """The scores of all pairs, and of the pairs of each phenomenon.
 
-    `estimate` is the accuracy of all pairs as a jackknife estimate, whose groups are the same pairs for all models. An
-    experiment needs it for the error of the difference between two models.
+    `accuracy` and `preference` are jackknife estimates over all pairs, whose groups are the same pairs for all models.
+    An experiment needs them for the error of the difference between two models. The preference for an acceptable
+    sentence is p / (p + q), where p and q are the pseudo-likelihoods of the acceptable and the other sentence. Its mean
+    is 0.5 by chance, as the accuracy is, but has a smaller sampling error, because a pair counts by degrees.
     """
 
     total: PairScore
     phenomena: Mapping[str, PairScore]
-    estimate: JackknifeEstimate
+    accuracy: JackknifeEstimate
+    preference: JackknifeEstimate
 
     def to_json(self) -> dict[str, object]:
         """Return the scores for `--json`."""
@@ -96,15 +99,25 @@ def score_minimal_pairs(
     model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
 ) -> MinimalPairScores:
     """Score pairs with the masked-language head of a model; raise `InputError` for a sentence that is too long."""
+    from scipy.special import expit
+
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
-    is_correct = likelihoods[0::2] > likelihoods[1::2]  # acceptable and unacceptable sentences alternate
+    margins = likelihoods[0::2] - likelihoods[1::2]  # acceptable and unacceptable sentences alternate
+    is_correct = margins > 0
     phenomena = np.array([pair.phenomenon for pair in pairs])
     scores = {str(name): _summarize(is_correct[phenomena == name]) for name in dict.fromkeys(phenomena.tolist())}
-    groups = np.arange(len(pairs)) % JACKKNIFE_GROUPS  # the jackknife group of each pair
-    sums = np.bincount(groups, weights=is_correct, minlength=JACKKNIFE_GROUPS)
-    counts = np.bincount(groups, minlength=JACKKNIFE_GROUPS)
-    return MinimalPairScores(_summarize(is_correct), scores, jackknife_mean(sums, counts))
+    # p / (p + q) is the logistic function of log p - log q.
+    return MinimalPairScores(
+        _summarize(is_correct), scores, _jackknife_pairs(is_correct), _jackknife_pairs(expit(margins))
+    )
+
+
+def _jackknife_pairs(values: NDArray[np.generic]) -> JackknifeEstimate:
+    """Return the estimate of the mean of a value per pair."""
+    groups = np.arange(len(values)) % JACKKNIFE_GROUPS  # the jackknife group of each pair
+    sums = np.bincount(groups, weights=values, minlength=JACKKNIFE_GROUPS)
+    return jackknife_mean(sums, np.bincount(groups, minlength=JACKKNIFE_GROUPS))
 
 
 @torch.inference_mode()

@@ -211,7 +211,7 @@ def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
     """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
-        has_sampling_error = name.endswith("_accuracy") or name in ("mlm_loss", "below_unigram_entropy")
+        has_sampling_error = name.endswith(("_accuracy", "_preference", "mlm_loss")) or name == "below_unigram_entropy"
         without_groups = probe.without_parts.get(name, [])
         if not has_sampling_error:
             estimates[name] = exact_value(value)
@@ -229,10 +229,10 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
         if task == WORD_ORDER_TASK:
             probe = read_result(plan, stage, StageRecord[ProbeResult])
             if probe is not None:
-                accuracy = _measure_probe(probe)["minimal_pairs_accuracy"]
-                above_chance = accuracy - _CHANCE_OF_PAIRS
-                scores = {"accuracy": accuracy}
-                measurements[task] = _TaskMeasurement("word order", scores, {}, accuracy, above_chance)
+                preference = _measure_probe(probe)["minimal_pairs_preference"]
+                scores = {"preference": preference}
+                above_chance = preference - _CHANCE_OF_PAIRS
+                measurements[task] = _TaskMeasurement("word order", scores, {}, preference, above_chance)
             continue
         result = read_result(plan, stage, StageRecord[TaskScoreRecord])
         if result is not None:

@@ -20,7 +20,7 @@ from albert_cli import __version__, console, store
 from albert_cli.counting.costs import format_bytes
 from albert_cli.errors import InputError
 from albert_cli.experiments.budget import describe_matched_time
-from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, CheckedClaim, Finding, Verdict
+from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, NOT_LEARNED, CheckedClaim, Finding, Verdict
 from albert_cli.experiments.metrics import EXACT, METRICS
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
@@ -42,7 +42,7 @@ _LAYERS: Final = {
     "l2": ("Distance between a layer’s input and output", "Euclidean, mean over tokens of held-out text."),
     "degrees": ("Angle between a layer’s input and output", "Degrees, mean over tokens of held-out text."),
 }
-_MARKERS: Final[dict[Verdict, str]] = {HOLDS: "●", FAILS: "■", NOISY: "◆"}
+_MARKERS: Final[dict[Verdict, str]] = {HOLDS: "●", FAILS: "■", NOISY: "◆", NOT_LEARNED: "○"}
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,13 @@ class ProbeScores:
             values["depths"] = dataclasses.asdict(self.depths)
         if self.minimal_pairs is not None:
             values["minimal_pairs"] = self.minimal_pairs.to_json()
-            values["minimal_pairs_accuracy"] = self.minimal_pairs.total.accuracy
-            without_groups = np.round(self.minimal_pairs.estimate[1:], 8).tolist()
-            values["without_parts"] = self.text.without_groups | {"minimal_pairs_accuracy": without_groups}
+            estimates = {
+                "minimal_pairs_accuracy": self.minimal_pairs.accuracy,
+                "minimal_pairs_preference": self.minimal_pairs.preference,
+            }
+            values |= {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
+            without_groups = {name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items()}
+            values["without_parts"] = self.text.without_groups | without_groups
         return values
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, Values, check_claim, check_condition
+from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, NOT_LEARNED, Values, check_claim, check_condition
 from albert_cli.experiments.recipe import Condition, PaperClaim
 from albert_cli.experiments.uncertainty import JackknifeEstimate, exact_value, jackknife_examples
 
@@ -125,6 +125,30 @@ def test_claim_has_the_verdict_of_its_worst_condition(verdicts: tuple[float, flo
     conditions = tuple(Condition(f"{name}.mlm_accuracy", "above", 0.4) for name in names)
     measured = values(**{n: [v, v] for n, v in zip(names, verdicts, strict=True) if v is not None})
     assert check_claim(PaperClaim("", "", "", conditions), measured).verdict == together
+
+
+@pytest.mark.parametrize(
+    ("nats", "accuracy", "verdict"),
+    [
+        ((1.2, 1.3), (0.5, 0.5), HOLDS),
+        ((1.2, 1.3), (0.3, 0.3), FAILS),
+        ((0.2, 0.2), (0.5, 0.5), NOT_LEARNED),
+        ((0.2, 0.2), (0.3, 0.3), NOT_LEARNED),
+        ((0.2, 1.9), (0.3, 0.3), NOT_LEARNED),  # one seed has learned, the other has not
+    ],
+)
+def test_claim_is_decided_only_by_models_that_have_learned(
+    nats: tuple[float, float], accuracy: tuple[float, float], verdict: str
+) -> None:
+    measured = {
+        "a": {
+            "below_unigram_entropy": {seed: exact_value(value) for seed, value in enumerate(nats)},
+            "mlm_accuracy": {seed: exact_value(value) for seed, value in enumerate(accuracy)},
+        }
+    }
+    condition = Condition("a.mlm_accuracy", "above", 0.4)
+    claim = PaperClaim("", "", "", (condition,), learned=("a.below_unigram_entropy",))
+    assert check_claim(claim, measured).verdict == verdict
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(0, 1))

@@ -77,8 +77,10 @@ def test_score_minimal_pairs_counts_preferred_sentences(
     assert scores.phenomena["order"].accuracy == 0.75 and scores.phenomena["order"].pairs == 4
     assert scores.phenomena["order"].standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 4), abs=1e-6)
     assert scores.phenomena["tie"].accuracy == 0, "an equal likelihood is no preference"
-    assert scores.total.accuracy == scores.estimate[0] == 0.6
-    assert jackknife_error(scores.estimate) > 0
+    assert scores.total.accuracy == scores.accuracy[0] == 0.6
+    # A sentence that is e times as likely as the other is preferred with a probability of 0.7311.
+    assert scores.preference[0] == pytest.approx((3 * 0.7311 + 0.2689 + 0.5) / 5, abs=1e-4)
+    assert jackknife_error(scores.accuracy) > jackknife_error(scores.preference) > 0
     assert "order" in format_minimal_pairs(scores)
 
 
@@ -141,7 +143,9 @@ def test_probe_with_minimal_pairs_reports_phenomena(tmp_path: Path, tiny_data: P
     result = json.loads(albert(*call, "--json").out)
     assert set(result["minimal_pairs"]["phenomena"]) == {"order", "other"}
     assert result["minimal_pairs_accuracy"] == result["minimal_pairs"]["accuracy"]
-    assert len(result["without_parts"]["minimal_pairs_accuracy"]) == JACKKNIFE_GROUPS
+    assert 0 < result["minimal_pairs_preference"] < 1
+    for name in ("minimal_pairs_accuracy", "minimal_pairs_preference"):
+        assert len(result["without_parts"][name]) == JACKKNIFE_GROUPS
     assert "minimal pairs" in albert(*call).out
 
 

@@ -56,9 +56,9 @@ def test_experiment_with_word_order_has_it_as_a_task(tiny_data: Path, tmp_path: 
     result = json.loads(albert(*call, "--json").out)
     assert not result["skipped"]
     values = result["values"]["all"]
-    accuracy = values["task_word-order"]["0"]
-    assert values["tasks_mean"]["0"] == accuracy
-    assert values["tasks_above_majority"]["0"] == pytest.approx(accuracy - 0.5)
+    preference = values["task_word-order"]["0"]
+    assert values["tasks_mean"]["0"] == preference
+    assert values["tasks_above_majority"]["0"] == pytest.approx(preference - 0.5)
     assert "word order" in (out / "mine-smoke" / "report.md").read_text(encoding="utf-8")
     commands = [store.read_json(file)["command"] for file in out.glob("stages/pairs-*.json")]
     assert [command.split()[2] for command in commands] == ["albert_cli.experiments.word_order_pairs"]
