@@ -116,8 +116,8 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "embedding": (
         lambda f: (word_table(f)[1], blocks(f)),
         {
-            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
-            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 8), (128, 16), (256, 32), (768, 64))},
+            **{f"none-{e}": (size, (2, 2)) for e, size in ((64, 32), (128, 48), (256, 64), (768, 96))},
+            **{f"all-{e}": (size, (1, 1)) for e, size in ((64, 32), (128, 48), (256, 64), (768, 96))},
         },
     ),
     "sharing": (
