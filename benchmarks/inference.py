@@ -134,7 +134,7 @@ def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
         return predictor.task.encode(examples, predictor.vocabulary, predictor.opened.checkpoint.max_length)
 
     def label(features: Any) -> Labels:
-        with autocast(predictor.opened.precision, predictor.opened.device):
+        with autocast(predictor.opened.settings.precision, predictor.opened.device):
             outputs = predictor.task.predict(predictor.model, features, predictor.opened.device)
         labels: Labels = np.asarray(outputs).argmax(-1)
         return labels

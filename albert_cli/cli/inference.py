@@ -71,7 +71,7 @@ def predict(
     result = predict_file(checkpoint, input_file, out, device, on_bad_bytes, precision, null_threshold)
     if out is not None:
         speed = f"{result.lines_per_second:,.0f} per second"
-        console.print_result(result.to_json(), f"{out}: {result.lines:,} lines, {speed}")
+        console.print_result(asdict(result), f"{out}: {result.lines:,} lines, {speed}")
 
 
 @verb(app, stage="Use a model")
@@ -104,7 +104,7 @@ def encode(
     if out is not None:
         speed = f"{result.lines_per_second:,.0f} per second"
         console.print_result(
-            result.to_json(), f"{out}: {result.lines:,} vectors of {result.dimensions:,} numbers, {speed}"
+            asdict(result), f"{out}: {result.lines:,} vectors of {result.dimensions:,} numbers, {speed}"
         )
 
 
@@ -126,7 +126,7 @@ def fill_mask(
     from albert_cli.inference.fill_mask import fill_masks, format_filled_texts
 
     result = fill_masks(checkpoint, texts, top, device, precision)
-    console.print_result(result.to_json(), format_filled_texts(result))
+    console.print_result(asdict(result), format_filled_texts(result))
 
 
 @verb(app, stage="Use a model")
@@ -187,4 +187,4 @@ def export(
 
     request = ExportRequest(checkpoint, data, task, input_file, null_threshold, tuple(overrides or ()))
     result = export_checkpoint(request, out)
-    console.print_result(result.to_json(), format_export(result))
+    console.print_result(asdict(result), format_export(result))

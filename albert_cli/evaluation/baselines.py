@@ -1,7 +1,7 @@
 """Classical baselines: train scikit-learn's linear models on n-grams of the same examples that a model is trained on.
 
-A pretrained model is only useful if it scores higher. Nothing is tuned on dev: cross-validation on the training
-examples chooses the strength of regularization, and `results.best_baseline` chooses among the models by
+A pretrained model is only useful if it scores higher than these baselines. Nothing is tuned on dev: cross-validation on
+the training examples chooses the strength of regularization, and `results.best_baseline` chooses among the models by
 `CROSS_VALIDATED`. Words are runs of word characters in lower case, in any language.
 """
 
@@ -29,7 +29,7 @@ _WORD_OR_PUNCTUATION: Final = r"\w+|[^\w\s]"
 _MAX_FEATURES: Final = 2**18  # about all words and bigrams of a hundred thousand sentences
 _OVERLAP_NGRAM_SIZES: Final = (1, 2)  # in words
 
-Texts = list[list[str]]  # a list of all first texts and, for pairs, a list of all second texts
+Texts = list[list[str]]  # columns of texts: the first texts of all examples and, for pairs, their second texts
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,10 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
 
 
 def _linear_model(task: Classification, features: Any, inverse_penalty: float) -> Any:
-    """Return an untrained scikit-learn model for such features: liblinear is ten times as fast on sparse ones."""
+    """Return an untrained scikit-learn model for features [N, F], sparse or dense.
+
+    For sparse features the solver is liblinear, which is ten times as fast on them as the default one.
+    """
     from scipy.sparse import issparse
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
@@ -116,14 +119,14 @@ def _cross_validate(task: Classification, features: Any, labels: Array, inverse_
 
 
 def _split_texts(examples: Sequence[TextExample], inputs: int) -> Texts:
-    """Return the first texts of the examples and, if the task has two inputs, their second texts."""
+    """Return the first texts of the examples and, if the task has two inputs, also their second texts."""
     first = [example.text_a for example in examples]
     second = [example.text_b or "" for example in examples]
     return [first, second][:inputs]
 
 
 def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]:
-    """Return sparse TF-IDF weights of n-grams [N, features] for both splits; a pair's weights are concatenated.
+    """Return sparse TF-IDF weights of n-grams [N, F] for both splits; the weights of a pair's texts are concatenated.
 
     The vocabulary of n-grams comes from `train`. options: arguments of `TfidfVectorizer` that define an n-gram.
     """
@@ -147,7 +150,7 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.preprocessing import StandardScaler
 
-    # Hashing counts words that are not in `train`, too.
+    # Unlike a vocabulary, hashing also counts words that are not in `train`.
     vectorizers = [
         HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=_WORD)
         for size in _OVERLAP_NGRAM_SIZES
@@ -161,7 +164,7 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
             columns += _shared_fractions(*(vectorizer.transform(column) for column in texts))
         first, second = (words.transform(column) for column in texts)
         cosine = _row_sums(weights.transform(first).multiply(weights.transform(second)))
-        lengths = np.stack([_row_sums(first), _row_sums(second)])
+        lengths = np.stack([_row_sums(first), _row_sums(second)])  # in words [2, N]
         ratio = lengths.min(0) / np.maximum(lengths.max(0), 1)
         splits.append(np.stack([*columns, cosine, cosine**2, ratio, *np.log1p(lengths)], axis=1))
     scaler = StandardScaler().fit(splits[0])
@@ -169,9 +172,11 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
 
 
 def _shared_fractions(first: Any, second: Any) -> list[Array]:
-    """Return the number of n-grams in both texts [N], divided by those of the first, of the second, and of the union.
+    """Return three fractions [N] of shared n-grams.
 
-    first, second: sparse counts [N, n-grams] of the pairs' texts. An n-gram that occurs twice in a text counts once.
+    They are the number of n-grams in both texts of a pair, divided by the number in the first text, in the second text,
+    and in the union of both. first, second: sparse counts [N, n-grams] of the pairs' texts. An n-gram that occurs twice
+    in a text counts once.
     """
     in_first = (first > 0).astype(np.float64)
     in_second = (second > 0).astype(np.float64)

@@ -1,8 +1,8 @@
 """Compare two models, trained with the same seeds, on the same dev examples: the difference in score and its interval.
 
-The standard error has two independent parts. The variance between seeds, which sample and order the training examples,
-is estimated from the differences of the seeds; the variance from the choice of dev examples, by a bootstrap. The 95 %
-interval is that of a normal distribution, two-sided.
+The variance of the difference is the sum of two independent parts. The variance between seeds, which sample and order
+the training examples, is estimated from the differences of the seeds. The variance from the choice of dev examples is
+estimated by a bootstrap. The two-sided 95 % interval is that of a normal distribution.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from albert_cli.evaluation.output import run_directory
-from albert_cli.results import ScoreDifference
+from albert_cli.results import EvaluationResult, ScoreDifference
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Array
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores
@@ -31,9 +31,9 @@ PredictionsBySeed = Mapping[int, Array]  # [N] classes or values
 def compare_predictions(
     metric: str, gold: Array, first: PredictionsBySeed, second: PredictionsBySeed
 ) -> ScoreDifference | None:
-    """Return the score of `first` minus the score of `second`, averaged over the seeds that both have; None if none.
+    """Return the score of `first` minus the score of `second`, averaged over the seeds that both have.
 
-    gold: the classes or values of the dev examples [N].
+    gold: the classes or values of the dev examples [N]. Returns None if the two have no seed in common.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -65,15 +65,16 @@ def _score_differences(metric: str, gold: Array, pairs: Sequence[tuple[Array, Ar
     return [scores([metric], a, gold)[metric] - scores([metric], b, gold)[metric] for a, b in pairs]
 
 
-def read_predictions(task: AnyTask, out: Path, seeds: Sequence[str]) -> dict[int, Array]:
-    """Read the dev predictions [N] of the runs of `seeds` below `out`: values, or indices of classes in `task.labels`.
+def read_predictions(task: AnyTask, out: Path, result: EvaluationResult) -> dict[int, Array]:
+    """Read the dev predictions [N] of every seed that has a score: values, or indices of classes in `task.labels`.
 
-    Empty for tasks other than classification and regression.
+    out: the directory of the evaluation whose result is `result`. The dictionary is empty for tasks other than
+    classification and regression.
     """
     if not isinstance(task, Classification):
         return {}
     predictions = {}
-    for seed in seeds:
+    for seed in result.scores_by_seed:
         lines = (run_directory(out, int(seed)) / PREDICTIONS).read_text(encoding="utf-8").splitlines()
         values = [json.loads(line)["prediction"] for line in lines]
         if not task.is_regression:

@@ -1,7 +1,7 @@
 """`albert ensemble`: average the outputs of several task checkpoints and measure the gain (§4.9).
 
-Members are scored on dev one after another, all together, and as the subset that is best on dev. The scores are written
-to `results.json`, and the subset predicts test sets.
+`evaluate_ensemble` scores each checkpoint (member) on dev, all members together, and the subset that is best on dev. It
+writes the scores to `results.json`, and predicts test sets with the subset.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _ScoredMembers:
     """The outputs and the score of each member on the same dev examples, which are those of the first member."""
 
     prepared: PreparedTask  # of the first member
-    inputs: Inputs
-    outputs: Sequence[object]
-    scores: Sequence[float]
+    inputs: Inputs  # of the first member
+    outputs: Sequence[object]  # as `Task.predict` returns them
+    scores: Sequence[float]  # the task's main metric
 
     def average_outputs(self, indices: Sequence[int]) -> object:
         """Return the average of the outputs of the members with these indices."""
@@ -52,8 +52,8 @@ def evaluate_ensemble(
 ) -> EnsembleResult:
     """Score task checkpoints on dev: each alone, all together, and the subset that is selected on dev (§4.9).
 
-    paths: task checkpoints, or directories of evaluations, whose runs all become members. submission_file: write the
-    test predictions of the selected members for GLUE's server.
+    paths: task checkpoints, or directories of evaluations, whose runs all become members. submission_file: the file of
+    test predictions for GLUE's server that the selected members make, or None.
     """
     started = time.monotonic()
     if name == GLUE_SUITE:
@@ -119,7 +119,7 @@ def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submi
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
-    """Return `path` if it is a task checkpoint, else the finished runs of the evaluation (or the suite) in it, by seed.
+    """Return `path` if it is a checkpoint, else the finished runs in it, which an evaluation or a suite wrote, by seed.
 
     Returns `path` itself if it has no runs; opening it as a checkpoint then reports what is missing.
     """
@@ -137,7 +137,10 @@ def _find_checkpoints(path: Path, task: str) -> list[Path]:
 
 
 def _score_members(name: str, request: TaskRequest, directories: Sequence[Path]) -> _ScoredMembers:
-    """Score each checkpoint on the first one's dev examples; only that one and one other are in memory at a time."""
+    """Score each checkpoint on the first one's dev examples.
+
+    Only the first checkpoint and one other are in memory at a time.
+    """
     first = _prepare_member(name, request, directories[0])
     inputs = first.load_inputs()
     metric = first.task.metrics[0]
@@ -193,19 +196,20 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
 
 
 def select_greedily(scores: Sequence[float], score_together: Callable[[Sequence[int]], float]) -> list[int]:
-    """Select the best member, then repeatedly the member that raises the common score most, until none raises it.
+    """Select the best member, then repeatedly add the member with which the ensemble's score rises most.
 
-    scores: the score of each member alone; score_together: returns the score of the members with some indices. Returns
-    the indices of the selected members in the order of their selection.
+    Stops when no member raises the score. scores: the score of each member alone; score_together: returns the score of
+    the ensemble of the members with some indices. Returns the indices of the selected members, in the order of their
+    selection.
     """
     best_member = max(range(len(scores)), key=scores.__getitem__)
     chosen = [best_member]
-    common_score = scores[best_member]
+    ensemble_score = scores[best_member]
     while remaining := [i for i in range(len(scores)) if i not in chosen]:
         scores_with = {i: score_together([*chosen, i]) for i in remaining}
         candidate = max(remaining, key=scores_with.__getitem__)
-        if scores_with[candidate] <= common_score:
+        if scores_with[candidate] <= ensemble_score:
             break
         chosen.append(candidate)
-        common_score = scores_with[candidate]
+        ensemble_score = scores_with[candidate]
     return chosen

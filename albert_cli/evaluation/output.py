@@ -15,7 +15,8 @@ from albert_cli.results import RESULTS, EvaluationResult
 
 CONTROLS_FOLDER = "controls"
 TEST_PREDICTIONS = "predictions.test.*"  # a glob pattern
-EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)  # glob patterns of all that `eval` writes
+# Glob patterns of what `eval` writes for one task; a run on an intermediate task is in a folder of that task's name.
+EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)
 
 
 def run_directory(out: Path, seed: int) -> Path:
@@ -30,9 +31,9 @@ def best_run(out: Path, result: EvaluationResult) -> Path:
 
 
 def require_own_output(out: Path, *patterns: str) -> None:
-    """Raise `BusyError` if `out` holds a file that the command has not written: its name matches no pattern.
+    """Raise `BusyError` if `out` contains a file that the command does not write: a file whose name matches no pattern.
 
-    Hidden files, such as locks, are ignored.
+    patterns: glob patterns of the command's files. Hidden files, such as locks, are ignored.
     """
     names = [path.name for path in out.glob("[!.]*")]
     foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]

@@ -1,14 +1,14 @@
 """Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU.
 
 Evaluations call this module before they compute scores: it leaves a finished or diverged run in the directory of every
-seed, and `evaluate_task` then only reads them. The jobs of an array divide the runs among themselves.
+seed, and `evaluate_task` then only reads these runs. The jobs of an array divide the runs among themselves.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_ATTEMPTS = 10.0
 
 
 class ArrayJobDone(Exception):  # noqa: N818  (a normal end)
-    """The normal end of an array job that has finished its runs before the other jobs have finished theirs."""
+    """The normal end of an array job that has finished its own runs before all runs of the array are finished."""
 
     def __init__(self, array_job: ArrayJob, finished: int, total: int) -> None:
         super().__init__(f"job {array_job}: finished its runs; all jobs together have finished {finished} of {total}")
@@ -40,32 +40,37 @@ class ArrayJobDone(Exception):  # noqa: N818  (a normal end)
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of a task, one for each requested seed."""
+    """The runs of a task, one for each requested seed, and the runs of its controls."""
 
     name: str  # of the task or recipe, as on the command line
     prepared: PreparedTask
     out: Path  # contains a directory for each run
+    controls: Mapping[str, TaskRuns] = field(default_factory=dict)  # by the control's initial weights
 
 
 @dataclass(frozen=True)
 class _RunRequest:
-    """One run for a worker process, which prepares the task itself: a prepared task contains the model's tensors."""
+    """One run for a worker process.
+
+    The worker prepares the task itself, because a prepared task contains the model's tensors and is too large to send.
+    """
 
     request: TaskRequest
     name: str
     seed: int
     out: Path  # the run's directory
     intermediate: Path | None  # the run on the intermediate task
-    intermediate_note: str | None
+    intermediate_note: str | None  # the reason if the recipe's intermediate task was left out
 
 
 _RunItem = executor.WorkItem[float | None]  # its result is the run's score, None if the run diverged
 
 
 def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[str, str]:
-    """Return the units of a work plan: the directory of every run, also of the controls' runs, without a title.
+    """Return the units of the work plan that `albert status` reads: the directories of all runs and controls' runs.
 
-    tasks: the tasks by folder; folders and directories are relative to the output directory.
+    tasks: the tasks by folder; folders and directories are relative to the output directory. The values are empty,
+    because a directory needs no other title.
     """
     units: dict[str, str] = {}
     for folder, prepared in tasks.items():
@@ -77,12 +82,12 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
 
 
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
-    """Fine-tune every seed of every task, `nproc` at a time.
+    """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
-    Does nothing with `nproc=1`, because `evaluate_task` fine-tunes seeds that have no run. A failed run does not stop
-    the others: the first error is raised at the end. A diverged run is no failure. On a signal every process saves its
-    run, and the same command resumes. An array job fine-tunes only its runs, and raises `ArrayJobDone` if runs of other
-    jobs are unfinished afterwards.
+    Does nothing with `nproc=1` on this machine, because `evaluate_task` fine-tunes seeds that have no run. A failed run
+    does not stop the others: the first error is raised at the end. A diverged run is no failure. On a signal every
+    process saves its run, and the same command resumes. An array job fine-tunes only its runs, and raises
+    `ArrayJobDone` if runs of other jobs are unfinished afterwards.
     """
     if request.array_job is not None:
         train_array_job(tasks, request.array_job, request.nproc)
@@ -106,7 +111,7 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Return when all runs of a task are finished: fine-tune those that no other array job fine-tunes, and wait."""
+    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the jobs that have."""
     items = _list_items([runs])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:
@@ -138,14 +143,15 @@ def find_best_run(runs: TaskRuns) -> Path:
 
 
 def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
-    """Return a work item for each seed of each task that is trained."""
+    """Return a work item for each run: the seeds of the first task, then of its controls, then of the next task."""
     items = []
-    for runs in tasks:
+    all_runs = [runs for task in tasks for runs in (task, *task.controls.values())]
+    for runs in all_runs:
         prepared = runs.prepared
         if not prepared.needs_training:
             continue
         request = prepared.request
-        if prepared.intermediate_note:  # the worker's recipe must skip the intermediate task, too
+        if prepared.intermediate_note:  # the worker, which prepares the task again, must skip that task too
             request = replace(request, overrides=(*request.overrides, f"{KEY}={PRETRAINED}"))
         intermediate = prepared.intermediate.directory if prepared.intermediate else None
         for seed in seeds_of(prepared):

@@ -1,4 +1,4 @@
-"""Score a task checkpoint on dev without training, and predict test sets with it.
+"""Score a task checkpoint on its labeled dev or test split without training, and predict unlabeled test sets with it.
 
 `prepare_evaluation` decides whether a checkpoint is scored or trained: it is scored if it has the task's head.
 """
@@ -33,13 +33,15 @@ from albert_cli.training.task_setup import (
 )
 
 SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
-_TRAINING_KEYS = ("model.weights", "model.head")  # overrides that do not apply to scoring
+_TRAINING_KEYS = ("model.weights", "model.head")  # recipe keys that request training; scoring leaves them out
 
 
 def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
-    """Prepare a task: for scoring if the checkpoint has the task's head, else (or with `retrain`) for training.
+    """Prepare a task for scoring if the checkpoint has the task's head, else for training.
 
-    Raises `ConfigError` for a head whose classes have no names, since it may belong to another task.
+    The request's `retrain`, and the recipe keys `model.weights` and `model.head`, request training of any checkpoint.
+    Raises `ConfigError` if the classes of a head to score have no names, since it may belong to another task, or if the
+    request has `--split test` and the checkpoint would be trained.
     """
     prepared = prepare_task(name, request, opened)
     task = prepared.task
@@ -74,7 +76,10 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
 
 
 def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
-    """Return the recipe with the settings of the checkpoint's fine-tuning, which encode the inputs as it did."""
+    """Return the task's recipe with the settings with which the checkpoint's fine-tuning encoded its inputs.
+
+    The request's overrides have precedence over these settings.
+    """
     checkpoint = prepared.checkpoint
     request = prepared.request
     if checkpoint.finetuned_task is None:
@@ -89,7 +94,8 @@ def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
 def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:
     """Score a task checkpoint and write predictions and result to `out`.
 
-    If `out` has the result of an earlier call with the same inputs, return that result.
+    If `out` already has a result, returns that one; raises `ConfigError` if it is of another checkpoint, recipe or data
+    set.
     """
     started = time.monotonic()
     task = prepared.task
@@ -126,7 +132,10 @@ def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> Score
 
 
 def _load_scored(out: Path, expected: Mapping[str, str]) -> ScoredResult:
-    """Return the result in `out`; raises `ConfigError` if it is of another task, checkpoint, recipe or data set."""
+    """Return the result in `out`; raise `ConfigError` if its task or the fingerprints of its inputs are not expected.
+
+    expected: the task's name, and fingerprints by role: checkpoint, data and recipe.
+    """
     result = read_result(out / RESULTS)
     if not isinstance(result, ScoredResult):
         raise ConfigError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
@@ -141,13 +150,13 @@ def load_model(prepared: PreparedTask) -> nn.Module:
 
 
 def predict_examples(prepared: PreparedTask, examples: Sequence[Example]) -> object:
-    """Return the outputs of the checkpoint's head for examples, in the task's form, such as logits [N, classes]."""
+    """Return the outputs of the checkpoint's head for N examples, in the task's form, such as logits [N, classes]."""
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
     return prepared.task.predict(load_model(prepared), features, prepared.device)
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
-    """Return the request that scores `checkpoint`, which a run of `request` has trained."""
+    """Return the request to score `checkpoint`, which a run of `request` has trained: without options for training."""
     overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _TRAINING_KEYS]
     return replace(
         request, checkpoint=checkpoint, runs=1, overrides=tuple(overrides), nproc=1, retrain=False, controls=()
@@ -159,7 +168,7 @@ def checkpoint_for_test_set(
 ) -> str | None:
     """Return the checkpoint that predicts a task's test set: the run that is best on dev, or the scored checkpoint.
 
-    `results` are the results of a suite in `out`; None if the task is not among them.
+    results: the results of a suite in `out`, by task. Returns None if the task is not among them.
     """
     result = results.get(name)
     if result is None:

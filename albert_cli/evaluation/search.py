@@ -1,6 +1,7 @@
-"""`albert search`: evaluate every combination of lists of hyperparameters and report the best on dev.
+"""`albert search`: evaluate every combination of the listed hyperparameters and report the best on dev.
 
-Each combination is an evaluation in a folder of its name, such as `lr=1e-5,batch=16`.
+Each combination is evaluated like a task of `albert eval`, in a folder such as `lr=1e-5,batch=16`. `results.json` has a
+point for each combination.
 """
 
 from __future__ import annotations
@@ -19,14 +20,22 @@ from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evalua
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of
 from albert_cli.model.hub import Checkpoint
-from albert_cli.results import RESULTS, EvaluationResult, SearchBudget, SearchPoint, SearchResult, SeedSummary
+from albert_cli.results import (
+    RESULTS,
+    EvaluationResult,
+    SearchBudget,
+    SearchPoint,
+    SearchResult,
+    SeedSummary,
+    TaskResult,
+)
 from albert_cli.training.intermediate import add_intermediate
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
-SHORT_KEYS = {
+SHORT_KEYS = {  # keys on the command line, with the recipe's keys
     "lr": "optimizer.lr",
     "batch": "train.batch_size",
     "steps": "schedule.total_steps",
@@ -55,7 +64,8 @@ class _GridPoint:
 def parse_grid(lists: Sequence[str]) -> list[Combination]:
     """Parse arguments `key=value,value,…` and return every combination; the last list changes fastest.
 
-    Raises `ConfigError` for an argument that is no list, an empty value, or a setting that is listed twice.
+    Raises `ConfigError` for an argument of another form, an unknown key, an empty value, or a setting that is listed
+    twice.
     """
     values_by_key: dict[str, list[str]] = {}
     for text in lists:
@@ -68,12 +78,12 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
             raise ConfigError(f"{text}: unknown key {key!r}", hint)
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
+        if key in values_by_key:
+            raise ConfigError(f"{key} is listed twice")
         for earlier_key in values_by_key:
-            if earlier_key == key:
-                raise ConfigError(f"{key} is listed twice")
             if _exclude_each_other(earlier_key, key):
                 raise ConfigError(f"{earlier_key} and {key} set the same thing")
-        values_by_key[key] = list(dict.fromkeys(values))
+        values_by_key[key] = list(dict.fromkeys(values))  # without repetitions
     return [dict(zip(values_by_key, point, strict=True)) for point in itertools.product(*values_by_key.values())]
 
 
@@ -93,21 +103,19 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     if name == GLUE_SUITE:
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
     combinations = parse_grid(lists)
-    # The directory may hold only results of this search, not those of other combinations or commands.
+    # Results of other combinations or commands in this directory are an error.
     require_own_output(out, RESULTS, *map(_folder_name, combinations), "intermediate-*")
     opened: OpenCheckpoints = {}
     task_runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
-    inputs = _load_distinct_inputs([point_runs.prepared for point_runs in task_runs])
-    points = [
-        _GridPoint(combination, point_runs, point_inputs)
-        for combination, point_runs, point_inputs in zip(combinations, task_runs, inputs, strict=True)
-    ]
+    points: list[_GridPoint] = []
+    for combination, runs in zip(combinations, task_runs, strict=True):
+        points.append(_GridPoint(combination, runs, _load_inputs(runs.prepared, points)))
     budget = _compute_budget(points, request.runs)
     console.info(
         f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "
         f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
     )
-    # While the search runs, the plan file lists the runs' directories (units), of which `albert status` shows progress.
+    # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
@@ -146,17 +154,13 @@ def _prepare_combination(
     return TaskRuns(name, prepared, out / _folder_name(combination))
 
 
-def _load_distinct_inputs(prepared_tasks: Sequence[PreparedTask]) -> list[Inputs]:
-    """Load the inputs of each task; tasks with the same input settings share them."""
-    loaded: list[tuple[PreparedTask, Inputs]] = []
-    for prepared in prepared_tasks:
-        same_inputs = [
-            inputs
-            for other, inputs in loaded
-            if other.task == prepared.task and other.input_settings() == prepared.input_settings()
-        ]
-        loaded.append((prepared, same_inputs[0] if same_inputs else prepared.load_inputs()))
-    return [inputs for _, inputs in loaded]
+def _load_inputs(prepared: PreparedTask, points: Sequence[_GridPoint]) -> Inputs:
+    """Load a task's inputs, or return the inputs of one of `points` that has the same task and input settings."""
+    for point in points:
+        other = point.runs.prepared
+        if other.task == prepared.task and other.input_settings() == prepared.input_settings():
+            return point.inputs
+    return prepared.load_inputs()
 
 
 def _add_intermediates(
@@ -167,7 +171,7 @@ def _add_intermediates(
     A point whose recipe has no intermediate task does not change.
     """
     models: dict[str, Checkpoint] = {}  # by intermediate task
-    started = []
+    points_with_models = []
     for point in points:
         prepared = point.runs.prepared
         name = prepared.recipe.intermediate_task
@@ -177,8 +181,8 @@ def _add_intermediates(
             prepared = add_intermediate(prepared, out / f"intermediate-{name}", request.overrides, opened)
         if prepared.intermediate is not None:
             models[name] = prepared.intermediate
-        started.append(replace(point, runs=replace(point.runs, prepared=prepared)))
-    return started
+        points_with_models.append(replace(point, runs=replace(point.runs, prepared=prepared)))
+    return points_with_models
 
 
 def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> SearchResult:
@@ -203,20 +207,13 @@ def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> Search
         points.append(SearchPoint(values=values, directory=directory, seconds=result.seconds, **summary))
     if not results:
         raise errors[0]
-    first = results[0]
-    scored_points = [point for point in points if point.median is not None]
+    shared_fields = results[0].model_dump(include=set(TaskResult.model_fields) - {"seconds"})
+    highest_median = max(result.median for result in results)
     return SearchResult(
-        task=first.task,
-        title=first.title,
-        metric=first.metric,
-        labels=first.labels,
-        majority=first.majority,
-        data=first.data,
-        examples=first.examples,
-        versions=first.versions,
-        checkpoint=first.checkpoint,
+        **shared_fields,
+        checkpoint=results[0].checkpoint,
         points=points,
-        best=max(scored_points, key=lambda point: point.median or 0.0),  # the first one of equal medians
+        best=next(point for point in points if point.median == highest_median),
         caveat=CAVEAT,
         budget=budget,
         seconds=round(sum(point.seconds for point in points), 2),

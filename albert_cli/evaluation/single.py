@@ -1,7 +1,7 @@
 """Evaluate one task: fine-tune a checkpoint with several seeds and report the median (§4.2).
 
-A prepared task and its inputs come in; a directory for each seed and an `EvaluationResult` in `results.json` go out. A
-checkpoint that already is a model of the task is scored without training (`scoring`).
+`evaluate_task` takes a prepared task with its inputs, and writes a directory for each seed and an `EvaluationResult` to
+`results.json`. It scores a checkpoint that already is a model of the task without training (`scoring`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
 from albert_cli.evaluation.differences import compare_predictions, read_predictions
 from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
-from albert_cli.results import CLASSICAL, RESULTS, EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.results import (
+    CLASSICAL,
+    RESULTS,
+    CheckpointResult,
+    EvaluationResult,
+    RunResult,
+    ScoredResult,
+    standard_error,
+)
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_inputs import Inputs
@@ -43,7 +51,7 @@ class AllSeedsDiverged(DivergedError):  # noqa: N818  (as its base class)
 
 @dataclass(frozen=True)
 class DivergedSeed:
-    """A seed without a score, and the reason."""
+    """A seed whose run diverged and has no score, and the reason."""
 
     seed: int
     reason: str
@@ -56,23 +64,22 @@ def seeds_of(prepared: PreparedTask) -> range:
 
 
 def evaluate_task(
-    prepared: PreparedTask, inputs: Inputs, out: Path, baseline_cache: BaselineCache | None = None
+    prepared: PreparedTask, inputs: Inputs, out: Path, baseline_cache: BaselineCache
 ) -> ScoredResult | EvaluationResult:
     """Score a checkpoint, or fine-tune every seed and summarize the scores; write the result to `out`.
 
-    Runs that finished earlier are read and not repeated. Linear models are trained for comparison, and added to
-    `baseline_cache`. Raises `AllSeedsDiverged` if no seed has a score.
+    inputs: those of the first seed; a recipe with `data.train_examples` loads other ones for each further seed. Runs
+    that finished earlier are read and not repeated. Linear models are trained for comparison unless `baseline_cache`
+    contains them, and added to it. Raises `AllSeedsDiverged` if no seed has a score.
     """
     if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _note_encoder_only(prepared)
-    if baseline_cache is None:
-        baseline_cache = {}
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
-        if inputs.settings != prepared.input_settings(seed):  # `data.train_examples` samples a subset for each seed
+        if inputs.settings != prepared.input_settings(seed):  # a subset of the training examples for each seed
             inputs = prepared.load_inputs(seed)
         directory = run_directory(out, seed)
         try:
@@ -106,7 +113,7 @@ def _add_classical_difference(
     if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
-    predictions = read_predictions(prepared.task, out, list(result.scores_by_seed))
+    predictions = read_predictions(prepared.task, out, result)
     classical_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
     difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical_predictions)
     if difference is None:
@@ -115,9 +122,9 @@ def _add_classical_difference(
 
 
 def _note_encoder_only(prepared: PreparedTask) -> None:
-    """Print a note if the checkpoint is already fine-tuned: only its encoder is used, and the task's head is new."""
+    """Print a note if the checkpoint is fine-tuned: its encoder is trained further, and its head is not used."""
     checkpoint = prepared.checkpoint
-    if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model
+    if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model, not from `checkpoint`
         return
     if checkpoint.finetuned_task is not None:
         task = checkpoint.finetuned_task.task
@@ -134,12 +141,13 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
 def median_baselines(baselines_of_seeds: Sequence[Baselines]) -> dict[str, Metrics]:
     """Return the median over seeds of every metric of every linear model."""
     medians: dict[str, Metrics] = {}
-    if baselines_of_seeds:
-        for name, outcome in baselines_of_seeds[0].items():
-            scores_of_seeds = [baselines[name].scores for baselines in baselines_of_seeds]
-            medians[name] = {
-                metric: statistics.median(scores[metric] for scores in scores_of_seeds) for metric in outcome.scores
-            }
+    if not baselines_of_seeds:  # --no-baselines
+        return medians
+    for name, outcome in baselines_of_seeds[0].items():
+        scores_of_seeds = [baselines[name].scores for baselines in baselines_of_seeds]
+        medians[name] = {}
+        for metric in outcome.scores:
+            medians[name][metric] = statistics.median(scores[metric] for scores in scores_of_seeds)
     return medians
 
 
@@ -155,14 +163,13 @@ def summarize_runs(
     runs = [outcome for outcome in outcomes if isinstance(outcome, RunResult)]
     if not runs:
         raise AllSeedsDiverged(title, diverged)
-    first = runs[0]
+    # Runs that differ only in their seed are equal in every field of a `CheckpointResult` except the time.
+    shared_fields = runs[0].model_dump(include=set(CheckpointResult.model_fields) - {"seconds"})
     scores = [run.score for run in runs]
     scores_without_collapsed = [run.score for run in runs if run.collapsed is None]
     return EvaluationResult(
-        task=first.task,
-        title=first.title,
-        metric=first.metric,
-        labels=first.labels,
+        **shared_fields,
+        protocol=runs[0].protocol,
         median=statistics.median(scores),
         spread=max(scores) - min(scores),
         mean=statistics.fmean(scores),
@@ -170,20 +177,10 @@ def summarize_runs(
         standard_error=standard_error(scores),
         median_without_collapsed=statistics.median(scores_without_collapsed) if scores_without_collapsed else None,
         scores_by_seed={str(run.seed): run.score for run in runs},
-        all_scores={name: [run.scores[name] for run in runs] for name in first.scores},
+        all_scores={name: [run.scores[name] for run in runs] for name in runs[0].scores},
         seeds=[outcome.seed for outcome in outcomes],
         diverged=diverged,
         collapsed={str(run.seed): run.collapsed for run in runs if run.collapsed is not None},
-        majority=first.majority,
         baselines=dict(baselines or {}),
-        checkpoint=first.checkpoint,
-        intermediate=first.intermediate,
-        recipe=first.recipe,
-        data=first.data,
-        examples=first.examples,
-        protocol=first.protocol,
-        device=first.device,
-        precision=first.precision,
-        versions=first.versions,
         seconds=round(sum(run.seconds for run in runs), 2),
     )

@@ -30,20 +30,20 @@ from albert_cli.tasks.metrics import Array
 from albert_cli.training.task_setup import TaskRequest
 
 HEADER: Final = "index\tprediction\n"
-_ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest possible date, so that equal predictions make an equal file
-_FORMULA_STARTS: Final = ("=", "+", "-", "@")  # a spreadsheet computes a cell that begins with one of these
+_ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the same date in every zip, so that equal predictions make equal files
+_FORMULA_STARTS: Final = ("=", "+", "-", "@")  # a spreadsheet runs a cell that begins with one of these
 
-PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, examples) -> logits
+PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, N examples) -> logits [N, classes]
 
 
 @dataclass(frozen=True)
 class ServerFile:
-    """A file that the server requires, with the predictions for one test set."""
+    """A file that GLUE's server requires, with the predictions for one test set."""
 
     name: str
     task: str
     split: str
-    rows: int  # their number
+    rows: int  # the number of rows
     placeholder: str  # the label in all rows if there is no model or no test set
 
 
@@ -69,7 +69,7 @@ SERVER_FILES: Final = (
 def check_task_submission(task: str, data: str | None, path: Path) -> None:
     """Raise an error if a task's submission cannot be written to `path`, or if its test set is missing or damaged.
 
-    The submission of a task with one file is a .tsv, that of MNLI, which has two files, a .zip.
+    The submission of a task with one file is a .tsv. The submission of MNLI, which has two files, is a .zip.
     """
     files = _files_of_task(task)
     if not files:
@@ -83,7 +83,7 @@ def check_task_submission(task: str, data: str | None, path: Path) -> None:
 
 
 def write_task_submission(task: str, data: str | None, path: Path, predict: PredictTestSet) -> None:
-    """Predict the test sets of one task and write its file, or the zip of its files."""
+    """Predict the test sets of one task with `predict`, and write the task's .tsv file, or the .zip of its files."""
     contents = {}
     for file in _files_of_task(task):
         examples = _read_test_set(file, data)
@@ -123,9 +123,9 @@ def check_submission(data: str | None, path: Path) -> None:
 def write_submission(
     path: Path, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
 ) -> None:
-    """Predict every test set with the task's best run on dev, and write the zip.
+    """Predict every test set with the run that is best on the task's dev set, and write the zip.
 
-    `results` are the results of the suite in `out`. The server rejects a zip without all eleven files. So a file
+    results: the results of the suite in `out`, by task. The server rejects a zip without all eleven files. So a file
     without a model or a test set gets placeholder rows, and a warning lists these files.
     """
     contents: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _find_test_set(file: ServerFile, data: str | None) -> list[TextExample] | No
 
 
 def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
-    """Read a test set; raises `InputError` if its number of rows is not the server's, or if an id is like a formula."""
+    """Read a test set; raises `InputError` if it has not `file.rows` rows, or if a spreadsheet would run an id."""
     task = GLUE[file.task]
     examples = task.read(file.split, data)
     if len(examples) != file.rows:
@@ -179,7 +179,7 @@ def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
     unsafe = [example.id for example in examples if example.id.startswith(_FORMULA_STARTS)]
     if unsafe:
         raise InputError(
-            f"{task.title}: the test set has an id that a spreadsheet computes: {unsafe[0]}", "restore the file"
+            f"{task.title}: the test set has an id that a spreadsheet would run: {unsafe[0]}", "restore the file"
         )
     return examples
 
@@ -193,7 +193,10 @@ def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
 
 
 def format_labels(task: Classification, logits: Array) -> list[str]:
-    """Return the predicted classes' names, or the values, clipped to the task's range, with three decimals."""
+    """Return the label of each row of logits [N, classes]: the class's name, or the value with three decimals.
+
+    Values are clipped to the task's range.
+    """
     predictions = task.predictions_from_logits(logits)
     if task.is_regression:
         return [f"{value:.3f}" for value in np.clip(predictions, *task.value_range)]

@@ -1,8 +1,8 @@
 """`albert eval`: evaluate a checkpoint on one task, or on every GLUE task to compute their mean.
 
-`evaluate` returns the result of one task, `evaluate_suite` those of all tasks; both also write them to `results.json`.
-A control fine-tunes the same seeds from other initial weights: the weights at step 0 of pretraining, or random ones.
-The score minus the score of the control at step 0 is the gain from pretraining.
+`evaluate` returns the result of one task, `evaluate_suite` the results of all tasks; both also write `results.json`. A
+control fine-tunes the same seeds from other initial weights: the weights at step 0 of pretraining, or random ones.
+The score minus the score of the control from step 0 is the gain from pretraining.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from albert_cli.evaluation.parallel import (
     train_array_job,
     train_in_parallel,
 )
-from albert_cli.evaluation.scoring import checkpoint_for_test_set, prepare_evaluation, scoring_request
+from albert_cli.evaluation.scoring import (
+    checkpoint_for_test_set,
+    prepare_evaluation,
+    score_checkpoint,
+    scoring_request,
+)
 from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
 from albert_cli.inference.table_predictions import check_test_file, predict_test_file
 from albert_cli.results import (
@@ -35,7 +40,6 @@ from albert_cli.results import (
     RESULTS,
     ControlResult,
     EvaluationResult,
-    ScoreDifference,
     ScoredResult,
     SeedSummary,
     SuiteResult,
@@ -61,8 +65,8 @@ TaskEvaluation = ScoredResult | EvaluationResult
 def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
     """Evaluate a checkpoint on the task or the fine-tuning recipe `name`.
 
-    A checkpoint of this task is scored, or fine-tuned again with `retrain`. Any other checkpoint, including one of
-    another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
+    A checkpoint with this task's head is scored, unless the request has `retrain`. Any other checkpoint, including one
+    of another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
     test file of a table, and the test sets for GLUE's server if there is a `submission_file`.
     """
     if submission_file is not None:
@@ -79,11 +83,9 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     controls = _prepare_controls(name, prepared, out, out, opened)
     with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
-        runs = TaskRuns(name, prepared, out)
-        train_in_parallel([runs, *controls.values()], request)
-        baseline_cache: BaselineCache = {}
-        result = evaluate_task(prepared, inputs, out, baseline_cache)
-        result = add_controls(result, controls, inputs, out, baseline_cache)
+        runs = TaskRuns(name, prepared, out, controls)
+        train_in_parallel([runs], request)
+        result = _evaluate_runs(runs, inputs)
     checkpoint = prepared.checkpoint.directory
     if isinstance(result, EvaluationResult):
         checkpoint = best_run(out, result)
@@ -96,21 +98,22 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
 
 @dataclass(frozen=True)
 class _SuitePlan:
-    """The order of a suite's tasks: tasks whose recipe starts from another task's model must wait for that model."""
+    """The order of a suite's tasks: a task whose recipe starts from another task's model must wait for that model."""
 
     prepared_tasks: Mapping[str, PreparedTask]
-    intermediate_tasks: Mapping[str, str]  # the task to wait for, by the task that waits
+    intermediate_tasks: Mapping[str, str]  # the task to wait for (MNLI), by the task that waits (such as RTE)
     left_out: Mapping[str, str]  # the reason, by task without data
 
     @property
     def ready_tasks(self) -> dict[str, PreparedTask]:
-        """The tasks that wait for no other one."""
+        """The tasks that wait for no other task."""
         return {name: task for name, task in self.prepared_tasks.items() if name not in self.intermediate_tasks}
 
     def start_dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
         """Return the waiting tasks, each with the best run of its intermediate task as its initial encoder.
 
-        A task whose intermediate task is missing in `best_runs` starts from the checkpoint itself, with a warning.
+        best_runs: the directory of the best run, by intermediate task. A task whose intermediate task is missing there
+        starts from the checkpoint itself, with a warning.
         """
         tasks = {}
         for name, intermediate in self.intermediate_tasks.items():
@@ -128,26 +131,26 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     If every seed of a task diverges, the other tasks are still trained, and `AllSeedsDiverged` is raised at the end.
     Damaged data raise `InputError` before anything is trained: leaving out their task would change the mean.
 
-    submission_file: write test-set predictions for GLUE's server as this zip.
+    submission_file: the zip of test-set predictions for GLUE's server to write, or None.
     """
     if submission_file is not None:
         submission.check_submission(request.data, submission_file)
     require_own_output(out, RESULTS, *TASKS)
     opened: OpenCheckpoints = {}
-    prepared_tasks, left_out = _prepare_available_tasks(request, opened)
-    if not prepared_tasks:
-        first_reason = next(iter(left_out.values()))
+    plan = _plan_suite(request, opened)
+    if not plan.prepared_tasks:
+        first_reason = next(iter(plan.left_out.values()))
         raise InputError(f"{request.data or GLUE_ON_HUB}: contains the data of no GLUE task", first_reason)
-    with recorded_plan(out / PLAN_FILE, list_units(prepared_tasks, request)):
-        results = _evaluate_in_order(request, prepared_tasks, left_out, out, opened)
+    with recorded_plan(out / PLAN_FILE, list_units(plan.prepared_tasks, request)):
+        results = _evaluate_in_order(request, plan, out, opened)
     tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
     mean = average_score({name: glue_metrics(result) for name, result in tasks.items()})
     suite = SuiteResult(
         tasks=tasks,
         tasks_scored=len(tasks),
-        left_out=left_out,
-        glue_score=None if left_out else mean,
-        mean_of_tasks=mean if left_out else None,
+        left_out=dict(plan.left_out),
+        glue_score=None if plan.left_out else mean,
+        mean_of_tasks=mean if plan.left_out else None,
         diagnostics=_score_diagnostics(request, out, tasks),
     )
     suite.write(out / RESULTS)
@@ -157,24 +160,14 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
 
 
 def _evaluate_in_order(
-    request: TaskRequest,
-    prepared_tasks: Mapping[str, PreparedTask],
-    left_out: Mapping[str, str],
-    out: Path,
-    opened: OpenCheckpoints,
+    request: TaskRequest, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskEvaluation]:
     """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
-    intermediate_tasks = {
-        name: intermediate
-        for name, prepared in prepared_tasks.items()
-        if (intermediate := missing_intermediate(prepared)) is not None
-    }
-    plan = _SuitePlan(prepared_tasks, intermediate_tasks, left_out)
     if request.array_job is not None:
         _train_array_job_in_order(request, request.array_job, plan, out, opened)
     results, diverged = _evaluate_tasks(request, plan.ready_tasks, out, opened)
     best_runs = {}
-    for intermediate in set(intermediate_tasks.values()):
+    for intermediate in set(plan.intermediate_tasks.values()):
         if intermediate in diverged:
             raise diverged[intermediate]
         result = results.get(intermediate)
@@ -187,11 +180,13 @@ def _evaluate_in_order(
     return results | dependent_results
 
 
-def _prepare_available_tasks(
-    request: TaskRequest, opened: OpenCheckpoints
-) -> tuple[dict[str, PreparedTask], dict[str, str]]:
-    """Return the tasks whose data are available and intact, and the reason for each task that is left out."""
+def _plan_suite(request: TaskRequest, opened: OpenCheckpoints) -> _SuitePlan:
+    """Prepare the tasks whose data are available and intact; a task without data is left out, with a warning.
+
+    Raises `InputError` for damaged data.
+    """
     prepared_tasks: dict[str, PreparedTask] = {}
+    intermediate_tasks: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name in GLUE_SCORE_TASKS:
         try:
@@ -202,12 +197,15 @@ def _prepare_available_tasks(
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
             continue
         prepared_tasks[name] = prepared
+        intermediate = missing_intermediate(prepared)
+        if intermediate is not None:
+            intermediate_tasks[name] = intermediate
     if "mnli" in prepared_tasks:
         # MNLI's model is scored on GLUE's diagnostics. Damaged files raise `InputError` now, before training.
         for split in ("dev", "test"):
             with suppress(MissingDataError):
                 TASKS["ax"].read(split, request.data)
-    return prepared_tasks, left_out
+    return _SuitePlan(prepared_tasks, intermediate_tasks, left_out)
 
 
 def _train_array_job_in_order(
@@ -215,8 +213,8 @@ def _train_array_job_in_order(
 ) -> None:
     """Fine-tune an array job's runs of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    Between its runs of MNLI and its runs of the tasks that start from MNLI's best run, a job completes MNLI: it
-    fine-tunes the runs that no other job fine-tunes, and waits for the others. So the user submits the array only once.
+    The tasks that start from MNLI's best run need all runs of MNLI. Before them, a job therefore fine-tunes the runs of
+    MNLI that no other job fine-tunes, and waits for the others. So the user submits the array only once.
     """
     ready_runs = _list_runs(plan.ready_tasks, out, opened)
     train_array_job(ready_runs, array_job, request.nproc)
@@ -231,11 +229,11 @@ def _train_array_job_in_order(
 
 
 def _list_runs(prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints) -> list[TaskRuns]:
-    """Return the runs of the tasks and of their controls."""
+    """Return the runs of each task, with its controls prepared."""
     runs = []
     for name, prepared in prepared_tasks.items():
         controls = _prepare_controls(name, prepared, out / name, out, opened)
-        runs += [TaskRuns(name, prepared, out / name), *controls.values()]
+        runs.append(TaskRuns(name, prepared, out / name, controls))
     return runs
 
 
@@ -243,25 +241,16 @@ def _evaluate_tasks(
     request: TaskRequest, prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints
 ) -> tuple[dict[str, TaskEvaluation], dict[str, AllSeedsDiverged]]:
     """Evaluate tasks with their controls; return the results, and the errors of the tasks whose seeds all diverged."""
-    controls = {
-        name: _prepare_controls(name, prepared, out / name, out, opened) for name, prepared in prepared_tasks.items()
-    }
-    runs = []
-    for name, prepared in prepared_tasks.items():
-        runs += [TaskRuns(name, prepared, out / name), *controls[name].values()]
-    train_in_parallel(runs, request)
+    tasks = _list_runs(prepared_tasks, out, opened)
+    train_in_parallel(tasks, request)
     results: dict[str, TaskEvaluation] = {}
     diverged: dict[str, AllSeedsDiverged] = {}
-    for name, prepared in prepared_tasks.items():
-        inputs = prepared.load_inputs()
-        baseline_cache: BaselineCache = {}
+    for runs in tasks:
         try:
-            result = evaluate_task(prepared, inputs, out / name, baseline_cache)
+            results[runs.name] = _evaluate_runs(runs, runs.prepared.load_inputs())
         except AllSeedsDiverged as error:
             console.warn(error.message)
-            diverged[name] = error
-            continue
-        results[name] = add_controls(result, controls[name], inputs, out / name, baseline_cache)
+            diverged[runs.name] = error
     return results, diverged
 
 
@@ -272,16 +261,17 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
         return None
     try:
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
-        return evaluate_task(prepared, prepared.load_inputs(), out / "ax")
+        return score_checkpoint(prepared, prepared.load_inputs(), out / "ax")
     except MissingDataError as error:
         console.info(f"{TASKS['ax'].title} is left out: {error.message}")
         return None
 
 
 def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
-    """Return the metrics of one task that the GLUE score averages: each is the median over the runs.
+    """Return the metrics of one task that the GLUE score averages, each as the median over the runs.
 
-    All metrics count, except CoLA's accuracy: of CoLA only Matthews correlation counts (arXiv 1804.07461, §3).
+    They are all metrics of the task. CoLA's accuracy is left out: its Matthews correlation alone counts (arXiv
+    1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
 
@@ -290,7 +280,10 @@ def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
 
 
 def parse_controls(text: str | None) -> tuple[str, ...]:
-    """Return the controls in a list like `init,random`, each once; raise `ConfigError` for an unknown name."""
+    """Return the names of the controls in a list like `init,random`, without repetitions; none for None.
+
+    Raises `ConfigError` for an unknown name.
+    """
     if text is None:
         return ()
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -305,9 +298,9 @@ def _prepare_controls(
 ) -> dict[str, TaskRuns]:
     """Return the runs of each control, in folders of the task's `out`.
 
-    If the recipe has an intermediate task, the control's weights are first fine-tuned on that task, in a folder of
-    `intermediate_out`, unless that folder has a model. Raises `ConfigError` if the task is only scored, or if the
-    weights of step 0 were not saved.
+    If the recipe has an intermediate task, this function fine-tunes the control's weights on that task first, in a
+    folder of `intermediate_out`, unless the folder already has a model. Raises `ConfigError` if the task is only
+    scored, or if the weights of step 0 were not saved.
     """
     request = prepared.request
     if request.controls and not prepared.needs_training:
@@ -325,20 +318,18 @@ def _prepare_controls(
     return controls
 
 
-def add_controls(
-    result: TaskEvaluation,
-    controls: Mapping[str, TaskRuns],
-    inputs: Inputs,
-    out: Path,
-    baseline_cache: BaselineCache,
-) -> TaskEvaluation:
-    """Evaluate the controls, and return the task's result with theirs; write it to `out` again."""
-    if not controls or not isinstance(result, EvaluationResult):
+def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
+    """Evaluate a task, then its controls; return the task's result with a comparison, and write it again with that."""
+    baseline_cache: BaselineCache = {}
+    result = evaluate_task(runs.prepared, inputs, runs.out, baseline_cache)
+    if not runs.controls or not isinstance(result, EvaluationResult):
         return result
+    task = runs.prepared.task
+    predictions = read_predictions(task, runs.out, result)
     lowest_score = min(result.scores_by_seed.values())
     control_results = {}
     differences = dict(result.differences)
-    for name, control in controls.items():
+    for name, control in runs.controls.items():
         try:
             evaluation = evaluate_task(control.prepared, inputs, control.out, baseline_cache)
         except AllSeedsDiverged as error:
@@ -349,21 +340,11 @@ def add_controls(
         highest_control_score = max(evaluation.scores_by_seed.values())
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
-        difference = _compare_with_control(result, evaluation, control, inputs, out)
-        if difference is not None:
-            differences[name] = difference
+        if isinstance(inputs.dev, PairFeatures):
+            control_predictions = read_predictions(task, control.out, evaluation)
+            difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
+            if difference is not None:
+                differences[name] = difference
     result = result.model_copy(update={"controls": control_results, "differences": differences})
-    result.write(out / RESULTS)
+    result.write(runs.out / RESULTS)
     return result
-
-
-def _compare_with_control(
-    result: EvaluationResult, control_result: EvaluationResult, control: TaskRuns, inputs: Inputs, out: Path
-) -> ScoreDifference | None:
-    """Return the pretrained model's lead over a control; None for a task without classes or values."""
-    task = control.prepared.task
-    if not isinstance(inputs.dev, PairFeatures):
-        return None
-    predictions = read_predictions(task, out, list(result.scores_by_seed))
-    control_predictions = read_predictions(task, control.out, list(control_result.scores_by_seed))
-    return compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)

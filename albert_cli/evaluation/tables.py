@@ -1,6 +1,6 @@
 """Format results of every kind as text for a terminal: a table, then notes with the training protocol.
 
-Reports and pages use `format_protocol` and `format_difference`, too. Scores are printed times 100.
+Reports and pages also use `format_protocol` and `format_difference`. Scores are printed times 100.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BASELINES_NOTE = (
     "classical: a linear model trained on the same examples, the best in cross-validation on them: TF-IDF weights of "
     "n-grams of words (words) or characters (characters), or what the two texts have in common (overlap)"
 )
-_INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}
+_INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}  # descriptions of `Protocol.weights`
 _COLUMNS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
 _OPTIONAL_COLUMNS = ("diverged", "collapsed", "classical", "s.e.")  # left out if every cell is empty
 TrainedResult = RunResult | EvaluationResult
@@ -59,7 +59,10 @@ def format_result(result: AnyResult) -> str:
 
 
 def format_run(run: RunResult | ScoredResult, out: Path | None) -> str:
-    """Return the scores of one run in a line, or two lines if it collapsed; begin with the path `out` unless None."""
+    """Return a line with the scores of one run, and a second line if the run collapsed.
+
+    The first line begins with the path `out`, unless `out` is None.
+    """
     scores = ", ".join(f"{name} {format_percent(value)}" for name, value in run.scores.items())
     title = run.title
     if not any(split.startswith("test") for split in run.examples):  # the title of a test result names the test set
@@ -99,7 +102,7 @@ def _format_suite(suite: SuiteResult) -> str:
 
 
 def _task_rows(result: ScoredResult | EvaluationResult) -> list[_Row]:
-    """Return the row of a task, and one below it for each of its controls."""
+    """Return the row of a task and, below it, a row for each of its controls."""
     row = {"task": result.title, "metric": result.metric, "majority": format_percent(result.majority)}
     if isinstance(result, ScoredResult):
         return [row | {"median": format_percent(result.score)}]
@@ -113,7 +116,10 @@ def _task_rows(result: ScoredResult | EvaluationResult) -> list[_Row]:
 
 
 def _seed_cells(result: EvaluationResult | ControlResult | SearchPoint) -> _Row:
-    """Return the cells that summarize the seeds; counts of diverged and collapsed seeds are empty for none."""
+    """Return the cells that summarize the seeds.
+
+    Without diverged or collapsed seeds, the cell with their number is missing.
+    """
     cells = {
         "median": format_percent(result.median),
         "s.e.": format_percent(standard_error(result.scores_by_seed.values())),
@@ -127,7 +133,10 @@ def _seed_cells(result: EvaluationResult | ControlResult | SearchPoint) -> _Row:
 
 
 def _format_table(columns: Sequence[str], rows: Sequence[_Row], titles: Mapping[str, str] | None = None) -> str:
-    """Format rows without the optional columns that are empty; `titles` renames columns."""
+    """Format rows as a table without the optional columns that are empty.
+
+    titles: the headers of columns, by column; the others have the column's name as header.
+    """
     shown = [name for name in columns if name not in _OPTIONAL_COLUMNS or any(row.get(name) for row in rows)]
     headers = [(titles or {}).get(name, name) for name in shown]
     return console.format_table(headers, [[row.get(name, "") for name in shown] for row in rows])
@@ -137,7 +146,7 @@ def _format_table(columns: Sequence[str], rows: Sequence[_Row], titles: Mapping[
 
 
 def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Yield notes on the baselines, differences, controls, failed seeds and protocols of the results in a table."""
+    """Yield notes for a table of results: on baselines, differences, controls, failed seeds and protocols."""
     if any(result.baselines for result in results):
         yield _BASELINES_NOTE
     for result in results:
@@ -146,9 +155,8 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     yield from _control_notes(results)
     for result in results:
         if result.diverged:
-            finished = f"{len(result.scores_by_seed)} of {len(result.seeds)} seeds"
-            reasons = _list_reasons(result.diverged)
-            yield f"{result.title} diverged: {reasons}; the median is over the {finished} that finished"
+            rest = f"the median is over the {len(result.scores_by_seed)} of {len(result.seeds)} seeds that finished"
+            yield f"{result.title} diverged: {_list_reasons(result.diverged)}; {rest}"
     for result in results:
         if result.collapsed:
             rest = "no other seed is left"
@@ -166,7 +174,7 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
 
 
 def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Yield for each control the tasks on which every pretrained seed is above every seed of the control."""
+    """Yield for each control a note on the tasks where every pretrained seed is above every seed of the control."""
     for name, title in CONTROLS.items():
         controlled = [result for result in results if name in result.controls]
         above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is True)
@@ -193,7 +201,7 @@ def _list_reasons(reasons: Mapping[str, str]) -> str:
 
 
 def format_protocol(result: TrainedResult) -> str:
-    """Return the training settings behind a score in one line."""
+    """Return the training settings with which a score was reached, in one line."""
     return ", ".join(f"{name} {value}" for name, value in protocol_pairs(result))
 
 

@@ -1,12 +1,11 @@
 """`albert eval verify/NAME`: evaluate a published checkpoint and compare its scores with the published ones.
 
-A recipe names the checkpoint and its scores; `results.json` has a verdict for each task. Success shows that the whole
-path from checkpoint to score computes what the authors computed.
+A recipe names the checkpoint and its published scores; `results.json` has a verdict for each task. If all scores are
+reached, reading the checkpoint, fine-tuning and scoring work as the authors' programs do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -66,16 +65,17 @@ class VerifyRecipe:
 
 
 def is_verify_recipe(name: str) -> bool:
-    """Return True if the argument of `eval` names a recipe for verification."""
+    """Return True if `name`, the argument TASK of `albert eval`, is a recipe for verification."""
     return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
 def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResult:
     """Evaluate every task of the recipe below `out`, compare the scores, and write the verdicts.
 
-    The request's `checkpoint` and `runs`, unless they are "" and 0, replace the recipe's values, and its `overrides`
-    follow the recipe's. Its `data` is a folder with the folders `glue/`, `squad/` and `race/`, or None for the Hub.
-    Tasks without data are skipped. Raises `Skipped` if the recipe's checkpoint or the data of all tasks are missing.
+    The request's `checkpoint` and `runs`, unless they are "" and 0, replace the recipe's values. Its `overrides` have
+    precedence over the recipe's. Its `data` is a folder with the folders `glue/`, `squad/` and `race/`, or None for the
+    Hub. Tasks without data are skipped. Raises `Skipped` if the recipe's checkpoint or the data of all tasks are
+    missing.
     """
     recipe = config.load_recipe(VerifyRecipe, name)
     require_own_output(out, RESULTS, *recipe.expected)
@@ -96,12 +96,17 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
     if all(verdict.verdict == "skipped" for verdict in tasks.values()):
         reason = next(iter(tasks.values())).reason
         raise Skipped(f"{name} is skipped: {reason}", "give the tasks' files with --data, or connect to the network")
+    average: dict[str, float] = {}
+    evaluated = {task: verdict for task, verdict in tasks.items() if verdict.scores}
+    if evaluated:
+        average["published"] = average_score({task: verdict.published for task, verdict in evaluated.items()})
+        average["measured"] = average_score({task: verdict.scores for task, verdict in evaluated.items()})
     result = VerifyResult(
         recipe=name,
         checkpoint=request.checkpoint,
         source=recipe.source,
         tasks=tasks,
-        average=_average_scores({task: verdict for task, verdict in tasks.items() if verdict.scores}),
+        average=average,
         reached=all(verdict.verdict in ("reached", "skipped") for verdict in tasks.values()),
     )
     result.write(out / RESULTS)
@@ -131,20 +136,10 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
     )
 
 
-def _average_scores(verdicts: Mapping[str, TaskVerdict]) -> dict[str, float]:
-    """Return the mean of the published and of the measured scores of evaluated tasks; empty if there are none."""
-    if not verdicts:
-        return {}
-    return {
-        "published": average_score({task: verdict.published for task, verdict in verdicts.items()}),
-        "measured": average_score({task: verdict.scores for task, verdict in verdicts.items()}),
-    }
-
-
 def find_task_data(task: str, data: str | None) -> str | None:
-    """Return the folder in `data` that is named like a task's benchmark, or like a task of no benchmark.
+    """Return the folder in `data` that is named like the task's benchmark (GLUE, SQuAD, RACE), else like the task.
 
-    Returns `data` itself if there is no such folder.
+    Returns `data` itself if there is no such folder, and None if `data` is None.
     """
     if data is None:
         return None

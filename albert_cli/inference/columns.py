@@ -1,12 +1,13 @@
 """Find the columns that a task reads in a table or in JSON lines: by their names in training, or by usual names.
 
-A role is what the task uses a column for: text, text_pair, question, context, choices, id.
+Each column that a task reads has a role: text, text_pair, question, context, choices, or id. `map_columns` returns a
+function that turns a row, whose values are by column, into a record, whose values are by role.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -28,13 +29,12 @@ ValuesByColumn = Mapping[str, object]  # a row of a table, or an object of JSON 
 ColumnsByRole = dict[str, str | list[str]]  # a list for the role `choices`, else one column
 RecordMapper = Callable[[ValuesByColumn], dict[str, object]]  # returns the values by role
 
-# The usual names of columns by role, for questions with an answer span.
+# The usual names of columns by role, for questions whose answer is a span of the context.
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
-# All usual names, in lower case: two of them in a line show that it is the header of a table.
+# All usual names, in lower case. A line with two of them is the header of a table.
 USUAL_NAMES = frozenset(
     name for names in (*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()) for name in names
 )
-_CHOICE_KEYS = ("choices", "options")
 _TEXT_ROLES = ("text", "text_pair", "question")
 
 
@@ -60,7 +60,7 @@ class TableLayout:
         dialect = choose_dialect(suffix, TableSettings(quoting=self.quoting))
         if not self.delimiter:
             return dialect
-        # Not a setting, because `choose_dialect` then allows no other delimiter.
+        # The delimiter is not passed as a setting, because then `choose_dialect` allows no other one.
         return replace(dialect, delimiter=self.delimiter)
 
 
@@ -69,7 +69,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
 
     origin: the file, for messages. Raises `InputError` if a column that the task needs is missing.
     """
-    # Columns are found in a table, and a table has at least one row.
+    # The functions that find columns take a table, which has at least one row: here one of empty cells.
     header = TextTable(origin, tuple(columns), cells=[[""] * len(columns)], lines=[1])
     try:
         roles = _find_roles(task, header, layout)
@@ -100,27 +100,19 @@ def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
     if isinstance(task, TokenClassification):
         return "text" in values or "tokens" in values
     if isinstance(task, Choice):
-        return any(key in values for key in _CHOICE_KEYS)
+        return "choices" in values or "options" in values
     return "question" in values
 
 
-def has_trained_columns(values: ValuesByColumn, layout: TableLayout) -> bool:
-    """Return True if an object of JSON lines has all columns of training: they have precedence over usual names."""
-    return bool(layout.columns) and set(_trained_names(layout)) <= set(values)
+def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:
+    """Return True if `columns` contains all columns of training, which have precedence over usual names."""
+    trained_columns = {*_trained_texts(layout).values(), *layout.columns.get("choices", ())}
+    return bool(layout.columns) and trained_columns <= set(columns)
 
 
-def _trained_names(layout: TableLayout) -> list[str]:
-    """Return the names of the columns of training, in the order of the roles."""
-    texts = [layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)]
-    return [*texts, *layout.columns.get("choices", ())]
-
-
-def _choice_settings(layout: TableLayout, columns: Sequence[str]) -> TableSettings:
-    """Return settings with the names of training, or without names if one of these columns is missing."""
-    if not set(_trained_names(layout)) <= set(columns):
-        return TableSettings()
-    texts = {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
-    return TableSettings(**texts, choices=tuple(layout.columns.get("choices", ())))
+def _trained_texts(layout: TableLayout) -> dict[str, str]:
+    """Return the text columns of training by role."""
+    return {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
 
 
 def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> ColumnsByRole:
@@ -133,7 +125,10 @@ def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> Column
 
 
 def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> ColumnsByRole:
-    """Find a text, or both texts of a pair; inputs: the number of texts that the task reads, 0 for one or two."""
+    """Find the column of a text, or the columns of both texts of a pair.
+
+    inputs: the number of texts that the task reads, 0 for one or two.
+    """
     names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
     settings = TableSettings()
     indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
@@ -146,7 +141,10 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 
 
 def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
-    choice_columns = find_choice_columns(header, _choice_settings(layout, header.columns))
+    settings = TableSettings()  # without names: `find_choice_columns` then looks for usual names
+    if has_trained_columns(header.columns, layout):
+        settings = TableSettings(**_trained_texts(layout), choices=tuple(layout.columns.get("choices", ())))
+    choice_columns = find_choice_columns(header, settings)
     roles: ColumnsByRole = {"choices": [header.columns[index] for index in choice_columns.options]}
     if choice_columns.passage is not None:
         roles["text"] = header.columns[choice_columns.passage]
@@ -156,7 +154,8 @@ def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
 
 
 def _find_span_roles(header: TextTable) -> ColumnsByRole:
-    columns_by_lowercase = {name.strip().lower(): name for name in reversed(header.columns)}  # the first of equal names
+    # In reverse order, so that of columns that differ only in case the first one remains.
+    columns_by_lowercase = {name.strip().lower(): name for name in reversed(header.columns)}
     roles: ColumnsByRole = {}
     for role, usual_names in _SPAN_COLUMNS.items():
         names = [name for name in usual_names if name in columns_by_lowercase]
@@ -167,9 +166,9 @@ def _find_span_roles(header: TextTable) -> ColumnsByRole:
 
 
 def _read_options(values: ValuesByColumn, names: Sequence[str]) -> object:
-    """Return the options of a row, from one column per option or from one column that holds a list.
+    """Return the options of a row, from one column per option or from one column that contains a list.
 
-    A table of text cells holds the list as JSON. A cell that is not a list is returned unchanged; the task rejects it.
+    In a table of text cells the list is JSON. A cell that is not a list is returned unchanged; the task rejects it.
     """
     if len(names) > 1:
         return [cell_text(values.get(name)) for name in names]

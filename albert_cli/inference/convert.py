@@ -17,7 +17,7 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 
-_VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # one row per token
+_VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # tensors with a row for each token
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def convert(checkpoint: str, out: Path) -> Conversion:
 
 
 def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:
-    """Return the checkpoint without the rows of its word table beyond `size`, the number of tokens.
+    """Return the checkpoint with only the first `size` rows of its word table; size: the number of tokens.
 
-    Some programs pad the table to a multiple of 8 or 64. No text selects these rows.
+    Some programs pad the table to a multiple of 8 or 64 rows. No text selects the additional rows.
     """
     if source.config.vocab_size == size:
         return source
@@ -85,9 +85,9 @@ def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:
 
 
 def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read a checkpoint of any layout with its vocabulary."""
+    """Read a checkpoint of any layout with its vocabulary; checkpoint: a directory, a run or a Hub id."""
     directory = Path(checkpoint)
-    has_config = (directory / "config.json").is_file()  # as every checkpoint in Hugging Face's layout
+    has_config = (directory / "config.json").is_file()  # True for every checkpoint in Hugging Face's layout
     if directory.is_dir() and not has_config and weight_files.is_tensorflow(directory):
         return _read_tensorflow(directory)
     source = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
@@ -95,13 +95,13 @@ def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
 
 
 def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read a checkpoint of Google's releases: variables, configuration and `30k-clean.model` or `vocab.txt`.
+    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`).
 
     Raises `CheckpointError` if a weight of the encoder is missing.
     """
     config, values = tensorflow_checkpoint.read_config(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
-    # Only a variable that is not a weight of the model still has TensorFlow's name, which contains slashes.
+    # `read_tensors` renames the model's weights. All other variables still have TensorFlow's names, with slashes.
     unknown = sorted(name for name in tensors if "/" in name)
     if unknown:
         count = len(unknown)
@@ -130,7 +130,7 @@ def _required_names(source: hub.Checkpoint) -> list[str]:
 
 
 def infer_architecture(tensors: Mapping[str, Tensor]) -> str:
-    """Return Hugging Face's class for the heads that the tensors belong to, without its prefix `Albert` or `Bert`."""
+    """Return Hugging Face's class for a model with these tensors, without the class's prefix `Albert` or `Bert`."""
     if "masked.bias" in tensors:
         return "ForPreTraining" if "order.weight" in tensors else "ForMaskedLM"
     return "ForSequenceClassification" if "classifier.weight" in tensors else "Model"

@@ -1,4 +1,4 @@
-"""Read inputs in the published layout of a task's data: SQuAD's JSON, RACE's passages, and CoNLL's columns."""
+"""Read inputs in the layout in which a task's data are published: SQuAD's JSON, RACE's passages, CoNLL's columns."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ CONLL_SUFFIXES = (".conll", ".bio", ".iob")
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
-    """Return the examples of a file or folder in the layout of the task's data; None if it has another layout.
+    """Return the examples of a file or folder in the published layout of the task's data; None for another layout.
 
-    `InputReader` reads the other layouts: tables, JSON lines and plain text. Raises `InputError` for a damaged file.
+    The type of the task and the file ending decide. `InputReader` reads the other layouts: tables, JSON lines and plain
+    text. Raises `InputError` for a damaged file.
     """
     suffix = path.suffix.lower()
     if isinstance(task, SpanAnswering) and suffix == ".json":

@@ -1,47 +1,43 @@
 """`albert encode`: turn texts into vectors with a checkpoint's encoder.
 
-The texts become tokens in a second thread while the model computes the vectors of the texts before them.
+A second thread tokenizes the next chunk of texts while the model computes the vectors of the current chunk.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from albert_cli import console, store
+from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.model import Precision, open_for_inference
-from albert_cli.inference.predict import InferenceSummary, print_lengths
+from albert_cli.inference.outputs import write_to_stdout
+from albert_cli.inference.predict import InferenceSummary, InputTotals, encode_rows
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
-from albert_cli.tasks.classification import Classification, TextExample
+from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.text.read_settings import OnBadBytes
-from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
-WriteVectors = Callable[[Sequence[InputRow[TextExample]], Vectors], None]
-# Reads a text or a pair of texts (`inputs=0` accepts both) as a classifier does; it has neither labels nor metrics.
-TEXT_READER = Classification(name="", title="", metrics=(), inputs=0)
-# The same object, under the type that functions for all tasks take.
-ANY_TEXT_READER: AnyTask = as_any_task(TEXT_READER)
+WriteVectors = Callable[[Sequence[InputRow[Any]], Vectors], None]  # writes the vectors [N, H] of N rows
+# A task without labels and metrics, which only reads texts and pairs of texts (`inputs=0`) as a classifier does.
+TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=0))
 
 
 @dataclass(frozen=True)
@@ -68,9 +64,9 @@ def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
 def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
     """Return the vectors [N, H] float32 of N texts or pairs, in the order of the features.
 
-    pooling: "mean" averages the last layer over all tokens of an input, [CLS] and [SEP] included, as
-    sentence-transformers does; "cls" is the last layer at [CLS]; "pooler" applies the pooler to it, tanh(xW + b).
-    Raises `DivergedError` for a vector that is not finite.
+    pooling: "mean" averages the last layer's states over all tokens of an input, [CLS] and [SEP] included, as
+    sentence-transformers does; "cls" is the state at [CLS]; "pooler" is the pooler's output for this state,
+    tanh(xW + b). Raises `DivergedError` for a vector that is not finite.
     """
     result = np.empty((len(features), model.config.hidden_size), np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
@@ -109,56 +105,27 @@ def encode_file(
     opened = open_for_inference(checkpoint, device, precision)
     model = opened.prepare(load_encoder(opened.checkpoint, pooling))
     vocabulary = hub.load_vocabulary(opened.checkpoint)
-    length = opened.checkpoint.config.max_position_embeddings
+    limit = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size
-    started = time.monotonic()
-    count = 0
-    truncated = 0
-    longest = 0
-    # The task decides which columns an input may have; `parse_example` gives the rows their type.
-    reader = InputReader(ANY_TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
+    totals = InputTotals()
+    reader = InputReader(TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for rows, features in run_ahead(_encode_rows(reader.read_chunks(input_file), vocabulary, length)):
-            with autocast(opened.precision, opened.device):
-                vectors = encode_features(model, features, pooling, opened.device)
-            write(rows, vectors)
-            count += len(rows)
-            truncated += features.truncated
-            longest = max(longest, int(features.lengths.max(initial=0)))
-    seconds = time.monotonic() - started
-    print_lengths(count, truncated, longest, length, f"lines are longer than {length} tokens")
-    return EncodingSummary(
-        out=None if out is None else str(out),
-        lines=count,
-        seconds=round(seconds, 3),
-        lines_per_second=round(count / seconds, 1),
-        truncated=truncated,
-        longest=longest,
-        precision=opened.precision,
-        dimensions=width,
-        pooling=pooling,
-    )
-
-
-def _encode_rows(
-    chunks: Iterator[list[InputRow[TextExample]]], vocabulary: Vocabulary, length: int
-) -> Iterator[tuple[list[InputRow[TextExample]], PairFeatures]]:
-    for rows in chunks:
-        yield rows, TEXT_READER.encode([row.example for row in rows], vocabulary, length)
+        for encoded in run_ahead(encode_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
+            with autocast(opened.settings.precision, opened.device):
+                vectors = encode_features(model, encoded.features, pooling, opened.device)
+            write(encoded.rows, vectors)
+            totals.add(encoded)
+    summary = totals.summarize(out, opened.settings.precision, limit, f"lines are longer than {limit} tokens")
+    return EncodingSummary(**asdict(summary), dimensions=width, pooling=pooling)
 
 
 @contextmanager
 def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Iterator[WriteVectors]:
     """Open a function that writes the vectors of rows; a file appears only when the context ends without an error."""
     if out is None:
-
-        def write_to_stdout(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> None:
-            sys.stdout.writelines(map(console.escape_control_chars, _format_vectors(rows, vectors)))
-            sys.stdout.flush()  # so that the reader of a pipe gets the vectors immediately
-
-        yield write_to_stdout
+        yield lambda rows, vectors: write_to_stdout(_format_vectors(rows, vectors))
     elif out.suffix == ".safetensors":
-        all_vectors = [np.empty((0, width), np.float32)]  # the result for an input without rows
+        all_vectors = [np.empty((0, width), np.float32)]  # so that an input without rows has a result, too
         yield lambda rows, vectors: all_vectors.append(vectors)
         store.write_bytes(out, save({"vectors": np.concatenate(all_vectors)}, metadata={"pooling": pooling}))
     else:
@@ -166,7 +133,7 @@ def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Itera
             yield lambda rows, vectors: stream.writelines(_format_vectors(rows, vectors))
 
 
-def _format_vectors(rows: Sequence[InputRow[TextExample]], vectors: Vectors) -> Iterator[str]:
+def _format_vectors(rows: Sequence[InputRow[Any]], vectors: Vectors) -> Iterator[str]:
     """Yield a JSON line per row; a float32 becomes the shortest decimal number that is read as the same float32."""
     for row, vector in zip(rows, vectors, strict=True):
         numbers = ", ".join(map(str, vector))

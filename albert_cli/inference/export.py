@@ -1,14 +1,14 @@
 """`albert export`: write a checkpoint as ONNX in fp32 and int8, and compare both with the model in torch.
 
-onnxruntime, Optimum and transformers.js read the layout: `onnx/model.onnx`, `onnx/model_quantized.onnx`, the tokenizer
-and `config.json`, which has the labels and the task's settings.
+The output directory has the layout that onnxruntime, Optimum and transformers.js read: `onnx/model.onnx`,
+`onnx/model_quantized.onnx`, the tokenizer, and `config.json` with the labels and the task's settings.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,15 +26,15 @@ from albert_cli.inference.export_source import (
 from albert_cli.inference.onnx_files import FULL, QUANTIZED, require_onnx, write_onnx
 from albert_cli.inference.runtimes import (
     CPU,
-    OnnxRuntime,
     Outputs,
     ReplayedModel,
     Runtime,
-    TorchRuntime,
     equal_decisions,
     largest_value,
     max_difference,
+    onnx_runtime,
     pad_batch,
+    torch_runtime,
 )
 from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.heads import MultipleChoice
@@ -43,14 +43,16 @@ from albert_cli.model.weight_files import find_weight_files
 from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
-# The largest difference of the fp32 file, relative to the largest output. Rounding stays far below it.
+# The allowed difference between the outputs of the fp32 file and torch's, relative to the largest output. Differences
+# from rounding are far smaller.
 _TOLERANCE: Final = 1e-3
-_LANGUAGE_MODEL_TOKENS: Final = 1024  # in a batch; 1,024 rows of logits over 30,000 tokens take 123 MB
+# Tokens in a batch of a model that may have logits over the vocabulary: 1,024 * 30,000 logits take 123 MB.
+_LANGUAGE_MODEL_TOKENS: Final = 1024
 
 
 @dataclass(frozen=True)
 class RuntimeReport:
-    """A runtime's figures on the compared inputs.
+    """A runtime's figures on the compared inputs; `bytes` is the size of its weights or its ONNX file.
 
     `max_difference` is the largest difference of any output from torch's. `equal_predictions` is the fraction of
     predictions that are equal to torch's; None for an encoder, and for predictions that are numbers. `scores` are the
@@ -79,10 +81,6 @@ class ExportResult:
     torch: RuntimeReport
     files: Sequence[RuntimeReport]
 
-    def to_json(self) -> dict[str, object]:
-        """Return the record as plain JSON values."""
-        return asdict(self)
-
 
 def export(request: ExportRequest, out: Path) -> ExportResult:
     """Export a checkpoint to the new directory `out`, and compare the runtimes on the inputs of `open_source`.
@@ -105,8 +103,8 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         write_onnx(padded, staging, pad_batch(first_batch, _choices(source)))
         store.write_json(staging / "config.json", describe_head(source))
         source.vocabulary.copy_to(staging, source.checkpoint.max_length)
-        runtimes: dict[str, Runtime] = {TORCH: TorchRuntime(padded)}
-        runtimes |= {name: OnnxRuntime(staging / name) for name in (FULL, QUANTIZED)}
+        runtimes = {TORCH: torch_runtime(padded)}
+        runtimes |= {name: onnx_runtime(staging / name) for name in (FULL, QUANTIZED)}
         comparison = _compare(source, padded, runtimes)
         sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
@@ -128,8 +126,8 @@ def _choices(source: ExportSource) -> int:
 class _Comparison:
     """The outputs of all runtimes on all batches, compared with torch's; the dictionaries have a runtime's name as key.
 
-    A model with a task's head has `outputs`, one per batch, which `_summarize` turns into predictions. Another model
-    has `decisions` instead: True for each one that is equal to torch's (`equal_decisions`).
+    A model with a task's head has `outputs`, one for each batch, which `_summarize` turns into predictions. Another
+    model has `decisions` instead: True for each decision that is equal to torch's (`equal_decisions`).
     """
 
     differences: dict[str, float]
@@ -145,7 +143,7 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         decisions={name: [] for name in runtimes},
         outputs={name: [] for name in runtimes},
     )
-    # `Task.predict` later takes the outputs batch by batch, so its batches must be the same: `EVALUATION_TOKENS`.
+    # `Task.predict`, which later takes a task head's outputs batch by batch, has batches of `EVALUATION_TOKENS`.
     tokens_per_batch = _LANGUAGE_MODEL_TOKENS if source.task is None else EVALUATION_TOKENS
     batches = iter_evaluation_batches(source.features, CPU, tokens_per_batch)
     for number, (_, tokens) in enumerate(batches):
@@ -153,7 +151,7 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         mask = inputs["attention_mask"]
         if number == 0:
             for runtime in runtimes.values():
-                runtime.warm_up(inputs)
+                runtime.compute(inputs)  # not measured, because the first call allocates memory
         batch_outputs = {name: runtime(inputs) for name, runtime in runtimes.items()}
         expected = batch_outputs[TORCH]
         for name, outputs in batch_outputs.items():
@@ -177,6 +175,7 @@ def _summarize(
     """Compute scores and the fractions of equal predictions, and collect the figures of every runtime."""
     scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
     best_threshold = None
+    shown_metrics: list[str] = []
     equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
     task = source.task
     if task is not None:
@@ -190,14 +189,12 @@ def _summarize(
             pairs = zip(values, predictions[TORCH], strict=True)
             equal[name] = _fraction([prediction == expected for prediction, expected in pairs])
         if source.has_scores:
+            shown_metrics = list(dict.fromkeys((*task.metrics[:1], *task.published)))
             for name, task_outputs in outputs.items():
                 metrics = task.compute_metrics(task_outputs, source.features, source.examples)
                 scores[name] = {metric: metrics[metric] for metric in task.metrics if metric in metrics}
                 if name == TORCH:
                     best_threshold = metrics.get("best_threshold")
-    shown_metrics: list[str] = []
-    if task is not None and source.has_scores:
-        shown_metrics = list(dict.fromkeys((*task.metrics[:1], *task.published)))
     reports = {
         name: RuntimeReport(
             name=name,
@@ -227,19 +224,20 @@ def _fraction(values: Sequence[bool]) -> float | None:
 
 
 def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
-    """Return the predictions to compare, entities without their scores; empty if the predictions are numbers."""
+    """Return a prediction for each example, to compare runtimes; empty if the predictions are numbers.
+
+    Entities have no scores here, because scores differ by rounding.
+    """
     lines = task.format_predictions(examples, outputs, with_details=False)
     predictions = [json.loads(line)["prediction"] for line in lines]
     if any(isinstance(prediction, float) for prediction in predictions):
         return []
-    return [_remove_entity_scores(prediction) for prediction in predictions]
-
-
-def _remove_entity_scores(prediction: Any) -> object:
-    """Return a list of entities without their scores, and any other prediction unchanged."""
-    if not isinstance(prediction, list):
-        return prediction
-    return [{**part, "score": None} if isinstance(part, dict) else part for part in prediction]
+    for prediction in predictions:
+        if isinstance(prediction, list):  # labels of a multi-label classifier, or entities
+            for part in prediction:
+                if isinstance(part, dict):
+                    part.pop("score", None)
+    return predictions
 
 
 # ---------------------------------------------------------------- printing

@@ -1,6 +1,6 @@
 """Prepare an export: load the checkpoint's model with its head, and read the examples to compare outputs on.
 
-The examples are the task's dev split, the lines of a file, or a few built-in sentences.
+`open_source` returns both. The examples are the task's dev split, the rows of a file, or a few built-in sentences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.inference.convert import infer_architecture
-from albert_cli.inference.encode import ANY_TEXT_READER
+from albert_cli.inference.encode import TEXT_READER
 from albert_cli.inference.predict import read_rows
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel
@@ -32,7 +32,7 @@ _SAMPLE: Final = (
     "One more.",
     "Numbers such as 2,011 and punctuation - of several kinds! - are compared too.",
 )
-_WITHOUT_TASK_HEAD: Final = ("ForPreTraining", "ForMaskedLM", "Model")  # `hub.Checkpoint.architecture`
+_WITHOUT_TASK_HEAD: Final = ("ForPreTraining", "ForMaskedLM", "Model")  # values of `hub.Checkpoint.architecture`
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,20 @@ def open_source(request: ExportRequest) -> ExportSource:
     _require_exportable(checkpoint)
     opened = OpenCheckpoint(checkpoint, hub.load_vocabulary(checkpoint))
     if request.data is not None:
-        return _open_with_dev(request, request.data, opened)
-    task = _task_of_head(checkpoint)
-    if request.null_threshold is not None:
-        task = _require_task(task, checkpoint).with_null_threshold(request.null_threshold)
-    if task is None:
-        model = _load_without_task_head(checkpoint)
-        reader = ANY_TEXT_READER
+        return _open_with_dev(request, opened)
+    architecture = checkpoint.architecture or infer_architecture(checkpoint.tensors)
+    task: AnyTask | None = None
+    if architecture in _WITHOUT_TASK_HEAD:
+        if request.null_threshold is not None:
+            raise ConfigError(
+                f"{checkpoint.directory}: has no head that answers questions", "leave out --null-threshold"
+            )
+        model = _load_without_task_head(checkpoint, architecture)
+        reader = TEXT_READER
     else:
+        task = task_from_checkpoint(checkpoint)
+        if request.null_threshold is not None:
+            task = task.with_null_threshold(request.null_threshold)
         model = task.load(checkpoint)
         reader = task
     examples, origin = _read_examples(request.input_file, reader, checkpoint)
@@ -109,26 +115,8 @@ def _require_exportable(checkpoint: hub.Checkpoint) -> None:
         )
 
 
-def _architecture(checkpoint: hub.Checkpoint) -> str:
-    return checkpoint.architecture or infer_architecture(checkpoint.tensors)
-
-
-def _task_of_head(checkpoint: hub.Checkpoint) -> AnyTask | None:
-    """Return the task that the checkpoint's head answers; None for an encoder or a pretrained model."""
-    if _architecture(checkpoint) in _WITHOUT_TASK_HEAD:
-        return None
-    return task_from_checkpoint(checkpoint)
-
-
-def _require_task(task: AnyTask | None, checkpoint: hub.Checkpoint) -> AnyTask:
-    if task is None:
-        raise ConfigError(f"{checkpoint.directory}: has no head that answers questions", "leave out --null-threshold")
-    return task
-
-
-def _load_without_task_head(checkpoint: hub.Checkpoint) -> nn.Module:
-    """Load a bare encoder, or a pretrained model with its heads."""
-    architecture = _architecture(checkpoint)
+def _load_without_task_head(checkpoint: hub.Checkpoint, architecture: str) -> nn.Module:
+    """Load a bare encoder, or a pretrained model with its heads; architecture: one of `_WITHOUT_TASK_HEAD`."""
     model: nn.Module
     if architecture == "ForPreTraining":
         model = PretrainingModel(checkpoint.config)
@@ -143,8 +131,11 @@ def _load_without_task_head(checkpoint: hub.Checkpoint) -> nn.Module:
 # ---------------------------------------------------------------- examples
 
 
-def _open_with_dev(request: ExportRequest, data: str, opened: OpenCheckpoint) -> ExportSource:
-    """Open the checkpoint as a model of its task, with the task's dev split."""
+def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSource:
+    """Open the checkpoint as a model of its task, with the task's dev split from the request's `data`.
+
+    Raises `ConfigError` if neither the request nor the checkpoint names a task, or if the head is not for the task.
+    """
     checkpoint = opened.checkpoint
     name = request.task
     if name is None and checkpoint.finetuned_task is not None:
@@ -154,7 +145,7 @@ def _open_with_dev(request: ExportRequest, data: str, opened: OpenCheckpoint) ->
             f"{checkpoint.directory}: does not record a task, so --data cannot be read",
             "use --task NAME for a classifier of another program, or --input FILE to compare without scores",
         )
-    task_request = TaskRequest(request.checkpoint, data, overrides=request.overrides, device="cpu")
+    task_request = TaskRequest(request.checkpoint, request.data, overrides=request.overrides, device="cpu")
     prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened})
     if prepared.needs_training:
         raise ConfigError(
@@ -178,9 +169,9 @@ def _open_with_dev(request: ExportRequest, data: str, opened: OpenCheckpoint) ->
 
 
 def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Any], str]:
-    """Return the examples of the input file, or without a file a few built-in ones, and the name of their source.
+    """Return the examples of the input file, or a few built-in ones if it is None, and the name of their source.
 
-    task: reads the examples. Raises `ConfigError` for a file without inputs.
+    task: parses the examples. Raises `ConfigError` for a file without inputs.
     """
     if input_file is None:
         return [task.parse_example(line) for line in _sample_lines(task.inputs == 2)], "sample"
@@ -192,7 +183,7 @@ def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkp
 
 
 def _sample_lines(has_pairs: bool) -> list[InputLine]:
-    """Return built-in inputs with the keys of every kind of task, which reads only the keys that it needs."""
+    """Return built-in inputs with the keys of every kind of task; a task reads only the keys that it needs."""
     lines = []
     for number, (text, text_pair) in enumerate(zip(_SAMPLE, reversed(_SAMPLE), strict=True), start=1):
         record: dict[str, object] = {"text": text, "question": _SAMPLE[0], "choices": list(_SAMPLE)}
@@ -211,14 +202,14 @@ def output_labels(source: ExportSource) -> list[str]:
         return []
     names = list(source.task.output_names)
     outputs = len(source.checkpoint.output_names)
-    # A span head has no layer `classifier`, so the checkpoint names none of its outputs. A head for multiple choice has
-    # one output, while its task names the options.
+    # A span head has no layer `classifier`, so the checkpoint names no outputs. A head for multiple choice has one
+    # output, the score of an option, while its task names all options.
     has_names = outputs > 1 and len(names) == outputs
     return names if has_names else []
 
 
 def describe_head(source: ExportSource) -> dict[str, object]:
-    """Return the content of `config.json`: the checkpoint's, with the labels by output and the null threshold.
+    """Return the content of the exported `config.json`: the checkpoint's content with output labels and null threshold.
 
     A question has no answer if the sum of the start and end logits of [CLS], minus the sum of those of the best span,
     exceeds `null_threshold`.

@@ -1,9 +1,9 @@
-"""`albert fill-mask`: predict the tokens at the `[MASK]`s of texts with a pretrained model."""
+"""`albert fill-mask`: predict the most probable tokens for each `[MASK]` in texts with a pretrained model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ MASK: Final = "[MASK]"
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """A predicted token: its text, its probability, and its piece, which is its form in the vocabulary (`▁file`)."""
+    """A predicted token: its text, its probability, and its piece, the form that the vocabulary has (`▁file`)."""
 
     text: str
     probability: float
@@ -47,10 +47,6 @@ class FilledTexts:
     texts: list[FilledText]
     precision: str
 
-    def to_json(self) -> dict[str, object]:
-        """Return the record as plain JSON values."""
-        return asdict(self)
-
 
 def fill_masks(
     checkpoint: str, texts: Sequence[str], top: int, device: str, precision: Precision = "auto"
@@ -70,18 +66,18 @@ def fill_masks(
     filled = []
     for text, ids in zip(texts, encoded, strict=True):
         filled.append(FilledText(text, _predict_masks(model, ids, vocabulary, top, opened)))
-    return FilledTexts(filled, opened.precision)
+    return FilledTexts(filled, opened.settings.precision)
 
 
 def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
-    """Return the ids of `[CLS] text [SEP]`, int32 [T]; raises `InputError` without a mask or with too many tokens."""
+    """Return the ids of `[CLS] text [SEP]`, int32 [T]; raise `InputError` without a mask or with too many tokens."""
     text_before_masks, *texts_after_masks = text.split(MASK)
     if not texts_after_masks:
         raise InputError(f"no {MASK} in {text!r}", f"write {MASK} in place of a word")
     ids = [vocabulary.cls_id, *vocabulary.encode(text_before_masks)]
     for part in texts_after_masks:
         ids.append(vocabulary.mask_id)
-        # Without a space after the mask, as before a full stop, the text continues the masked word.
+        # A part without a space after the mask, such as a full stop, continues the masked word.
         if part[:1].isspace():
             ids += vocabulary.encode(part)
         else:
@@ -108,7 +104,7 @@ def _predict_masks(
         masked_labels=no_labels,
         order_labels=no_labels,
     )
-    with autocast(opened.precision, opened.device):
+    with autocast(opened.settings.precision, opened.device):
         logits_MV = model(pack(batch, opened.device, masked_index))
     probabilities = logits_MV.float().softmax(-1)
     check_finite(probabilities.cpu().numpy())

@@ -1,6 +1,6 @@
 """Read the inputs of `predict` and `encode`: tables with named columns, JSON lines, or one text per line.
 
-`InputReader` yields the examples of a task, and with each example the columns that the output repeats.
+`InputReader` yields chunks of rows: the examples of a task, each with the columns that the output repeats.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ NumberedInputRow = tuple[int, InputRow[ExampleT]]  # the number of the row's lin
 class InputReader(Generic[ExampleT]):
     """A reader of a task's input rows.
 
-    parse: turns a line or a record into an example; layout: the layout of the table that the model was trained on.
+    parse: turns a line of text, or a record of values by role, into an example; layout: the layout of the table that
+    the model was trained on.
     """
 
     task: AnyTask
@@ -66,10 +67,10 @@ class InputReader(Generic[ExampleT]):
     def read_chunks(self, name: str) -> Iterator[list[InputRow[ExampleT]]]:
         """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
-        A chunk of a pipe ends earlier if no further line has arrived. A blank line of plain text is an input too.
+        A chunk from a pipe ends earlier if no further line has arrived. A blank line of plain text is an input too.
         Raises `InputError` with file and line.
         """
-        # Standard input is never a table, so the rows of a table need not be yielded early.
+        # Standard input is never a table, so a table's chunks need not end early.
         is_table = PurePath(name).suffix.lower() in TABLE_SUFFIXES
         counter = _ArrivedLines()
         chunk: list[InputRow[ExampleT]] = []
@@ -83,9 +84,9 @@ class InputReader(Generic[ExampleT]):
             yield chunk
 
     def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow[ExampleT]]:
-        """Return the numbered rows of an input.
+        """Return the numbered rows of an input, whose format follows from its file ending and its first non-blank line.
 
-        Its file ending and its first non-blank line decide its format.
+        counter: is updated with every line that arrives.
         """
         suffix = PurePath(name).suffix.lower()
         if suffix == ".parquet":
@@ -127,10 +128,10 @@ class InputReader(Generic[ExampleT]):
             yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
-        """Return a function that renames an object's keys to the keys that the task reads.
+        """Return a function that turns an object with the keys of `values` into the record that the task reads.
 
-        The function is `dict`, which renames nothing, if the object has the task's keys, and also if its columns are
-        not recognized: then the task raises the more detailed error.
+        The function is `dict`, which renames nothing, if the object already has the task's keys. It is `dict` also if
+        the keys are not recognized: the task then raises a more detailed error than `map_columns`.
         """
         if has_task_keys(self.task, values) and not has_trained_columns(values, self.layout):
             return dict
@@ -143,7 +144,7 @@ class InputReader(Generic[ExampleT]):
         """Yield (line number, cells by column) for the rows of a .csv or .tsv file."""
         dialect = self.layout.dialect(suffix)
         may_be_quoted = self.layout.quoting == "auto" and not dialect.quoting
-        # `is_quoted` reads the whole file before the rows are read; a named pipe can be read only once.
+        # `is_quoted` reads the whole file before the rows are read, so it cannot be used on a named pipe.
         if may_be_quoted and Path(name).is_file():
             source = SourcePart(TextSource(name, "text"))
             all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
@@ -163,17 +164,17 @@ class InputReader(Generic[ExampleT]):
 
 
 class _ArrivedLines(ReadCounter):
-    """A count of the lines that have arrived from the disk or the pipe, whether or not they have become rows."""
+    """A count of the lines that have arrived from the disk or the pipe; some of them may not yet be rows."""
 
     lines = 0
 
     def add(self, data: bytes) -> None:
-        """Count the lines of a block, without the totals of the base class."""
+        """Count the lines of a block of data; the totals of the base class are not needed here."""
         self.lines += data.count(b"\n")
 
 
 def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:
-    """Read the blank lines at the beginning and the first line with text, which is then the last of the list."""
+    """Return the numbered blank lines at the beginning, followed by the first line with text if there is one."""
     first_lines: list[tuple[int, str]] = []
     for number, line in lines:
         first_lines.append((number, line))

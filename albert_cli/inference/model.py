@@ -1,4 +1,4 @@
-"""Open a checkpoint for inference: its device, its precision, and its length limit."""
+"""Open a checkpoint for `predict`, `encode` and `fill-mask`, and choose its device, precision and matmul library."""
 
 from __future__ import annotations
 
@@ -16,33 +16,29 @@ from albert_cli.training.settings import TrainSettings
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Precision = Literal["auto", "fp32", "bf16"]
-_MEASURED_SEQUENCES = 32  # sequences in the batch on which the matmul libraries are compared: a typical batch
+_MEASURED_SEQUENCES = 32  # sequences in the batch on which precisions and matmul libraries are timed: a typical batch
 
 
 @dataclass(frozen=True)
 class InferenceCheckpoint:
-    """A checkpoint with its device and its settings, in which no value is "auto": precision and matmul library."""
+    """A checkpoint with its device and its settings: precision and matmul library are chosen, none is "auto"."""
 
     checkpoint: hub.Checkpoint
     device: torch.device
     settings: TrainSettings
 
-    @property
-    def precision(self) -> str:
-        """The precision of matmuls, "fp32" or "bf16"."""
-        return self.settings.precision
-
     def prepare(self, model: ModelT) -> ModelT:
-        """Move a model that has an encoder to the device, apply the settings, and return it in evaluation mode."""
+        """Move a model with an encoder to the device, apply the settings to it, and return it in evaluation mode."""
         prepare_model(model, self.settings, self.device)
         return model.eval()
 
 
-def open_for_inference(name: str, device: str, precision: Precision = "auto") -> InferenceCheckpoint:
+def open_for_inference(name: str, device: str, precision: Precision) -> InferenceCheckpoint:
     """Read a checkpoint, and choose its device and its precision; warn if the memory may not suffice.
 
-    name: a directory, a run or a Hub id. precision: "auto" measures whether bf16 is faster on this device; if it is
-    not, the faster matmul library for fp32 is measured too. Training chooses in the same way.
+    name: a directory, a run or a Hub id. device: a device of torch, or "auto". precision: "auto" measures whether bf16
+    is faster than fp32 on this device; if it is not, the faster matmul library for fp32 is measured too. Training
+    chooses in the same way.
     """
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
     torch_device = choose_device(device)

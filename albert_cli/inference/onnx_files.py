@@ -1,4 +1,4 @@
-"""Write a model as ONNX, in fp32 and with int8 weights; needs the extra `onnx`."""
+"""Write a model as two ONNX files, in fp32 and with int8 weights; needs the optional packages of the extra `onnx`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def require_onnx() -> None:
 
 
 def write_onnx(model: PaddedModel, directory: Path, example: Inputs) -> None:
-    """Write `onnx/model.onnx` and `onnx/model_quantized.onnx` for any number and any length of texts.
+    """Write `onnx/model.onnx` and `onnx/model_quantized.onnx` into `directory`.
 
-    example: any batch; the exporter records the operations that the model applies to it.
+    The files accept batches of any size and length. example: any batch; the exporter records the operations that the
+    model applies to it.
     """
     full = directory / FULL
     full.parent.mkdir()

@@ -1,4 +1,7 @@
-"""Write predictions as JSON lines, CSV, TSV or Parquet; the ending of the output file selects the format."""
+"""Write predictions, a row for each input, as JSON lines, CSV, TSV or Parquet.
+
+The ending of the output file selects the format.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -28,7 +31,7 @@ _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_output_format(out: Path | None) -> None:
-    """Raise `ConfigError` if the ending of `out` is no format of predictions; None is standard output."""
+    """Raise `ConfigError` if `out` is a file whose ending selects no format; None is standard output."""
     if out is not None and out.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {', '.join(SUFFIXES)}")
 
@@ -36,8 +39,8 @@ def check_output_format(out: Path | None) -> None:
 def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, object]:
     """Return an input's columns followed by the columns of its prediction.
 
-    The prediction's id is left out, because it repeats a column of the input; without input columns it remains. Raises
-    `InputError` if the input has a column of the same name as the prediction, with another value.
+    The prediction's id is left out if the input has columns, because one of them contains the id. Raises `InputError`
+    if the input has a column of the same name as the prediction, with another value. origin: the input's name.
     """
     if not columns:
         return dict(prediction)
@@ -54,33 +57,36 @@ def open_prediction_writer(out: Path | None) -> Iterator[WriteRows]:
 
     The file appears only when the context ends without an error.
     """
-    suffix = ".jsonl" if out is None else out.suffix.lower()
     if out is None:
-        yield lambda rows: _write_json_lines(sys.stdout, rows, escape=console.escape_control_chars)
-    elif suffix == ".parquet":
+        yield lambda rows: write_to_stdout(_json_lines(rows))
+        return
+    suffix = out.suffix.lower()
+    if suffix == ".parquet":
         with _parquet_writer(out) as write:
             yield write
-    else:
-        with store.open_text_writer(out) as stream:
-            if suffix == ".jsonl":
-                yield lambda rows: _write_json_lines(stream, rows)
-            else:
-                delimiter = "," if suffix == ".csv" else "\t"
-                yield _DelimitedWriter(stream, delimiter).write
+        return
+    with store.open_text_writer(out) as stream:
+        if suffix == ".jsonl":
+            yield lambda rows: stream.writelines(_json_lines(rows))
+        else:
+            delimiter = "," if suffix == ".csv" else "\t"
+            yield _DelimitedWriter(stream, delimiter).write
 
 
-def _write_json_lines(stream: IO[str], rows: Sequence[Row], escape: Callable[[str], str] | None = None) -> None:
-    """Write one JSON object per row; `escape` changes a line before it is written."""
+def write_to_stdout(lines: Iterable[str]) -> None:
+    """Write lines to stdout with control characters escaped, without a delay for the reader of a pipe."""
+    sys.stdout.writelines(map(console.escape_control_chars, lines))
+    sys.stdout.flush()
+
+
+def _json_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a JSON object and a line feed for each row."""
     for row in rows:
-        line = json.dumps(row, ensure_ascii=False, default=str) + "\n"
-        if escape is not None:
-            line = escape(line)
-        stream.write(line)
-    stream.flush()  # so that the reader of a pipe gets the predictions immediately
+        yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
 
 
 def flatten(row: Row) -> dict[str, object]:
-    """Return a row for a table: class probabilities become a column each, lists and objects become JSON."""
+    """Return a row for a table: each class's probability becomes a column, and lists and objects become JSON."""
     flat: dict[str, object] = {}
     for name, value in row.items():
         if name == "probabilities" and isinstance(value, Mapping):
@@ -93,9 +99,9 @@ def flatten(row: Row) -> dict[str, object]:
 
 
 def escape_formula(value: object) -> object:
-    """Return a cell that a spreadsheet does not run: a text that begins like a formula gets a leading apostrophe.
+    """Return a cell's value, with a leading apostrophe if a spreadsheet would run it as a formula.
 
-    A number such as -1.5 is no formula and stays unchanged.
+    A number such as -1.5 begins like a formula, but is none and stays unchanged.
     """
     if not isinstance(value, str) or not value.startswith(_FORMULA_STARTS):
         return value
@@ -107,35 +113,32 @@ def escape_formula(value: object) -> object:
 
 
 class _DelimitedWriter:
-    """A writer of delimited text, whose columns are those of the rows in the first call."""
+    """A writer of delimited text; all keys of the rows in the first call become columns."""
 
     def __init__(self, stream: IO[str], delimiter: str) -> None:
-        self._stream = stream
-        self._delimiter = delimiter
+        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
         self._columns: list[str] = []
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write rows; the first call also writes the header."""
+        """Write rows; the first call also writes the header. Raises `InputError` for a key without a column."""
         flat_rows = [flatten(row) for row in rows]
-        is_first = not self._columns
-        if is_first:
+        if not self._columns:
             self._columns = list(dict.fromkeys(name for row in flat_rows for name in row))
-        writer = csv.DictWriter(self._stream, self._columns, restval="", delimiter=self._delimiter, lineterminator="\n")
-        if is_first:
-            writer.writerow({name: escape_formula(name) for name in self._columns})
+            self._writer.writerow(map(escape_formula, self._columns))
         for row in flat_rows:
             if unknown := row.keys() - set(self._columns):
                 raise InputError(
                     f"the key {min(unknown)!r} is new after {len(self._columns)} columns", "write --out FILE.jsonl"
                 )
-            writer.writerow({name: escape_formula(value) for name, value in row.items()})
+            self._writer.writerow([escape_formula(row.get(name, "")) for name in self._columns])
 
 
 @contextmanager
 def _parquet_writer(out: Path) -> Iterator[WriteRows]:
-    """Collect the compressed rows in memory, and write the file at the end.
+    """Open a function that collects compressed rows in memory; write the file when the context ends.
 
-    The columns and their types are those of the rows in the first call.
+    The rows in the first call determine the columns and their types. The function raises `InputError` for a later row
+    with values of other types.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -165,8 +168,8 @@ def _infer_schema(rows: Sequence[Row]) -> pa.Schema:
     """Return the Arrow schema of rows; a column in which all values are missing gets the type string."""
     import pyarrow as pa
 
-    fields = []
-    for field in pa.Table.from_pylist(rows).schema:
-        is_without_values = pa.types.is_null(field.type)
-        fields.append(field.with_type(pa.string()) if is_without_values else field)
-    return pa.schema(fields)
+    schema = pa.Table.from_pylist(rows).schema
+    for index, field in enumerate(schema):
+        if pa.types.is_null(field.type):
+            schema = schema.set(index, field.with_type(pa.string()))
+    return schema

@@ -1,6 +1,6 @@
 """`albert predict`: label the rows of a table, of JSON lines or of plain text with a task checkpoint.
 
-The rows become tokens in a second thread while the model computes the predictions of the rows before them.
+A second thread tokenizes the next chunk of rows while the model computes the predictions of the current chunk.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from albert_cli.training.device import autocast
 class InferenceSummary:
     """The result of predicting or encoding a file.
 
-    `lines` and `truncated` are numbers of inputs, `longest` is the tokens of the longest one after truncation.
+    `lines` is the number of inputs and `truncated` the number of truncated ones. `longest` is the number of tokens of
+    the longest input after truncation.
     """
 
     out: str | None
@@ -49,22 +50,49 @@ class InferenceSummary:
     longest: int
     precision: str
 
-    def to_json(self) -> dict[str, object]:
-        """Return the record as plain JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows of an input, and the features of their examples: what the task's `encode` returns."""
+    """Rows of an input, and the tokens of their examples, as the task's `encode` returns them."""
 
     rows: Sequence[InputRow[Any]]
     features: Any
 
-    @property
-    def longest(self) -> int:
-        """The number of tokens of the longest row."""
-        return int(self.features.lengths.max(initial=0))
+
+@dataclass
+class InputTotals:
+    """Running totals of the inputs, from which an `InferenceSummary` is made; time counts from the creation."""
+
+    started: float = field(default_factory=time.monotonic)
+    lines: int = 0
+    truncated: int = 0
+    longest: int = 0
+
+    def add(self, encoded: EncodedRows) -> None:
+        """Add the numbers of a chunk of rows."""
+        self.lines += len(encoded.rows)
+        self.truncated += encoded.features.truncated
+        self.longest = max(self.longest, int(encoded.features.lengths.max(initial=0)))
+
+    def summarize(self, out: Path | None, precision: str, limit: int, truncation: str) -> InferenceSummary:
+        """Print how many inputs were truncated and the length of the longest input, and return the summary.
+
+        limit: the number of tokens to which inputs are truncated. truncation: the words that follow the number of
+        truncated inputs, such as "inputs are longer than 512 tokens".
+        """
+        seconds = time.monotonic() - self.started
+        if self.truncated:
+            console.info(f"{self.truncated:,} of {self.lines:,} {truncation} and were truncated")
+        console.info(f"the longest input has {self.longest:,} tokens; the limit is {limit:,}")
+        return InferenceSummary(
+            out=None if out is None else str(out),
+            lines=self.lines,
+            seconds=round(seconds, 3),
+            lines_per_second=round(self.lines / seconds, 1),
+            truncated=self.truncated,
+            longest=self.longest,
+            precision=precision,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,19 +104,9 @@ class Predictor:
     vocabulary: Vocabulary
     opened: InferenceCheckpoint
 
-    def encode_rows(self, chunks: Iterable[list[InputRow[Any]]]) -> Iterator[EncodedRows]:
-        """Encode rows as tokens, in chunks; a chunk is split if its examples cannot be encoded together."""
-        max_length = self.opened.checkpoint.max_length
-        for chunk in chunks:
-            start = 0
-            for examples in self.task.group_for_encoding([row.example for row in chunk]):
-                rows = chunk[start : start + len(examples)]
-                start += len(examples)
-                yield EncodedRows(rows, self.task.encode(examples, self.vocabulary, max_length))
-
     def predict(self, encoded: EncodedRows) -> list[dict[str, object]]:
-        """Return the prediction of each row: the object that its JSON line contains."""
-        with autocast(self.opened.precision, self.opened.device):
+        """Return the prediction of each row: the JSON object that the task writes for the row's example."""
+        with autocast(self.opened.settings.precision, self.opened.device):
             outputs = self.task.predict(self.model, encoded.features, self.opened.device)
         examples = [row.example for row in encoded.rows]
         return [json.loads(line) for line in self.task.format_predictions(examples, outputs, with_details=False)]
@@ -97,7 +115,7 @@ class Predictor:
 def load_predictor(
     checkpoint: str, device: str, precision: Precision = "auto", null_threshold: float | None = None
 ) -> Predictor:
-    """Load a task checkpoint, or a pretrained one, whose sentence head then classifies pairs of texts.
+    """Load a task checkpoint, or a pretrained checkpoint, whose sentence head then classifies pairs of texts.
 
     null_threshold: null odds above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
     without a head that predicts.
@@ -132,16 +150,14 @@ def predict_file(
     """
     check_output_format(out)
     predictor = load_predictor(checkpoint, device, precision, null_threshold)
-    started = time.monotonic()
     task = predictor.task
     finetuned = predictor.opened.checkpoint.finetuned_task
+    limit = predictor.opened.checkpoint.max_length
     is_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
-    count = 0
-    truncated = 0
-    longest = 0
+    totals = InputTotals()
     with open_prediction_writer(out) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
-        for encoded in run_ahead(predictor.encode_rows(chunks)):
+        for encoded in run_ahead(encode_rows(chunks, task, predictor.vocabulary, limit)):
             predictions = predictor.predict(encoded)
             rows = []
             for row, prediction in zip(encoded.rows, predictions, strict=True):
@@ -150,29 +166,29 @@ def predict_file(
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)
-            count += len(rows)
-            truncated += encoded.features.truncated
-            longest = max(longest, encoded.longest)
-    seconds = time.monotonic() - started
-    limit = predictor.opened.checkpoint.max_length
-    print_lengths(count, truncated, longest, limit, task.describe_truncation(limit))
-    return InferenceSummary(
-        out=None if out is None else str(out),
-        lines=count,
-        seconds=round(seconds, 3),
-        lines_per_second=round(count / seconds, 1),
-        truncated=truncated,
-        longest=longest,
-        precision=predictor.opened.precision,
-    )
+            totals.add(encoded)
+    return totals.summarize(out, predictor.opened.settings.precision, limit, task.describe_truncation(limit))
+
+
+def encode_rows(
+    chunks: Iterable[list[InputRow[Any]]], task: AnyTask, vocabulary: Vocabulary, max_length: int
+) -> Iterator[EncodedRows]:
+    """Tokenize chunks of rows; a chunk is split if its examples cannot be encoded together."""
+    for chunk in chunks:
+        start = 0
+        for examples in task.group_for_encoding([row.example for row in chunk]):
+            rows = chunk[start : start + len(examples)]
+            start += len(examples)
+            yield EncodedRows(rows, task.encode(examples, vocabulary, max_length))
 
 
 def read_rows(
     task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
 ) -> Iterator[list[InputRow[Any]]]:
-    """Yield the rows of an input in chunks; the input may be in the published layout of the task's data.
+    """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
-    finetuned: the record of the checkpoint's fine-tuning, with the column names that the input may have.
+    A file may also be in the published layout of the task's data. finetuned: the record of the checkpoint's
+    fine-tuning, with the column names that the input may have.
     """
     document = None if input_file == "-" else read_document(task, Path(input_file))
     if document is not None:
@@ -181,13 +197,3 @@ def read_rows(
         return
     reader = InputReader(task, task.parse_example, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)
-
-
-def print_lengths(count: int, truncated: int, longest: int, limit: int, truncation: str) -> None:
-    """Print how many of `count` inputs were truncated, and the tokens of the longest input next to the limit.
-
-    truncation: the cause, such as "inputs are longer than 512 tokens".
-    """
-    if truncated:
-        console.info(f"{truncated:,} of {count:,} {truncation} and were truncated")
-    console.info(f"the longest input has {longest:,} tokens; the limit is {limit:,}")

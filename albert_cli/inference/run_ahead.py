@@ -1,4 +1,4 @@
-"""Compute the next item of an iterator in a thread while the consumer works on the current one."""
+"""Compute the next item of an iterator in a second thread while the consumer works on the current item."""
 
 from __future__ import annotations
 
@@ -13,34 +13,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _End:
-    """The end of the items, with the error that ended them if there was one."""
+    """A mark after the last item; `error` is the error of the iterator, None if the iterator ended normally."""
 
     error: BaseException | None = None
 
 
 def run_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items in order, up to two items ahead: one finished item waits while the next one is computed.
+    """Yield the items in order, and compute up to two items ahead: one waits in the queue, the next is computed.
 
-    An error of the iterator is raised here, after the items before it.
+    An error of the iterator is raised after the items before it.
     """
     results: queue.Queue[T | _End] = queue.Queue(maxsize=1)
 
     def produce() -> None:
+        end = _End()
         try:
             for item in items:
                 results.put(item)
         except BaseException as error:
-            results.put(_End(error))
-        else:
-            results.put(_End())
+            end = _End(error)
+        results.put(end)
 
-    # A daemon, because the thread may still be waiting for a pipe when the consumer stops.
+    # The thread is a daemon, because it may still be waiting for a pipe when the program ends.
     threading.Thread(target=produce, daemon=True).start()
-    while True:
-        result = results.get()
-        if not isinstance(result, _End):
-            yield result
-        elif result.error is None:
-            return
-        else:
-            raise result.error
+    while not isinstance(result := results.get(), _End):
+        yield result
+    if result.error is not None:
+        raise result.error

@@ -1,4 +1,4 @@
-"""Run a model in torch and as ONNX files on the same padded batches, and compare their outputs.
+"""Run a model in torch and as ONNX files on the same padded batches, and compare the outputs of these runtimes.
 
 Shapes: T packed tokens, N texts or questions, S positions, L labels, C choices of a question.
 """
@@ -6,8 +6,7 @@ Shapes: T packed tokens, N texts or questions, S positions, L labels, C choices 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,59 +33,48 @@ def pad_batch(tokens: PackedTokens, choices: int = 0) -> Inputs:
     return dict(zip(INPUT_NAMES, arrays, strict=True))
 
 
-class Runtime(ABC):
-    """A program that computes a model's outputs; `seconds` is the total time of its measured calls."""
+class Runtime:
+    """A program that computes a model's outputs; `seconds` is the total time of its measured calls.
 
-    def __init__(self) -> None:
+    `compute` is the same call without measurement.
+    """
+
+    def __init__(self, compute: Callable[[Inputs], Outputs]) -> None:
+        self.compute = compute
         self.seconds = 0.0
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Compute the outputs of a batch, and add the time to `seconds`."""
         start = time.perf_counter()
-        outputs = self._compute(inputs)
+        outputs = self.compute(inputs)
         self.seconds += time.perf_counter() - start
         return outputs
 
-    def warm_up(self, inputs: Inputs) -> None:
-        """Compute a batch once without measuring: the first call allocates memory."""
-        self._compute(inputs)
 
-    @abstractmethod
-    def _compute(self, inputs: Inputs) -> Outputs:
-        """Compute the outputs of a batch."""
-
-
-class TorchRuntime(Runtime):
-    """The model in torch, fp32."""
-
-    def __init__(self, model: PaddedModel) -> None:
-        super().__init__()
-        self.model = model
+def torch_runtime(model: PaddedModel) -> Runtime:
+    """Return the model in torch, fp32, as a runtime."""
 
     @torch.inference_mode()
-    def _compute(self, inputs: Inputs) -> Outputs:
-        outputs = self.model(*(torch.from_numpy(inputs[name]) for name in INPUT_NAMES))
-        return {name: output.numpy() for name, output in zip(self.model.outputs, outputs, strict=True)}
+    def compute(inputs: Inputs) -> Outputs:
+        outputs = model(*(torch.from_numpy(inputs[name]) for name in INPUT_NAMES))
+        return {name: output.numpy() for name, output in zip(model.outputs, outputs, strict=True)}
+
+    return Runtime(compute)
 
 
-class OnnxRuntime(Runtime):
-    """An ONNX file in onnxruntime, on the CPU."""
+def onnx_runtime(path: Path) -> Runtime:
+    """Return an ONNX file in onnxruntime, on the CPU, as a runtime."""
+    import onnxruntime
 
-    def __init__(self, path: Path) -> None:
-        import onnxruntime
-
-        super().__init__()
-        self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        self._names = [output.name for output in self._session.get_outputs()]
-
-    def _compute(self, inputs: Inputs) -> Outputs:
-        return dict(zip(self._names, self._session.run(None, inputs), strict=True))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return Runtime(lambda inputs: dict(zip(names, session.run(None, inputs), strict=True)))
 
 
 def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]) -> float:
-    """Return the largest absolute difference of any output, without the positions of padding.
+    """Return the largest absolute difference between the values of any output, without the positions of padding.
 
-    axes: the names of each output's axes; mask: the attention mask, 0 at padding.
+    axes: the names of each output's axes; mask: the attention mask, 0 at padding, in the inputs' shape.
     """
     largest = 0.0
     for name, values in expected.items():
@@ -100,7 +88,7 @@ def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: 
 def equal_decisions(
     outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return for every decision if it is equal in both outputs; a decision is the index of the largest logit.
+    """Return True for each decision that is equal in both outputs; a decision is the index of the largest logit.
 
     Decisions at padding, where `mask` is 0, are left out. The result is empty for outputs without logits.
     """
@@ -121,9 +109,9 @@ def largest_value(outputs: Outputs) -> float:
 
 
 class ReplayedModel(nn.Module):
-    """A model that computes nothing: it returns a runtime's outputs on the same batches, computed before.
+    """A model that computes nothing: it returns the outputs that a runtime has computed before on the same batches.
 
-    `Task.predict` calls it like any model of packed tokens, and so turns the outputs into the task's predictions.
+    `Task.predict` calls it like any model of packed tokens, and so turns a runtime's outputs into the task's outputs.
     """
 
     def __init__(self, batches: Sequence[Outputs], padded: PaddedModel) -> None:
@@ -135,7 +123,8 @@ class ReplayedModel(nn.Module):
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Return the next batch's logits.
 
-        They are [N, L] of texts, [N, C] of choices, [T, L] of tokens, or [T, 2] of the starts and ends of spans.
+        Their shape is [N, L] for texts, [N, C] for choices, [T, L] for tokens, and [T, 2] for the starts and ends of
+        spans.
         """
         outputs = [torch.from_numpy(values) for values in next(self._batches).values()]
         # A span has two outputs, start_logits and end_logits; every other head has one, logits.

@@ -1,4 +1,8 @@
-"""Predict the test file of a task on a table or on tagged words, after `albert finetune`, `eval` or `ensemble`."""
+"""Predict a task's unlabeled test file at the end of `albert finetune`, `eval` or `ensemble`.
+
+Only tasks whose data are a table, or files of tagged words (named entities), have such a file. The predictions are in
+`predictions.test.*` in the output directory.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ from albert_cli.tasks.token_data import TokenFiles
 
 
 def find_test_file(task: AnyTask) -> Path | None:
-    """Return the test file of a task on a table or on tagged words; None if `predict` cannot read it.
+    """Return the test file of a task on a table or on tagged words; None if it is missing or `predict` cannot read it.
 
-    Other tasks have no such file: None.
+    The test sets of other tasks are not predicted here: None.
     """
     source = task.source
     if isinstance(source, TokenFiles):
@@ -31,45 +35,42 @@ def find_test_file(task: AnyTask) -> Path | None:
         suffixes = SUFFIXES
     else:
         return None
-    if name is None:
+    if name is None or not Path(name).is_file() or Path(name).suffix.lower() not in suffixes:
         return None
-    path = Path(name)
-    is_readable = path.is_file() and path.suffix.lower() in suffixes
-    return path if is_readable else None
+    return Path(name)
 
 
 def check_test_file(task: AnyTask) -> None:
     """Read the test file before training, so that an error in it costs no training; raises `InputError`."""
-    if find_test_file(task) is not None and task.source is not None:
+    if find_test_file(task) is not None:
         task.read("test")
 
 
-def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -> Path | None:
-    """Predict a task's test file with a task checkpoint; return the path of the predictions in the directory `out`.
+def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -> None:
+    """Predict a task's test file, if it has one, with a task checkpoint, and write the predictions into `out`.
 
-    The predictions have the format of a table's test file and repeat its columns; those of entities are JSON lines.
-    Returns None if there is no test file.
+    Predictions for a table have the format of its test file and repeat its columns; predictions of entities are JSON
+    lines.
     """
     test_file = find_test_file(task)
     if test_file is None:
-        return None
+        return
     path = _predictions_path(test_file, out)
     summary = predict_file(str(checkpoint), str(test_file), path, device)
     console.info(f"{path}: predictions for the {summary.lines:,} rows of {test_file}")
-    return path
 
 
 def predict_test_file_with_ensemble(
     task: AnyTask, predict: Callable[[Sequence[Any]], object], finetuned: FinetunedTask | None, out: Path
-) -> Path | None:
-    """Predict a task's test file with the average outputs of several models; return the path of the predictions.
+) -> None:
+    """Predict a task's test file, if it has one, with the average outputs of several models, like `predict_test_file`.
 
     predict: returns the average outputs for examples; finetuned: the record of a member's fine-tuning, with the layout
-    of the training table. Returns None if there is no test file.
+    of the training table.
     """
     test_file = find_test_file(task)
     if test_file is None:
-        return None
+        return
     rows = [row for chunk in read_rows(task, finetuned, str(test_file)) for row in chunk]
     examples = [row.example for row in rows]
     lines = task.format_predictions(examples, predict(examples), with_details=False)
@@ -78,7 +79,6 @@ def predict_test_file_with_ensemble(
         pairs = zip(rows, map(json.loads, lines), strict=True)
         write([merge_columns(row.columns, prediction, str(test_file)) for row, prediction in pairs])
     console.info(f"{path}: predictions for the {len(rows):,} rows of {test_file}")
-    return path
 
 
 def _predictions_path(test_file: Path, out: Path) -> Path:

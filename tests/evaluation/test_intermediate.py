@@ -311,7 +311,7 @@ def test_submission_wrong_test_set_stops_before_training(suite: Suite, tmp_path:
         evaluate(*call, submission_file=tmp_path / "it.zip")
     rows[-1] = "=1+1" + rows[-1][rows[-1].index("\t") :]
     write(data, {"WNLI/test": "".join(rows)})
-    with pytest.raises(InputError, match=re.escape("WNLI: the test set has an id that a spreadsheet computes: =1+1")):
+    with pytest.raises(InputError, match=re.escape("WNLI: the test set has an id that a spreadsheet would run: =1+1")):
         evaluate(*call, submission_file=tmp_path / "it.zip")
     with pytest.raises(ConfigError, match="is not the name of a zip"):
         evaluate(*call, submission_file=tmp_path / "it.tsv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def vectors(directory: Path, examples: list[TextExample], pooling: Pooling = "me
 
 def guesses(directory: Path, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
     """Return the guesses of `albert fill-mask` for a text."""
-    filled: Any = fill_masks(str(directory), [text], top, "cpu").to_json()
+    filled: Any = asdict(fill_masks(str(directory), [text], top, "cpu"))
     masks: list[list[dict[str, Any]]] = filled["texts"][0]["masks"]
     return masks
 
