@@ -45,19 +45,19 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
     """
     prepared = prepare_task(name, request, opened)
     task = prepared.task
-    model = prepared.recipe.model
+    model_settings = prepared.recipe.model
     checkpoint = prepared.checkpoint
-    training_is_requested = request.retrain or model.weights != "pretrained" or model.head == "new"
+    training_is_requested = request.retrain or model_settings.weights != "pretrained" or model_settings.head == "new"
     if training_is_requested or not task.has_head(checkpoint):
         if request.split == "test":
             raise ConfigError(
                 f"--split test scores a model of {task.title}, but {checkpoint.directory} would be trained",
                 "fine-tune it first, which selects the best step on dev, and score the result",
             )
-        if model.labels and not training_is_requested:
+        if model_settings.labels and not training_is_requested:
             task.reorder_labels(checkpoint)  # raises `ConfigError`: the names in `model.labels` are not the task's
         return prepared
-    if model.head == "auto" and checkpoint.has_unnamed_labels:
+    if model_settings.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(
             f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
             f"the classes of {task.title}",

@@ -79,7 +79,7 @@ def evaluate_task(
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
-        if inputs.settings != prepared.input_settings(seed):  # a subset of the training examples for each seed
+        if inputs.settings != prepared.input_settings(seed):  # each seed samples a subset (`data.train_examples`)
             inputs = prepared.load_inputs(seed)
         directory = run_directory(out, seed)
         try:

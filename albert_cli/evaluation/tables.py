@@ -85,14 +85,15 @@ def _join_paragraphs(table: str, notes: Iterable[str]) -> str:
 
 
 def _format_suite(suite: SuiteResult) -> str:
+    """Return a table of the tasks, with the mean of their scores in the last row, and notes."""
     tasks = list(suite.tasks.values())
-    name = "GLUE score"
+    mean_title = "GLUE score"
     mean = suite.glue_score
     if mean is None:
-        name = f"mean of {len(tasks)} of {len(GLUE_SCORE_TASKS)} tasks"
+        mean_title = f"mean of {len(tasks)} of {len(GLUE_SCORE_TASKS)} tasks"
         mean = suite.mean_of_tasks
     rows = [row for task in tasks for row in _task_rows(task)]
-    rows.append({"task": name, "median": format_percent(mean)})
+    rows.append({"task": mean_title, "median": format_percent(mean)})
     notes = list(_notes([task for task in tasks if isinstance(task, EvaluationResult)]))
     if suite.left_out:
         notes.append(f"Left out, without data: {', '.join(TASKS[name].title for name in suite.left_out)}.")
@@ -155,14 +156,16 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     yield from _control_notes(results)
     for result in results:
         if result.diverged:
-            rest = f"the median is over the {len(result.scores_by_seed)} of {len(result.seeds)} seeds that finished"
-            yield f"{result.title} diverged: {_list_reasons(result.diverged)}; {rest}"
+            median_note = (
+                f"the median is over the {len(result.scores_by_seed)} of {len(result.seeds)} seeds that finished"
+            )
+            yield f"{result.title} diverged: {_list_reasons(result.diverged)}; {median_note}"
     for result in results:
         if result.collapsed:
-            rest = "no other seed is left"
+            median_note = "no other seed is left"
             if result.median_without_collapsed is not None:
-                rest = f"the median of the others is {format_percent(result.median_without_collapsed)}"
-            yield f"{result.title} collapsed: {_list_reasons(result.collapsed)}; {rest}"
+                median_note = f"the median of the others is {format_percent(result.median_without_collapsed)}"
+            yield f"{result.title} collapsed: {_list_reasons(result.collapsed)}; {median_note}"
     titles_by_protocol: dict[str, list[str]] = {}
     for result in results:
         titles_by_protocol.setdefault(format_protocol(result), []).append(result.title)
@@ -177,6 +180,7 @@ def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     """Yield for each control a note on the tasks where every pretrained seed is above every seed of the control."""
     for name, title in CONTROLS.items():
         controlled = [result for result in results if name in result.controls]
+        # If all seeds of the control diverged, `every_seed_above` is None and the task is in neither list.
         above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is True)
         not_above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is False)
         if above and not_above:

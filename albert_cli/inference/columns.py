@@ -110,8 +110,8 @@ def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:
     return bool(layout.columns) and trained_columns <= set(columns)
 
 
-def _trained_texts(layout: TableLayout) -> dict[str, str]:
-    """Return the text columns of training by role."""
+def _trained_texts(layout: TableLayout) -> dict[str, Any]:
+    """Return the names of the text columns of training, by role."""
     return {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +69,11 @@ class RuntimeReport:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The result of an export, as `--json` prints it; `compared_on` names the source of the compared inputs."""
+    """The result of an export, as `--json` prints it.
+
+    `compared_on` names the source of the compared inputs, and `inputs` is their number. `best_null_threshold` is the
+    null threshold with the best score on the dev split, None without such a split.
+    """
 
     out: str
     compared_on: str
@@ -126,14 +130,15 @@ def _choices(source: ExportSource) -> int:
 class _Comparison:
     """The outputs of all runtimes on all batches, compared with torch's; the dictionaries have a runtime's name as key.
 
+    `differences` are the largest differences from torch's outputs, and `largest_value` is the largest of these outputs.
     A model with a task's head has `outputs`, one for each batch, which `_summarize` turns into predictions. Another
     model has `decisions` instead: True for each decision that is equal to torch's (`equal_decisions`).
     """
 
     differences: dict[str, float]
+    decisions: dict[str, list[bool]]
+    outputs: dict[str, list[Outputs]]
     largest_value: float = 0.0
-    decisions: dict[str, list[bool]] = field(default_factory=dict)
-    outputs: dict[str, list[Outputs]] = field(default_factory=dict)
 
 
 def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, Runtime]) -> _Comparison:
@@ -172,7 +177,7 @@ def _summarize(
     comparison: _Comparison,
     sizes: Mapping[str, int],
 ) -> ExportResult:
-    """Compute scores and the fractions of equal predictions, and collect the figures of every runtime."""
+    """Compute scores and the fractions of equal predictions from the outputs, and collect every runtime's figures."""
     scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
     best_threshold = None
     shown_metrics: list[str] = []

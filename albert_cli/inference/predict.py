@@ -61,9 +61,9 @@ class EncodedRows:
 
 @dataclass
 class InputTotals:
-    """Running totals of the inputs, from which an `InferenceSummary` is made; time counts from the creation."""
+    """Running totals of the inputs of a file, from which `summarize` makes an `InferenceSummary`."""
 
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)  # the time in seconds at which the object was created
     lines: int = 0
     truncated: int = 0
     longest: int = 0
@@ -97,7 +97,7 @@ class InputTotals:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A task checkpoint that is ready to predict."""
+    """A task checkpoint that is ready to predict: its task, its model on the device, and its vocabulary."""
 
     task: AnyTask
     model: nn.Module
@@ -153,7 +153,7 @@ def predict_file(
     task = predictor.task
     finetuned = predictor.opened.checkpoint.finetuned_task
     limit = predictor.opened.checkpoint.max_length
-    is_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
+    writes_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
     totals = InputTotals()
     with open_prediction_writer(out) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
@@ -162,7 +162,7 @@ def predict_file(
             rows = []
             for row, prediction in zip(encoded.rows, predictions, strict=True):
                 columns = row.columns
-                if is_table and not columns:  # plain text has no columns: the table gets the id and the texts
+                if writes_table and not columns:  # plain text has no columns: the table gets the id and the texts
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)
