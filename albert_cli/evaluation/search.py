@@ -97,7 +97,7 @@ def _exclude_each_other(key: str, other_key: str) -> bool:
 def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
     """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
-    Prints the amount of training first; the same command resumes. An intermediate task is fine-tuned once for all
+    Prints the amount of training first. The same command resumes a stopped search. An intermediate task is fine-tuned once for all
     combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
     """
     if name == GLUE_SUITE:

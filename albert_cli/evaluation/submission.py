@@ -113,7 +113,10 @@ def _files_of_task(task: str) -> list[ServerFile]:
 
 
 def check_submission(data: str | None, path: Path) -> None:
-    """Raise `ConfigError` if `path` is not a zip, and `InputError` for damaged test sets; missing ones are allowed."""
+    """Raise `ConfigError` if `path` is not the name of a zip, and `InputError` if a test set is damaged.
+
+    A missing test set is allowed.
+    """
     if path.suffix != ".zip" or path.is_dir():
         raise ConfigError(f"--submission {path}: is not the name of a zip", "use for example --submission glue.zip")
     for file in SERVER_FILES:
@@ -132,7 +135,7 @@ def write_submission(
     placeholders: list[str] = []
     for file in SERVER_FILES:
         examples = _find_test_set(file, request.data)
-        trained_task = GLUE[file.task].classifier_of or file.task
+        trained_task = GLUE[file.task].classifier_of or file.task  # MNLI's model also predicts AX
         checkpoint = checkpoint_for_test_set(trained_task, request, out, results)
         if examples is not None and checkpoint is not None:
             logits = predict_with(request, checkpoint)(file.task, examples)

@@ -109,7 +109,7 @@ class _SuitePlan:
         """The tasks that wait for no other task."""
         return {name: task for name, task in self.prepared_tasks.items() if name not in self.intermediate_tasks}
 
-    def start_dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
+    def prepare_dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
         """Return the waiting tasks, each with the best run of its intermediate task as its initial encoder.
 
         best_runs: the directory of the best run, by intermediate task. A task whose intermediate task is missing there
@@ -128,10 +128,9 @@ class _SuitePlan:
 def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None = None) -> SuiteResult:
     """Evaluate every GLUE task whose data are available; warn about the other tasks and leave them out.
 
-    If every seed of a task diverges, the other tasks are still trained, and `AllSeedsDiverged` is raised at the end.
-    Damaged data raise `InputError` before anything is trained: leaving out their task would change the mean.
-
-    submission_file: the zip of test-set predictions for GLUE's server to write, or None.
+    If every seed of a task diverges, the other tasks are still trained, except the tasks that start from its model, and
+    `AllSeedsDiverged` is raised at the end. Damaged data raise `InputError` before anything is trained, because leaving
+    out their task would change the mean. submission_file: the zip of predictions for GLUE's server to write, or None.
     """
     if submission_file is not None:
         submission.check_submission(request.data, submission_file)
@@ -168,12 +167,13 @@ def _evaluate_in_order(
     results, diverged = _evaluate_tasks(request, plan.ready_tasks, out, opened)
     best_runs = {}
     for intermediate in set(plan.intermediate_tasks.values()):
-        if intermediate in diverged:
+        if intermediate in diverged:  # the tasks that wait for it cannot start
             raise diverged[intermediate]
         result = results.get(intermediate)
         if isinstance(result, EvaluationResult):
             best_runs[intermediate] = best_run(out / intermediate, result)
-    dependent_results, dependent_diverged = _evaluate_tasks(request, plan.start_dependent_tasks(best_runs), out, opened)
+    dependent_tasks = plan.prepare_dependent_tasks(best_runs)
+    dependent_results, dependent_diverged = _evaluate_tasks(request, dependent_tasks, out, opened)
     errors = [*diverged.values(), *dependent_diverged.values()]
     if errors:
         raise errors[0]
@@ -223,7 +223,7 @@ def _train_array_job_in_order(
         runs = TaskRuns(intermediate, plan.ready_tasks[intermediate], out / intermediate)
         finish_runs(runs, request.nproc)
         best_runs[intermediate] = find_best_run(runs)
-    dependent_runs = _list_runs(plan.start_dependent_tasks(best_runs), out, opened)
+    dependent_runs = _list_runs(plan.prepare_dependent_tasks(best_runs), out, opened)
     train_array_job(dependent_runs, array_job, request.nproc)
     require_finished([*ready_runs, *dependent_runs], array_job)
 
@@ -319,7 +319,10 @@ def _prepare_controls(
 
 
 def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
-    """Evaluate a task, then its controls; return the task's result with a comparison, and write it again with that."""
+    """Evaluate a task, then its controls; add the comparison with them to the task's result, and write it again.
+
+    inputs: the task's inputs for its first seed.
+    """
     baseline_cache: BaselineCache = {}
     result = evaluate_task(runs.prepared, inputs, runs.out, baseline_cache)
     if not runs.controls or not isinstance(result, EvaluationResult):

@@ -73,9 +73,10 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
         states = model(tokens)
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
+            input_of_token = torch.repeat_interleave(lengths)  # [T], indices into the batch
             token_states = states.tokens.float()
-            sums = token_states.new_zeros(states.first.shape)
-            vectors = sums.index_add(0, torch.repeat_interleave(lengths), token_states) / lengths[:, None]
+            sums = token_states.new_zeros(states.first.shape).index_add(0, input_of_token, token_states)
+            vectors = sums / lengths[:, None]
         elif pooling == "cls":
             vectors = states.first
         else:

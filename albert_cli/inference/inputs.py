@@ -36,7 +36,7 @@ from albert_cli.text.sources import TextSource
 ExampleT = TypeVar("ExampleT")
 CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
-_DELIMITERS = "\t,;|"
+_DELIMITERS = "\t,;|"  # possible delimiters of a header that is mistaken for a text
 _JSON_HINT = "write one JSON object per line"
 
 
@@ -76,7 +76,7 @@ class InputReader(Generic[ExampleT]):
         chunk: list[InputRow[ExampleT]] = []
         for number, row in self._open(name, counter):
             chunk.append(row)
-            would_wait = not is_table and number >= counter.lines
+            would_wait = not is_table and number >= counter.lines  # all lines that have arrived are rows
             if len(chunk) == CHUNK_ROWS or would_wait:
                 yield chunk
                 chunk = []
@@ -184,9 +184,9 @@ def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:
 
 
 def _reject_header(line: str, origin: str) -> None:
-    """Raise `InputError` for a first line that names columns, as in a table under another name or from a pipe.
+    """Raise `InputError` if the first line of a plain text is the header of a table: it has two usual column names.
 
-    A line with two or more usual names of columns counts as a header.
+    The table comes from a pipe, or from a file with another ending. origin: file and line, for the message.
     """
     for delimiter in _DELIMITERS:
         names = [cell.strip().strip('"').lower() for cell in line.split(delimiter)]
