@@ -97,8 +97,8 @@ def _exclude_each_other(key: str, other_key: str) -> bool:
 def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
     """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
-    Prints the amount of training first. The same command resumes a stopped search. An intermediate task is fine-tuned once for all
-    combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
+    Prints the amount of training first. The same command resumes a stopped search. An intermediate task is fine-tuned
+    once for all combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
     """
     if name == GLUE_SUITE:
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
