@@ -26,7 +26,7 @@ _FOLDS: Final = 3
 _MAX_CROSS_VALIDATED: Final = 20_000  # training examples; more do not change the choice
 _WORD: Final = r"\w+"
 _WORD_OR_PUNCTUATION: Final = r"\w+|[^\w\s]"
-_MAX_FEATURES: Final = 2**18  # about all words and bigrams of a hundred thousand sentences
+_MAX_FEATURES: Final = 2**18  # the most frequent n-grams; a hundred thousand sentences have as many words and bigrams
 _OVERLAP_NGRAM_SIZES: Final = (1, 2)  # in words
 
 Texts = list[list[str]]  # columns of texts: the first texts of all examples and, for pairs, their second texts
@@ -43,10 +43,11 @@ class BaselineOutcome:
 def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
     """Train linear models on the examples `train` and score them on the examples `dev`; return outcomes by model.
 
-    `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of n-grams of up
-    to three words, or up to five characters. `overlap`, for pairs of texts, is a regression on `_overlap_features`. An
-    outcome has every metric of the task on `dev`, and `CROSS_VALIDATED`: the main metric in cross-validation on
-    `train`. The result is empty for tasks other than classification and regression, and if all texts are blank.
+    `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of n-grams: up
+    to three words and punctuation marks, or up to five characters. `overlap`, for pairs of texts, is a regression on
+    `_overlap_features`. An outcome has every metric of the task on `dev`, and `CROSS_VALIDATED`: the main metric in
+    cross-validation on `train`. The result is empty for tasks other than classification and regression, and if all
+    texts are blank.
     """
     if not isinstance(task, Classification):
         return {}
@@ -72,7 +73,7 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
             inverse_penalty: _cross_validate(task, train_features, labels, inverse_penalty)
             for inverse_penalty in _INVERSE_PENALTIES
         }
-        best = max(cross_validated, key=cross_validated.__getitem__)
+        best = max(cross_validated, key=cross_validated.__getitem__)  # the inverse penalty with the highest score
         model = _linear_model(task, train_features, best).fit(train_features, labels)
         predictions = model.predict(dev_features)
         metrics = {**scores(task.metrics, predictions, gold), CROSS_VALIDATED: round(cross_validated[best], 4)}

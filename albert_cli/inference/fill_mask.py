@@ -25,7 +25,7 @@ MASK: Final = "[MASK]"
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """A predicted token: its text, its probability, and its piece, the form that the vocabulary has (`▁file`)."""
+    """A predicted token: its text, its probability, and its piece, which is its entry in the vocabulary (`▁file`)."""
 
     text: str
     probability: float
@@ -45,7 +45,7 @@ class FilledTexts:
     """The result of `albert fill-mask`."""
 
     texts: list[FilledText]
-    precision: str
+    precision: str  # of matmuls: "fp32" or "bf16"
 
 
 def fill_masks(
