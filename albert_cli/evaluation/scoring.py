@@ -163,16 +163,11 @@ def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
     )
 
 
-def checkpoint_for_test_set(
-    name: str, request: TaskRequest, out: Path, results: Mapping[str, ScoredResult | EvaluationResult]
-) -> str | None:
+def checkpoint_for_test_set(result: ScoredResult | EvaluationResult, out: Path, request: TaskRequest) -> str:
     """Return the checkpoint that predicts a task's test set: the run that is best on dev, or the scored checkpoint.
 
-    results: the results of a suite in `out`, by task. Returns None if the task is not among them.
+    result: the result of the task's evaluation for `request`, in the directory `out`.
     """
-    result = results.get(name)
-    if result is None:
-        return None
     if isinstance(result, EvaluationResult):
-        return str(best_run(out / name, result))
+        return str(best_run(out, result))
     return request.checkpoint

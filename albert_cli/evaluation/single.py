@@ -76,6 +76,7 @@ def evaluate_task(
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _note_encoder_only(prepared)
+    task = prepared.task
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
@@ -87,16 +88,14 @@ def evaluate_task(
         except DivergedError as error:
             outcomes.append(DivergedSeed(seed, error.message))
             console.warn(
-                f"{prepared.task.title} seed {seed} diverged and does not count: {error.message}; "
+                f"{task.title} seed {seed} diverged and does not count: {error.message}; "
                 f"remove {directory} to repeat it"
             )
         if prepared.request.baselines:
             if inputs.fingerprint not in baseline_cache:
-                baseline_cache[inputs.fingerprint] = train_baselines(
-                    prepared.task, inputs.train_examples, inputs.dev_examples
-                )
+                baseline_cache[inputs.fingerprint] = train_baselines(task, inputs.train_examples, inputs.dev_examples)
             baselines_by_seed[seed] = baseline_cache[inputs.fingerprint]
-    result = summarize_runs(prepared.task.title, outcomes, median_baselines(list(baselines_by_seed.values())))
+    result = summarize_runs(task.title, outcomes, median_baselines(list(baselines_by_seed.values())))
     result = _add_classical_difference(result, prepared, inputs, out, baselines_by_seed)
     result.write(out / RESULTS)
     return result

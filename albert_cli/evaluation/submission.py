@@ -136,8 +136,9 @@ def write_submission(
     for file in SERVER_FILES:
         examples = _find_test_set(file, request.data)
         trained_task = GLUE[file.task].classifier_of or file.task  # MNLI's model also predicts AX
-        checkpoint = checkpoint_for_test_set(trained_task, request, out, results)
-        if examples is not None and checkpoint is not None:
+        result = results.get(trained_task)
+        if examples is not None and result is not None:
+            checkpoint = checkpoint_for_test_set(result, out / trained_task, request)
             logits = predict_with(request, checkpoint)(file.task, examples)
             contents[file.name] = _format_file(file, examples, logits)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")

@@ -256,9 +256,9 @@ def _evaluate_tasks(
 
 def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, TaskEvaluation]) -> TaskEvaluation | None:
     """Score the best model of MNLI on GLUE's diagnostics; None if MNLI or the diagnostics' labels are missing."""
-    checkpoint = checkpoint_for_test_set("mnli", request, out, tasks)
-    if checkpoint is None:
+    if "mnli" not in tasks:
         return None
+    checkpoint = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
     try:
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
         return score_checkpoint(prepared, prepared.load_inputs(), out / "ax")
