@@ -62,7 +62,7 @@ def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale
     if name == WORD_ORDER_TASK:
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
-        facts = {"data": data.identity}
+        facts: dict[str, object] = {"data": data.identity}
         return _output(request, create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv))
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the command takes a single source

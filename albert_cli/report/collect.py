@@ -214,7 +214,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     if not file.is_file():
         return training, evaluations
     for row in journal.read_journal(file):
-        values = row
+        values: Mapping[str, object] = row
         curves = training
         if "eval" in row:
             values = row["eval"]
