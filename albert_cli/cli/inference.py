@@ -27,7 +27,7 @@ PrecisionName = Annotated[
 
 NullThreshold = Annotated[
     float | None,
-    typer.Option(help="Leave a question unanswered if its null odds exceed this value (SQuAD 2.0 models)."),
+    typer.Option(help="Leave a question unanswered if its null score exceeds this value (SQuAD 2.0 models)."),
 ]
 
 

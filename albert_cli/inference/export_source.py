@@ -41,7 +41,7 @@ class ExportRequest:
 
     data: the folder of the task's files, whose dev split is scored; task: the name of the task or its recipe, which a
     checkpoint of another program does not record; input_file: inputs to compare outputs on without scores;
-    null_threshold: null odds above which a question has no answer; overrides: the values of `-s KEY=VALUE`.
+    null_threshold: null score above which a question has no answer; overrides: the values of `-s KEY=VALUE`.
     """
 
     checkpoint: str

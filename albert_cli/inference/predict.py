@@ -117,7 +117,7 @@ def load_predictor(
 ) -> Predictor:
     """Load a task checkpoint, or a pretrained checkpoint, whose sentence head then classifies pairs of texts.
 
-    null_threshold: null odds above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
+    null_threshold: null score above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
     without a head that predicts.
     """
     opened = open_for_inference(checkpoint, device, precision)

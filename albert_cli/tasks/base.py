@@ -198,7 +198,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return f"inputs are longer than {max_seq_length} tokens"
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task with another threshold: the null odds above which a question is left unanswered.
+        """Return the task with another threshold: the null score above which a question is left unanswered.
 
         Raises `ConfigError` for a task that does not answer questions by spans.
         """
@@ -206,7 +206,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
 
     @property
     def null_threshold(self) -> float | None:
-        """The null odds above which a question is left unanswered; None if the task leaves none unanswered."""
+        """The null score above which a question is left unanswered; None if the task leaves none unanswered."""
         return None
 
     @property

@@ -183,19 +183,19 @@ def _null_logits(
 
 
 class _Candidates(NamedTuple):
-    """Pairs of a first and a last token in N windows. Most pairs are spans, which may be answers.
+    """Pairs of a first and a last token in N windows. Some pairs are spans, which may be answers; the others are not.
 
     * `first` and `last` [N, …] are the tokens of each pair, counted from [CLS].
-    * `start` and `end` [N, …] are the scores of the two tokens. In a pair that is no span one of them is
+    * `start` and `end` [N, …] are the scores of the two tokens. In a pair that is no span at least one of them is
       `_MASKED_LOGIT`.
-    * `null` [N] are the null odds of the windows, as the decoder of the head defines them.
+    * `null_score` [N] grows with the odds that a window has no answer; each decoder defines it.
     """
 
     first: Tensor
     last: Tensor
     start: Tensor
     end: Tensor
-    null: Tensor
+    null_score: Tensor
 
 
 def iter_window_spans(model: nn.Module, features: SpanFeatures, device: torch.device) -> Iterator[WindowSpans]:
@@ -218,7 +218,7 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
     """
     may_start = np.zeros(len(tokens.ids), dtype=bool)
     context_start = tokens.host.offsets[:-1] + features.context_start(index)
-    may_start[concatenate_ranges(context_start, features.length[index])] = features.has_most_context(index)
+    may_start[concatenate_ranges(context_start, features.context_length[index])] = features.has_most_context(index)
     (may_start_T,) = to_device([may_start], device)
     return tokens.layout.pad(may_start_T)
 
@@ -226,19 +226,20 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
 def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpans:
     """Return the `count` best pairs of each window at `index` on the host; a pair that is no span has the score -inf.
 
-    Raises `DivergedError` if a score or the null odds are not finite.
+    Raises `DivergedError` if the score of a span or a null score is not finite.
     """
     pair_scores = (candidates.start + candidates.end).flatten(1)
     best_scores, best = pair_scores.topk(min(count, pair_scores.shape[1]), dim=1)
     first, last, start, end = (values.flatten(1).gather(1, best) for values in candidates[:4])
     is_no_span = best_scores < _MASKED_LOGIT / 2
     start_and_end = torch.stack([start, end], dim=2).masked_fill(is_no_span[..., None], -torch.inf).cpu().numpy()
-    null = candidates.null.cpu().numpy()
+    null_score = candidates.null_score.cpu().numpy()
     check_finite(start_and_end[start_and_end != -np.inf])
-    check_finite(null)
-    # The scores are added in float64 on the host, because Apple's GPUs lack float64.
+    check_finite(null_score)
+    # The device ranks the pairs by sums in float32. The result has sums in float64, which are computed on the host,
+    # because Apple's GPUs lack float64.
     score = start_and_end.astype(np.float64).sum(axis=2)
-    return WindowSpans(index, first.cpu().numpy(), last.cpu().numpy(), score, null.astype(np.float64))
+    return WindowSpans(index, first.cpu().numpy(), last.cpu().numpy(), score, null_score.astype(np.float64))
 
 
 def _decode_linear(
@@ -246,7 +247,7 @@ def _decode_linear(
 ) -> _Candidates:
     """Return all pairs [N, K, K] of the K = `n_best` best starts and K best ends, with logits as scores.
 
-    The null odds are the sum of the start and the end logit at [CLS].
+    The null score is the sum of the start and the end logit at [CLS].
     """
     logits_T2 = model(tokens).float()
     start_NS = _pad_and_mask(logits_T2[:, 0], tokens, may_start_NS)
@@ -268,7 +269,7 @@ def _decode_beam(
 ) -> _Candidates:
     """Return the pairs [N, E, K] of the K = `start_top` best starts and the E = `end_top` best ends of each start.
 
-    The scores are log-probabilities. The null odds are the logit of no answer.
+    The scores are log-probabilities. The null score is the logit of no answer.
     """
     x_TH, start_T = model(tokens)
     is_candidate_NS = tokens.layout.pad(roles.is_candidate)

@@ -1,6 +1,6 @@
 """Compute SQuAD's exact match and F1, by the rules of the published evaluation scripts of versions 1.1 and 2.0.
 
-Shapes: Q questions. Null odds are a number that grows with the odds that a question has no answer.
+Shapes: Q questions. A question's null score is a number that grows with the odds that it has no answer.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ def _f1(answer: list[str], gold: list[str], version: Version) -> float:
 
 
 def find_best_threshold(
-    scores: Float64, is_answered: ArrayLike, has_answer: ArrayLike, null_odds: Float64
+    scores: Float64, is_answered: ArrayLike, has_answer: ArrayLike, null_scores: Float64
 ) -> tuple[float, float]:
-    """Return the threshold of the null odds with the best mean score, and this score.
+    """Return the threshold on the null scores that gives the best mean score, and this mean score.
 
-    Questions with null odds above the threshold are left unanswered. `scores` [Q] are the scores of the predictions.
+    Questions with null scores above the threshold are left unanswered. `scores` [Q] are EM or F1 of the predictions.
     `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer.
 
-    As in the published script, the candidates are 0, for which no question is answered, and the null odds of all
-    questions, in ascending order. The first of the best candidates is returned. Of questions with equal null odds, only
-    some may count as answered.
+    As in the published script, the candidates are 0, for which no question is answered, and the null scores of
+    all questions, in ascending order. The first of the best candidates is returned. Of questions with equal null
+    scores, only some may count as answered.
     """
     answerable = np.asarray(has_answer, dtype=bool)
     score_if_unanswered = float(np.count_nonzero(~answerable))
     # Answering a question adds its score, or loses the point for leaving an unanswerable question unanswered.
     gains = np.where(answerable, scores, -np.asarray(is_answered, dtype=np.float64))
-    order = np.argsort(null_odds, kind="stable")
+    order = np.argsort(null_scores, kind="stable")
     # A running sum in this order has the same rounding errors as in the published script, so the maximum is the same.
     totals = np.cumsum(np.concatenate([[score_if_unanswered], gains[order]]))
     best = int(totals.argmax())  # the number of questions that are answered
-    threshold = float(null_odds[order[best - 1]]) if best else 0.0
+    threshold = float(null_scores[order[best - 1]]) if best else 0.0
     return threshold, float(totals[best]) / len(scores)
 
 
@@ -90,16 +90,16 @@ def evaluate_answers(
     predictions: Sequence[str],
     golds: Sequence[Sequence[str]],
     version: Version,
-    null_odds: Sequence[float] | None = None,
+    null_scores: Sequence[float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
     """Return the mean `em` and `f1` of all questions, from 0 to 1.
 
-    In version 2.0 a question whose `null_odds` [Q] exceed the threshold counts as unanswered. Further results are:
+    In version 2.0 a question counts as unanswered if its null score exceeds the threshold. Further results are:
 
     * `has_answer_em`, `has_answer_f1`, `no_answer_em` and `no_answer_f1`, the means over the questions with and without
       a gold answer;
-    * with `null_odds`, `best_em` and `best_f1`, each at its best threshold, and `best_threshold`, which is F1's.
+    * with `null_scores`, `best_em` and `best_f1`, each at its best threshold, and `best_threshold`, which is F1's.
     """
     scores = [score_answer(answer, gold, version) for answer, gold in zip(predictions, golds, strict=True)]
     em = np.array([score.em for score in scores], dtype=np.float64)
@@ -107,8 +107,8 @@ def evaluate_answers(
     if version == "1.1":
         return {"f1": _mean(f1), "em": _mean(em)}
     has_answer = np.array([len(gold) > 0 for gold in golds])
-    odds = np.zeros(len(scores)) if null_odds is None else np.asarray(null_odds, dtype=np.float64)
-    is_unanswered = odds > threshold
+    null_score = np.zeros(len(scores)) if null_scores is None else np.asarray(null_scores, dtype=np.float64)
+    is_unanswered = null_score > threshold
     final_em = np.where(is_unanswered, ~has_answer, em)
     final_f1 = np.where(is_unanswered, ~has_answer, f1)
     result = {"f1": _mean(final_f1), "em": _mean(final_em)}
@@ -116,10 +116,10 @@ def evaluate_answers(
         if subset.any():
             result[f"{name}_f1"] = _mean(final_f1[subset])
             result[f"{name}_em"] = _mean(final_em[subset])
-    if null_odds is not None:
+    if null_scores is not None:
         is_answered = [bool(prediction) for prediction in predictions]
-        result["best_threshold"], result["best_f1"] = find_best_threshold(f1, is_answered, has_answer, odds)
-        _, result["best_em"] = find_best_threshold(em, is_answered, has_answer, odds)
+        result["best_threshold"], result["best_f1"] = find_best_threshold(f1, is_answered, has_answer, null_score)
+        _, result["best_em"] = find_best_threshold(em, is_answered, has_answer, null_score)
     return result
 
 

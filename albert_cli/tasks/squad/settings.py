@@ -27,7 +27,7 @@ class SpanSettings:
     * The beam head retains the `end_top` best ends of each start.
     * `n_best` is the number of answers per question in `nbest_predictions.json`. The linear head combines its `n_best`
       best starts and ends.
-    * In 2.0 a question is left unanswered if its null odds exceed `threshold`.
+    * In 2.0 a question is left unanswered if its null score exceeds `threshold`.
     * `holdout` is the fraction of train's articles that is held out as dev data if there is no dev file.
     """
 

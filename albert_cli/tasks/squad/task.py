@@ -1,7 +1,8 @@
 """SQuAD 1.1 and 2.0 as tasks: a question is answered by a span of its context (§4.2).
 
-The null odds of a question are a number that grows with the odds that the question has no answer. `squad.windows`
-computes them from the head's outputs. If they exceed a threshold, the question is left unanswered.
+A question's null score is a number that grows with the odds that the question has no answer. `squad.windows` computes
+it from the head's outputs. If it exceeds a threshold, the question is left unanswered. Files of predictions call it
+`null_odds`, as SQuAD's published tools do.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OFFICIAL_FILES = (_PREDICTIONS, _N_BEST, _NULL_ODDS, _AT_THRESHOLD)
 class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer.
 
-    Outputs are several spans of each question with their probabilities, and the question's null odds.
+    Outputs are several spans of each question with their probabilities, and the question's null score.
     """
 
     version: Version
@@ -102,8 +103,8 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     ) -> dict[str, float]:
         """Return F1 and exact match by the published rules; in 2.0 at the threshold of the settings and at the best."""
         texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
-        null_odds = outputs.null.tolist()
-        return evaluate_answers(texts, _gold_answers(examples), self.version, null_odds, self.settings.threshold)
+        null_scores = outputs.null_score.tolist()
+        return evaluate_answers(texts, _gold_answers(examples), self.version, null_scores, self.settings.threshold)
 
     def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
         """Return F1 on dev if all questions are left unanswered."""
@@ -111,7 +112,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
         """Describe outputs that answer no question, or all by the same character offsets; return None for others."""
-        if self.is_unanswered(float(outputs.null.min())) and features.answer.any():
+        if self.is_unanswered(float(outputs.null_score.min())) and features.answer.any():
             return "no question answered"
         has_span = np.diff(outputs.offsets) > 0
         best = outputs.offsets[:-1][has_span]  # the index of each question's best span
@@ -121,9 +122,9 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return None
 
     def with_null_threshold(self, threshold: float) -> Self:
-        """Return the task that leaves questions with null odds above the threshold unanswered.
+        """Return the task that leaves questions with null scores above the threshold unanswered.
 
-        This is the rule of `run_qa.py` in `transformers`, whose null odds are those of the linear head: the sum of the
+        This is the rule of `run_qa.py` in `transformers`, whose null score is that of the linear head: the sum of the
         start and end logits at [CLS], minus the sum of these logits for the best span.
         """
         return replace(self, version="2.0", settings=replace(self.settings, threshold=threshold))
@@ -132,12 +133,12 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def null_threshold(self) -> float | None:
         return self.settings.threshold if self.version == "2.0" else None
 
-    def is_unanswered(self, null_odds: float) -> bool:
-        """Return True if a question with these null odds is left unanswered; in version 1.1 no question is."""
-        return self.version == "2.0" and null_odds > self.settings.threshold
+    def is_unanswered(self, null_score: float) -> bool:
+        """Return True if a question with this null score is left unanswered; in version 1.1 no question is."""
+        return self.version == "2.0" and null_score > self.settings.threshold
 
     def average(self, outputs: Sequence[AnswerSpans]) -> AnswerSpans:
-        """Average the probabilities of spans and the null odds (§4.9).
+        """Average the probabilities of spans and the null scores (§4.9).
 
         Spans are character offsets, so the models may have different vocabularies. If a span is not among a model's
         outputs, its probability by this model counts as 0. The error is small, because the outputs have the 25 to 40
@@ -150,7 +151,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         weights = np.concatenate([output.probability for output in outputs]) / len(outputs)
         spans, span_index = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
         probability = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
-        null = np.mean([output.null for output in outputs], axis=0)
+        null = np.mean([output.null_score for output in outputs], axis=0)
         # Sorted by question, then by falling probability, then by position.
         order = np.lexsort((spans[:, 2], spans[:, 1], -probability, spans[:, 0]))
         spans = spans[order]
@@ -161,18 +162,18 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def iter_predictions(
         self, examples: Sequence[Question], outputs: AnswerSpans, *, with_details: bool
     ) -> Iterator[dict[str, object]]:
-        """Yield id, title, question, best answer, its span and its probability; in 2.0 also the null odds.
+        """Yield id, title, question, best answer, its span and its probability; in 2.0 also the null score.
 
         If the question is left unanswered, the answer is "" and its span None. `with_details` adds the gold answers,
         and exact match and F1 against them.
         """
         best_answers = iter_best_answers(examples, outputs)
-        for question, (best, *_), null_odds in zip(examples, best_answers, outputs.null.tolist(), strict=True):
+        for question, (best, *_), null_score in zip(examples, best_answers, outputs.null_score.tolist(), strict=True):
             line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
             golds = [answer.text for answer in question.answers]
             if with_details:
                 line["answers"] = golds
-            if self.is_unanswered(null_odds):
+            if self.is_unanswered(null_score):
                 prediction = ""
                 line |= {"prediction": "", "start": None, "end": None}
             else:
@@ -180,7 +181,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
                 line |= {"prediction": best.text, "start": best.start, "end": best.end}
             line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
-                line["null_odds"] = round(null_odds, 5)
+                line["null_odds"] = round(null_score, 5)
             if with_details:
                 score = score_answer(prediction, golds, self.version)
                 line["em"] = round(score.em, 5)
@@ -193,8 +194,8 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         * `predictions.json` answers every question, as the reference implementation does. The published evaluation
           script needs all answers to find the best threshold.
         * `nbest_predictions.json` has several answers per question, with probabilities that add up to 1.
-        * In 2.0, `null_odds.json` has the null odds, and `predictions_at_threshold.json` answers only the questions
-          with null odds of at most the threshold.
+        * In 2.0, `null_odds.json` has the null scores, and `predictions_at_threshold.json` answers only the questions
+          with null scores of at most the threshold.
         """
         super().write_predictions(directory, examples, outputs)
         predictions: dict[str, str] = {}
@@ -208,10 +209,13 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         _write_by_id(directory / _PREDICTIONS, predictions)
         _write_by_id(directory / _N_BEST, n_best)
         if self.version == "2.0":
-            # The odds are not rounded: different odds could become equal, which could change the best threshold.
-            odds = {question.id: null for question, null in zip(examples, outputs.null.tolist(), strict=True)}
-            _write_by_id(directory / _NULL_ODDS, odds)
-            at_threshold = {name: "" if self.is_unanswered(odds[name]) else text for name, text in predictions.items()}
+            # The scores are not rounded: different scores could become equal, which could change the best threshold.
+            ids = (question.id for question in examples)
+            null_scores = dict(zip(ids, outputs.null_score.tolist(), strict=True))
+            _write_by_id(directory / _NULL_ODDS, null_scores)
+            at_threshold = {
+                name: "" if self.is_unanswered(null_scores[name]) else text for name, text in predictions.items()
+            }
             _write_by_id(directory / _AT_THRESHOLD, at_threshold)
 
     # ---------------------------------------------------------------- checkpoints

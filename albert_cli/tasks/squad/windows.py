@@ -34,7 +34,7 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
 
 _SPECIALS_BEFORE_CONTEXT = 2  # [CLS], and the [SEP] after the question
-NULL_ODDS_WITHOUT_SPAN = 1e9  # above any threshold, but finite, because JSON has no infinity
+NULL_SCORE_WITHOUT_SPAN = 1e9  # above any threshold, but finite, because JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class SpanFeatures(Features):
 
     Windows, grouped by question:
     * `question` int64 [W] is the index of each window's question, ascending.
-    * `start` and `length` int64 [W] are the window's range of the context's tokens.
+    * `context_offset` int64 [W] is the index of each window's first context token, counted from the context's first
+      token.
+    * `context_length` int64 [W] is the number of context tokens in each window.
     * `answer` int64 [W, 2] are the positions of the answer's first and last token, counted from [CLS]; both are 0 if
       the window does not contain the whole answer.
     """
@@ -59,8 +61,8 @@ class SpanFeatures(Features):
     query_ids: Int32
     query: TokenSlices
     question: Int64
-    start: Int64
-    length: Int64
+    context_offset: Int64
+    context_length: Int64
     answer: Int64
     settings: SpanSettings
     cls_id: int
@@ -69,7 +71,7 @@ class SpanFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        return self.length + self.query.length[self.question] + SPECIALS
+        return self.context_length + self.query.length[self.question] + SPECIALS
 
     def context_start(self, index: Int64) -> Int64:
         """Return the position of the first context token in each window [B], counted from [CLS]: int64 [B]."""
@@ -77,12 +79,12 @@ class SpanFeatures(Features):
 
     def first_token(self, index: Int64) -> Int64:
         """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
-        return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.start[index]
+        return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.context_offset[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
         query = (self.query_ids, self.query.select(self.question[index]))
-        window = (self.contexts.ids, TokenSlices(self.first_token(index), self.length[index]))
+        window = (self.contexts.ids, TokenSlices(self.first_token(index), self.context_length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
@@ -94,8 +96,8 @@ class SpanFeatures(Features):
         plus a hundredth of the window's length. Of windows with equal scores the first is the best. BERT's code calls
         this rule "max context". The result has `length` bools for each window, one window after the other.
         """
-        token = concatenate_ranges(self.start[index], self.length[index])
-        window = np.repeat(index, self.length[index])
+        token = concatenate_ranges(self.context_offset[index], self.context_length[index])
+        window = np.repeat(index, self.context_length[index])
         first_window = np.searchsorted(self.question, self.question[window])
         last_window = np.searchsorted(self.question, self.question[window], side="right") - 1
         best_window: Int64 = window
@@ -103,10 +105,10 @@ class SpanFeatures(Features):
         most_windows = int((last_window - first_window).max(initial=-1)) + 1
         for number in range(most_windows):  # compare with window `number` of each token's question
             other = np.minimum(first_window + number, last_window)
-            left = token - self.start[other]
-            right = self.length[other] - 1 - left
+            left = token - self.context_offset[other]
+            right = self.context_length[other] - 1 - left
             contains_token = (left >= 0) & (right >= 0)
-            score = np.where(contains_token, np.minimum(left, right) + 0.01 * self.length[other], -np.inf)
+            score = np.where(contains_token, np.minimum(left, right) + 0.01 * self.context_length[other], -np.inf)
             best_window = np.where(score > best_score, other, best_window)
             best_score = np.maximum(score, best_score)
         return np.asarray(best_window == window)
@@ -138,8 +140,8 @@ def encode_spans(
         query_ids=query_ids,
         query=query,
         question=question,
-        start=start,
-        length=length,
+        context_offset=start,
+        context_length=length,
         answer=np.where(is_inside[:, None], position, 0),
         settings=settings,
         cls_id=vocabulary.cls_id,
@@ -175,14 +177,14 @@ class WindowSpans(NamedTuple):
     * `first` and `last` [B, K] are each span's first and last token, counted from [CLS].
     * `score` [B, K] is comparable between the windows of a question. It is -inf for the padding of windows with fewer
       than K spans.
-    * `null` [B] are the null odds of the windows, which grow with the odds that a window has no answer.
+    * `null_score` [B] grows with the odds that a window has no answer.
     """
 
     window: Int64
     first: Int64
     last: Int64
     score: Float64
-    null: Float64
+    null_score: Float64
 
 
 @dataclass(frozen=True)
@@ -192,19 +194,19 @@ class AnswerSpans:
     * `question` int64 [M] is each span's question.
     * `start` and `end` int64 [M] are the first and the end character of each span in its context.
     * `probability` [M] of the spans of a question adds up to 1.
-    * `null` [Q] are the null odds of the questions, which grow with the odds that there is no answer.
+    * `null_score` [Q] grows with the odds that a question has no answer.
     """
 
     question: Int64
     start: Int64
     end: Int64
     probability: Float64
-    null: Float64
+    null_score: Float64
 
     @property
     def offsets(self) -> Int64:
         """The index of each question's first span, and the end of the last span, int64 [Q + 1]."""
-        return offsets_from_lengths(np.bincount(self.question, minlength=len(self.null)))
+        return offsets_from_lengths(np.bincount(self.question, minlength=len(self.null_score)))
 
 
 class _ScoredSpans(NamedTuple):
@@ -223,14 +225,15 @@ class _ScoredSpans(NamedTuple):
 def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans], *, relative_null: bool) -> AnswerSpans:
     """Collect the spans of all windows by question; a span's probability is the softmax over its question's spans.
 
-    A question's null odds are the lowest of its windows, because one window with the answer is enough. With
-    `relative_null` the score of the question's best span is subtracted, and the null odds of a question without spans
-    are `NULL_ODDS_WITHOUT_SPAN`. This is for the linear head, whose null odds and scores are both sums of two logits.
+    A question's null score is the lowest of its windows, because one window with the answer is enough. With
+    `relative_null` the score of the question's best span is subtracted, and the null score of a question without spans
+    is `NULL_SCORE_WITHOUT_SPAN`. This is for the linear head, whose null scores and span scores are both sums of two
+    logits.
     """
     batches: list[_ScoredSpans] = []
     null = np.full(len(features.context), np.inf)
     for batch in window_batches:
-        np.minimum.at(null, features.question[batch.window], batch.null)
+        np.minimum.at(null, features.question[batch.window], batch.null_score)
         batches.append(_to_characters(features, batch))
     all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))
     spans = _drop_duplicates(all_spans)
@@ -242,7 +245,7 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
     total_weight = np.bincount(spans.question, weight, minlength=len(null))
     probability = weight / total_weight[spans.question]
     if relative_null:
-        null = np.where(np.isfinite(best_score), null - best_score, NULL_ODDS_WITHOUT_SPAN)
+        null = np.where(np.isfinite(best_score), null - best_score, NULL_SCORE_WITHOUT_SPAN)
     return AnswerSpans(spans.question, spans.start, spans.end, probability, null)
 
 

@@ -53,9 +53,9 @@ def test_average_equals_hand_computed() -> None:
         [0, 8, 10], [0, 0, 3], [0, 4, 7], [0, 17, 19], [1, 0, 3], [1, 17, 19], [1, 8, 10],
     ]  # fmt: skip
     assert result.probability.tolist() == pytest.approx([0.55, 0.25, 0.1, 0.1, 0.5, 0.45, 0.05])
-    assert result.null.tolist() == [1.0, 1.0]
+    assert result.null_score.tolist() == [1.0, 1.0]
     alone = SQUAD["squad2"].average([ONE])
-    assert (alone.start.tolist(), alone.null.tolist()) == (ONE.start.tolist(), ONE.null.tolist())
+    assert (alone.start.tolist(), alone.null_score.tolist()) == (ONE.start.tolist(), ONE.null_score.tolist())
 
 
 def test_write_predictions_official_files(tmp_path: Path) -> None:

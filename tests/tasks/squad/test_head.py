@@ -268,7 +268,7 @@ def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[in
     """A window as a batch of its own, the tokens of its context, and its answer."""
     batch, answer = features.batch(np.array([window]))
     begin = int(features.context_start(np.array([window]))[0])
-    return batch, list(range(begin, begin + int(features.length[window]))), tuple(answer[0].tolist())
+    return batch, list(range(begin, begin + int(features.context_length[window]))), tuple(answer[0].tolist())
 
 
 def test_span_loss_linear_is_mean_cross_entropy(questions: list[Question], vocabulary: Vocabulary) -> None:
@@ -345,16 +345,16 @@ def test_window_spans_equal_plain_loops(cls: type[Any], questions: list[Question
         total = sum(np.exp(v) for v in here.values())
         assert result.probability[begin] == pytest.approx(np.exp(here[top[0]]) / total, rel=1e-4)
         relative = 0.0 if cls is BeamQuestionAnswering else here[top[0]]
-        assert result.null[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
+        assert result.null_score[number] == pytest.approx(min(null[number]) - relative, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("cls", [QuestionAnswering, BeamQuestionAnswering])
 def test_predict_context_without_token_is_empty(cls: type[Any], vocabulary: Vocabulary) -> None:
     questions_asked = [Question("q", "zozo?", "\u0301"), question("bade figo")]
     model, features = tiny_model(cls, vocabulary).eval(), encoded(questions_asked, vocabulary)
-    assert features.length.tolist()[0] == 0
+    assert features.context_length.tolist()[0] == 0
     result = SQUAD["squad1"].predict(model, features, CPU)
-    assert np.isfinite(result.null).all()
+    assert np.isfinite(result.null_score).all()
     lines = [
         json.loads(line) for line in SQUAD["squad2"].format_predictions(questions_asked, result, with_details=False)
     ]
@@ -373,7 +373,7 @@ def test_write_predictions_has_n_best_answers(vocabulary: Vocabulary) -> None:
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
     base = int(features.contexts.offsets[features.context[features.question[window]]])
-    shift = base + int(features.start[window]) - int(features.context_start(np.array([window]))[0])
+    shift = base + int(features.context_offset[window]) - int(features.context_start(np.array([window]))[0])
     return int(features.contexts.starts[shift + first]), int(features.contexts.ends[shift + last])
 
 

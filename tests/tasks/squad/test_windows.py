@@ -84,13 +84,15 @@ def test_encode_spans_answers_equal_hand_computed(vocabulary: Vocabulary) -> Non
     ids = vocabulary.encode(context)
     position = len(vocabulary.encode("ba ba ba"))
     position += vocabulary.pieces[ids[position]] == "▁"  # a lone space piece is not in the answer
-    for window, (start, shown) in enumerate(zip(features.start.tolist(), features.length.tolist(), strict=True)):
+    for window, (start, shown) in enumerate(
+        zip(features.context_offset.tolist(), features.context_length.tolist(), strict=True)
+    ):
         last = len(vocabulary.encode("ba ba ba de")) - 1
         begin = int(features.context_start(np.array([window]))[0])
         inside = start <= position and last < start + shown
         expected = [position - start + begin, last - start + begin] if inside else [0, 0]
         assert features.answer[window].tolist() == expected
-    assert features.length.sum() >= pieces
+    assert features.context_length.sum() >= pieces
     assert features.answer.any()
 
 
@@ -118,15 +120,15 @@ def test_has_most_context_matches_a_plain_loop(
     features = encode_spans(questions, vocabulary, limit, replace(SETTINGS, doc_stride=stride))
     scored: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for window, (owner, start, shown) in enumerate(
-        zip(features.question.tolist(), features.start.tolist(), features.length.tolist(), strict=True)
+        zip(features.question.tolist(), features.context_offset.tolist(), features.context_length.tolist(), strict=True)
     ):
         for token in range(shown):
             context = min(token, shown - 1 - token) + 0.01 * shown
             scored.setdefault((owner, start + token), []).append((context, -window))
     index = np.arange(len(features))[::-1].copy()
-    retained = np.split(features.has_most_context(index), np.cumsum(features.length[index])[:-1])
+    retained = np.split(features.has_most_context(index), np.cumsum(features.context_length[index])[:-1])
     for window, best in zip(index.tolist(), retained, strict=True):
-        owner, start = int(features.question[window]), int(features.start[window])
+        owner, start = int(features.question[window]), int(features.context_offset[window])
         assert best.tolist() == [max(scored[owner, start + i])[1] == -window for i in range(len(best))]
 
 
@@ -168,7 +170,7 @@ def test_encode_spans_real_windows_hold_answers(shared_data: Path, vocabulary: V
     _, answers = features.batch(np.arange(len(features)))
     whole = {(q.id): (begin, end) for q, a, begin, end in answer_spans(questions, features) if a == q.answers[0]}
     base = features.contexts.offsets[:-1][features.context[features.question]]
-    shift = base + features.start - features.context_start(np.arange(len(features)))
+    shift = base + features.context_offset - features.context_start(np.arange(len(features)))
     for window, (first, last) in enumerate(answers.tolist()):
         if first:
             question = questions[features.question[window]]
