@@ -38,7 +38,11 @@ class MissingDataError(InputError):
 
 
 class CheckpointError(AlbertError):
-    """A checkpoint or artifact that is incomplete, damaged or of the wrong kind, or a full disk (exit code 4)."""
+    """Files of an artifact that cannot be used or written (exit code 4).
+
+    An artifact is a checkpoint, a vocabulary, a data directory or a result. Its files may be missing, damaged or of the
+    wrong kind, or the disk may have no room for them.
+    """
 
     exit_code = 4
     default_hint = "restore it from its source, or create it again"

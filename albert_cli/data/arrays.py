@@ -28,7 +28,8 @@ def truncated_lengths(length_a: Integers, length_b: Integers, max_tokens: Intege
     """Return the lengths of N segment pairs after truncation to `max_tokens` per pair: int64 [N] for A and for B.
 
     The released data generator removes one token at a time from the longer segment (B on a tie) until the pair fits.
-    The closed form: a segment of at most half of `max_tokens` stays whole, and two longer segments get half each.
+    The closed form, with m = `max_tokens`: if A has at most ⌈m / 2⌉ tokens, or B at most ⌊m / 2⌋, this segment stays
+    whole, and the other one gets the rest. If both are longer, A gets ⌈m / 2⌉ tokens and B gets ⌊m / 2⌋.
     """
     truncated_b = np.minimum(length_b, np.maximum(max_tokens - length_a, max_tokens // 2))
     truncated_a = np.minimum(length_a, max_tokens - truncated_b)

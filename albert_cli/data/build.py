@@ -2,8 +2,10 @@
 
 The sources are divided into work units (`text.work_units`). For each unit, one task tokenizes the text into a directory
 below `shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on
-the number of workers or machines. An interrupted build retains its finished tasks. After all tasks, `data.rewrites` and
-`data.merge` complete the data directory.
+the number of workers or machines. An interrupted build retains its finished tasks.
+
+After all tasks, `data.rewrites` drops duplicate documents if the settings request it, and holds out a document if
+`holdout` selects none. Then `data.merge` writes the other files of the data directory.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
 from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
 
-_PLAN: Final = "plan.json"
+_BUILD_PLAN_FILE: Final = "plan.json"  # the inputs of an unfinished build; `PLAN_FILE` has its tasks' names
 _LOCKS: Final = ".tasks"  # the folder of the tasks' locks
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
@@ -74,7 +76,7 @@ def build_data(
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
         results = _run_tasks(tasks, workers)
-        results = rewrite_all(tasks, results, workers)
+        results = rewrite_all(tasks, results, workers)  # drops duplicates, and ensures a held-out document
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
         _remove_plans(out)
@@ -86,7 +88,7 @@ def build_data(
 def _remove_plans(out: Path) -> None:
     """Remove the locks and the plans, which exist only while a build is unfinished."""
     shutil.rmtree(out / _LOCKS, ignore_errors=True)
-    for name in (_PLAN, ARRAY_FILE, PLAN_FILE):
+    for name in (_BUILD_PLAN_FILE, ARRAY_FILE, PLAN_FILE):
         (out / name).unlink(missing_ok=True)
 
 
@@ -113,7 +115,7 @@ def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_jo
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
     """Remove `out` if the block fails before any task is finished, unless an earlier build had begun there."""
-    is_resumed = (out / _PLAN).is_file()
+    is_resumed = (out / _BUILD_PLAN_FILE).is_file()
     try:
         yield
     except BusyError:  # `out` contains the work of another command
@@ -133,10 +135,10 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 
     Raises `BusyError` if `out` contains something that these tasks would not build, `CheckpointError` if it is damaged.
     """
-    if store.read_finished_manifest(out, "data", _PLAN, _LOCKS) is None:
+    if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, _LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
-        raise BusyError(f"{out}: data of another version of albert", f"build it again, or {_USE_ANOTHER_OUT}")
+        raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
     facts = read_data_facts(out)
     if not _is_built_by(facts, tasks, workers):
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _USE_ANOTHER_OUT)
@@ -149,7 +151,8 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
     """Return whether the tasks would build the data that `facts` describes.
 
-    Sources are hashed only if everything else is equal, and only those that are not files with unchanged signatures.
+    Sources are hashed only if everything else is equal. A file with an unchanged
+    `FileSignature` is not hashed.
     """
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
@@ -184,7 +187,7 @@ def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
     that build began are no obstacle: their tasks run again.
     """
     plan = make_plan(tasks)
-    path = out / _PLAN
+    path = out / _BUILD_PLAN_FILE
     if path.is_file() and not plan.contains(store.read_record(path, BuildPlan)):
         raise BusyError(
             f"{out}: holds an unfinished build of other text, another vocabulary or other settings",
@@ -301,10 +304,10 @@ def _iter_results(
     local_tasks, pool_tasks = _divide_tasks(tasks, workers)
     for task in local_tasks:
         yield task, _run_unless_locked(task, on_progress)
-    remedy = "run the same command again with fewer --workers; finished files are kept"
     was_finished = {task.name for task in pool_tasks if task.is_finished}
     calls = ((task,) for task in pool_tasks)
-    workers = min(workers, len(pool_tasks))
+    workers = min(workers, len(pool_tasks))  # 0 without such tasks: then nothing is left to run
+    remedy = "run the same command again with fewer --workers, which need less memory; finished tasks are kept"
     with closing(executor.map_unordered(_run_unless_locked, calls, workers, remedy)) as finished:
         for (task,), facts in finished:
             yield task, facts
@@ -315,8 +318,8 @@ def _iter_results(
 def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
     """Return the tasks for this process and the tasks for the pool of workers.
 
-    Only this process can read stdin, and with fewer than two workers it runs all tasks. Large tasks come first, so that
-    all workers finish at about the same time.
+    Only this process can read stdin. Without a cluster and with fewer than two workers, it runs all tasks. Large tasks
+    come first, so that all workers finish at about the same time.
     """
     by_size = sorted(tasks, key=lambda task: (-task.size, task.name))
     streams = [task for task in by_size if task.is_stream]

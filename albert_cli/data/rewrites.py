@@ -53,7 +53,7 @@ def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], worke
     calls = ((rewrite,) for rewrite in iter_rewrites(tasks, results))  # the arguments of each call
     # Without `dedup`, only the tasks that contain the one held-out document are rewritten, so one process is enough.
     workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
-    remedy = "run the same command again with fewer --workers"
+    remedy = "run the same command again with fewer --workers, which need less memory"
     with closing(executor.map_unordered(rewrite_shards, calls, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
             facts_of_tasks[rewrite.number] = facts

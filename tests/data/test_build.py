@@ -284,8 +284,9 @@ def test_build_data_of_another_format_is_rejected(small_vocabulary: Path, write_
     manifest = store.read_manifest(out)
     assert manifest is not None
     store.seal(out, "data", manifest.parents)
-    with pytest.raises(BusyError, match="data of another version of albert"):
+    with pytest.raises(BusyError, match="data of another version of albert") as caught:
         build_data(sources, small_vocabulary, out, TENTH)
+    assert caught.value.hint == "choose another --out, or delete this directory"  # the same --out would fail again
     with pytest.raises(CheckpointError, match=r"data\.json: format: written by another version of albert"):
         TokenCorpus.open(out)
 
