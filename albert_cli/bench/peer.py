@@ -52,7 +52,8 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
     hf_model: nn.Module = getattr(transformers, prefix + architecture)(hf_config)
     weights = hf_names.to_hf_names(model.state_dict(), config, hf_type)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
-    # The decoder is tied to the word embeddings and its bias, so our files do not contain it.
+    # In `transformers`, the decoder's matrix is the word table, and its bias is also a parameter of the head. Our weights
+    # have each tensor only once, so the decoder's names are missing.
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return hf_model.to(next(model.parameters()).device).train()
 
@@ -75,9 +76,9 @@ def pad_batch(batch: PackedBatch, device: torch.device, width: int = 0) -> dict[
 def pad_tokens(
     batch: PackedBatch, values_T: NDArray[np.integer[Any]], device: torch.device, width: int = 0, *, filler: int = 0
 ) -> Tensor:
-    """Return one value for each token of the batch, [T], as int64 [N, S]; `filler` is the value of padding.
+    """Pad the values of a batch's tokens, `values_T` [T], to int64 [N, S] on the device.
 
-    width: as in `pad_batch`.
+    filler: the value of padding; width: as in `pad_batch`.
     """
     lengths = np.diff(batch.offsets)
     is_token = np.arange(width or int(lengths.max())) < lengths[:, None]

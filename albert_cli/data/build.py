@@ -76,7 +76,7 @@ def build_data(
     with store.lock(out), _cleanup_on_failure(out):
         write_or_check_plan(out, tasks)
         results = _run_tasks(tasks, workers)
-        results = rewrite_all(tasks, results, workers)  # drops duplicates, and ensures a held-out document
+        results = rewrite_all(tasks, results, workers)  # drops duplicates, holds out a document
         require_training_text(tasks, results)
         facts = publish_data(out, tasks, results, vocabulary)
         _remove_plans(out)
@@ -151,8 +151,8 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
 def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
     """Return whether the tasks would build the data that `facts` describes.
 
-    Sources are hashed only if everything else is equal. A file with an unchanged
-    `FileSignature` is not hashed.
+    Sources are hashed only if everything else is equal. A file whose
+    signature is unchanged is not hashed.
     """
     plan = make_plan(tasks)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:

@@ -137,9 +137,10 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
 
 
 def find_task_data(task: str, data: str | None) -> str | None:
-    """Return the folder in `data` that is named like the task's benchmark (GLUE, SQuAD, RACE), else like the task.
+    """Return the folder with the task's files in `data`; `data` itself if there is no such folder.
 
-    Returns `data` itself if there is no such folder, and None if `data` is None.
+    For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name. Returns
+    None if `data` is None.
     """
     if data is None:
         return None

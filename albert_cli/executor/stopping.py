@@ -47,7 +47,9 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         return
 
     def send_signal() -> None:
-        # A training loop in this process may have replaced the handler of SIGTERM that requests the stop.
+        # While a training loop runs in this process, SIGTERM calls the loop's handler instead of `stop`: the loop saves
+        # and raises `Interrupted` after its current step. A loop that has already done its last step misses the signal.
+        # With this request, no further work starts in either case.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -103,5 +103,8 @@ def _measure_zwnj(sentences: Sequence[str]) -> float:
 
 
 def _take_evenly(sentences: Sequence[str], count: int) -> Sequence[str]:
-    """Return every n-th sentence, with the largest n that leaves at least `count` sentences; all if there are fewer."""
+    """Return at least `count` and fewer than 2 x `count` evenly spaced sentences; all if there are fewer than `count`.
+
+    They are every n-th sentence, with n = len(sentences) // count.
+    """
     return sentences[:: max(1, len(sentences) // count)]
