@@ -133,7 +133,7 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
     the model has positions.
     """
     recipe = checkpoint.directory / "recipe.toml"
-    run_settings = store.read_toml(recipe).get("data", {}) if store.is_listed(recipe) else {}
+    run_settings = store.read_toml(recipe).get("data", {}) if store.exists_or_is_listed(recipe) else {}
     if not isinstance(run_settings, dict):
         raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
     names = {field.name for field in dataclasses.fields(PairSettings)}

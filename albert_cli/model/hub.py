@@ -110,7 +110,7 @@ class Checkpoint:
         names = self.values.get(_ORDER_LABELS_KEY)
         if isinstance(names, list) and len(names) == len(head_bias):
             return tuple(map(str, names))
-        if store.is_listed(self.directory / "recipe.toml"):
+        if store.exists_or_is_listed(self.directory / "recipe.toml"):
             return ()  # `albert` writes the classes unless the head is not trained (data.sentence_loss = "none")
         return ORDER_LABELS["nsp" if self.model_type == "bert" else "sop"]
 

@@ -71,7 +71,7 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
                 values["hidden_act"] = "gelu_new"
             return ModelConfig.from_hf(values, str(path)), values
     names = " or ".join(CONFIG_FILES.values())
-    raise CheckpointError(f"{directory}: a TensorFlow checkpoint without {names}", "copy the file next to it")
+    raise CheckpointError(f"{directory}: a TensorFlow checkpoint without {names}", "copy this file into the directory")
 
 
 def find_prefix(directory: Path) -> Path:

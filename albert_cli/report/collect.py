@@ -272,7 +272,7 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
             parents |= manifest.parents
     recipe: Recipe = {}
-    if store.is_listed(path / "recipe.toml"):
+    if store.exists_or_is_listed(path / "recipe.toml"):
         recipe = store.read_toml(path / "recipe.toml")
     return PretrainingRun(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
 

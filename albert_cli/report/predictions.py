@@ -58,6 +58,6 @@ def read_predictions(folder: Path) -> Sequence[PredictionLine]:
     Raises `CheckpointError` if the manifest in `folder` lists the file, but the file is missing.
     """
     path = folder / PREDICTIONS
-    if not store.is_listed(path):
+    if not store.exists_or_is_listed(path):
         return []
     return journal.read_json_lines(path, PredictionLine)

@@ -23,7 +23,7 @@ from albert_cli.store.manifests import (
     verify,
 )
 from albert_cli.store.parsing import check_relative, require_keys, type_adapter
-from albert_cli.store.records import JsonObject, is_listed, read_bytes, read_json, read_record, read_toml
+from albert_cli.store.records import JsonObject, exists_or_is_listed, read_bytes, read_json, read_record, read_toml
 from albert_cli.store.run_steps import saved_steps
 from albert_cli.store.temporaries import remove_leftovers
 
@@ -34,10 +34,10 @@ __all__ = [
     "ManifestEntry",
     "check_relative",
     "commit_directory",
+    "exists_or_is_listed",
     "fingerprint",
     "free_bytes",
     "hash_json",
-    "is_listed",
     "is_locked",
     "lock",
     "open_text_writer",

@@ -26,10 +26,10 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def is_listed(path: Path) -> bool:
-    """Return True if the file exists or is listed in a manifest.
+def exists_or_is_listed(path: Path) -> bool:
+    """Return True if the file exists, or if a manifest lists it.
 
-    Callers check this before they read an optional file. A file that is listed but missing is then an error of reading.
+    Callers check this before they read an optional file. Reading a file that is listed but missing is then an error.
     """
     return os.path.lexists(path) or bool(_manifest_entries(path))
 

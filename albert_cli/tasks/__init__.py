@@ -2,5 +2,5 @@
 
 `base.Task` is the interface that training, evaluation and prediction use. The kinds of task are in `classification`,
 `multi_label`, `choice`, `token_classification` and `squad.task`. `registry` lists the published tasks (GLUE, SQuAD,
-RACE); `table.open_table` and `token_classification.open_token_task` make tasks of a user's files.
+RACE); `table.open_table` and `token_classification.open_token_task` build tasks from a user's files.
 """

@@ -1,7 +1,7 @@
 """Define the interface of a task, from reading its files to writing its predictions.
 
 A kind of task is a subclass of `Task`, for example `Classification`. A task is an instance of a kind: an entry of
-`registry.TASKS`, or made of a user's files by `open_table` or `open_token_task`. Training, evaluation and prediction
+`registry.TASKS`, or built from a user's files by `open_table` or `open_token_task`. Training, evaluation and prediction
 use only the interface. The subclass decides what an example is, how it is encoded as features, and what a model
 outputs for it.
 """

@@ -50,9 +50,10 @@ ARCHITECTURE = "ForTokenClassification"
 class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     """Prediction of a tag for each word; `labels` are the tags.
 
+    No token begins a word of which normalization leaves no character, or a word inside the first token of an earlier
+    word. Such a word has no first token, and its predicted tag is O.
+
     The outputs are logits float32 [words, C] for each text, of its words up to the last word that has a first token.
-    The tag O is predicted for words without a first token: normalization leaves no character of them, or they are
-    inside the first token of an earlier word.
     """
 
     def parse_example(self, line: InputLine) -> TokenExample:
@@ -67,7 +68,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def encode(self, examples: Sequence[TokenExample], vocabulary: Vocabulary, max_seq_length: int) -> TokenFeatures:
         """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
         tokens = tokenize_with_offsets([example.text for example in examples], vocabulary)
-        begun_word = np.full(len(tokens.ids), -1, dtype=np.int64)
+        begun_word = np.full(len(tokens.ids), -1, dtype=np.int64)  # index of the word that each token begins, -1: none
         labels = np.full(len(tokens.ids), IGNORED, dtype=np.int64)
         offsets = tokens.offsets.tolist()
         for example, start, end in zip(examples, offsets[:-1], offsets[1:], strict=True):
@@ -116,10 +117,10 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
                 check_finite(logits_TC)
                 for window, cls_position in zip(index.tolist(), tokens.host.offsets[:-1].tolist(), strict=True):
                     # A token's logits are used from one window; in other windows the token is only context.
-                    labeled = windows.labeled_tokens(window)
-                    context_tokens = labeled.start - int(windows.tokens.start[window])
+                    tagged = windows.tagged_tokens(window)
+                    context_tokens = tagged.start - int(windows.tokens.start[window])
                     first = cls_position + 1 + context_tokens
-                    begun_word = features.begun_word[labeled]
+                    begun_word = features.begun_word[tagged]
                     token_logits = logits_TC[first : first + len(begun_word)]
                     begins_word = begun_word >= 0
                     text = int(windows.text[window])
@@ -225,11 +226,11 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
 
 def open_token_task(settings: TableSettings, data: str | None, model_labels: tuple[str, ...]) -> AnyTask:
-    """Make the task `ner` of the tagged words in `data`: a folder with a file for each split, or a single file.
+    """Build the task `ner` from the tagged words in `data`: a folder with a file for each split, or a single file.
 
-    The tags are those of train. For data that may serve to score a model (a single file, or files without train) they
-    are `model_labels`, the tags of the model, unless the model has none. Raises `ConfigError` if `data` is None, and
-    `InputError` for missing or damaged files.
+    The tags of a folder with a train file are those in train. A single file or a folder without train may serve to
+    score a model: its tags are `model_labels`, the tags of the model. If `model_labels` is empty, they are the tags in
+    the first file. Raises `ConfigError` if `data` is None, and `InputError` for missing or damaged files.
     """
     if data is None:
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")

@@ -25,18 +25,18 @@ class TokenWindows(NamedTuple):
 
     * `text` int64 [W] is the index of each window's text.
     * `tokens` are the tokens of each window, a slice of the tokens of all texts [P].
-    * `labeled` are the tokens whose tags are learned and predicted in this window, a slice within that of `tokens`. Of
-      the tokens that two windows share, each is labeled in one of them, so the labeled slices of a text do not overlap.
+    * `tagged` are the tokens whose tags are learned and predicted in this window, a slice within that of `tokens`. Of
+      the tokens that two windows share, each is tagged in one of them, so the tagged slices of a text do not overlap.
     """
 
     text: Int64
     tokens: TokenSlices
-    labeled: TokenSlices
+    tagged: TokenSlices
 
-    def labeled_tokens(self, window: int) -> slice:
-        """Return a window's labeled slice of all texts' tokens."""
-        start = int(self.labeled.start[window])
-        return slice(start, start + int(self.labeled.length[window]))
+    def tagged_tokens(self, window: int) -> slice:
+        """Return a window's tagged slice of all texts' tokens."""
+        start = int(self.tagged.start[window])
+        return slice(start, start + int(self.tagged.length[window]))
 
 
 def window_overlap(size: int) -> int:
@@ -55,15 +55,15 @@ def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
     step = size - overlap
     text, start, length = slide_windows(lengths, size, step)
     end = start + length
-    # Of the tokens that two windows share, the first half is labeled in the earlier window and the second half in the
+    # Of the tokens that two windows share, the first half is tagged in the earlier window and the second half in the
     # later one, because they have more context there.
-    labeled_start = np.where(start == 0, 0, start + overlap // 2)
-    labeled_end = np.where(end == lengths[text], end, start + step + overlap // 2)
+    tagged_start = np.where(start == 0, 0, start + overlap // 2)
+    tagged_end = np.where(end == lengths[text], end, start + step + overlap // 2)
     text_start = offsets[:-1][text]
     return TokenWindows(
         text=text,
         tokens=TokenSlices(text_start + start, length),
-        labeled=TokenSlices(text_start + labeled_start, labeled_end - labeled_start),
+        tagged=TokenSlices(text_start + tagged_start, tagged_end - tagged_start),
     )
 
 
@@ -95,7 +95,7 @@ class TokenFeatures(Features):
     def batch(self, index: Int64) -> tuple[PackedBatch, Int64 | None]:
         """Pack the windows at `index` [B]; return the batch and the labels of its tokens, int64 [T].
 
-        Tokens outside a window's labeled slice have the label `IGNORED`, so every word has a label in only one window.
+        Tokens outside a window's tagged slice have the label `IGNORED`, so every word has a label in only one window.
         """
         tokens = self.windows.tokens.select(index)
         no_tokens = TokenSlices(np.zeros_like(tokens.start), np.zeros_like(tokens.length))
@@ -104,10 +104,10 @@ class TokenFeatures(Features):
         if self.labels is None:
             return packed, None
         labels = np.full(len(packed.ids), IGNORED, dtype=np.int64)
-        labeled = self.windows.labeled.select(index)
+        tagged = self.windows.tagged.select(index)
         first_token = packed.offsets[:-1].astype(np.int64) + 1  # after [CLS]
-        positions = concatenate_ranges(first_token + labeled.start - tokens.start, labeled.length)
-        labels[positions] = self.labels[concatenate_ranges(labeled.start, labeled.length)]
+        positions = concatenate_ranges(first_token + tagged.start - tokens.start, tagged.length)
+        labels[positions] = self.labels[concatenate_ranges(tagged.start, tagged.length)]
         return packed, labels
 
     def count_words(self) -> list[int]:

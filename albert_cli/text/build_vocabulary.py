@@ -268,7 +268,7 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
         "cleaning": asdict(vocabulary.cleaning) if vocabulary.cleaning else None,
     }
     lines = console.format_named_values(facts)
-    if store.is_listed(directory / REPORT_FILE):
+    if store.exists_or_is_listed(directory / REPORT_FILE):
         report = store.read_record(directory / REPORT_FILE, VocabularyReport)
         facts["report"] = asdict(report)
         lines += _format_tokens(report)

@@ -1,8 +1,9 @@
 """Load a directory's vocabulary with the SentencePiece backend if possible, else with that of `tokenizers`.
 
-SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. A Unigram
-`tokenizer.json` is converted to a SentencePiece model in memory, because SentencePiece is eight times as fast, if both
-give equal ids on sample texts. Such files are common: transformers 5 saves our vocabularies without `spiece.model`.
+SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. SentencePiece is eight
+times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to a SentencePiece model in memory; the
+converted model is used only if it gives the same ids on sample texts. Such files are common: transformers 5 saves our
+vocabularies without `spiece.model`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:
     """Return the error for a directory without a vocabulary; it lists the files of other tokenizers in it."""
-    hint = "name a directory of `albert vocab`, or a model's with its tokenizer"
+    hint = "use a directory written by `albert vocab`, or a model directory with its tokenizer"
     if not directory.is_dir():
         return CheckpointError(f"{directory}: no such directory", hint)
     message = f"{directory}: no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
@@ -53,7 +54,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
         save = f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')"
         return CheckpointError(f"{message}, only {' and '.join(other_files)}", f"save it again in transformers: {save}")
     if (directory / CONFIG_FILE).is_file():
-        return CheckpointError(f"{message}, only {CONFIG_FILE}", "copy the file with the tokens next to it")
+        return CheckpointError(f"{message}, only {CONFIG_FILE}", f"copy one of these three files next to {CONFIG_FILE}")
     return CheckpointError(message, hint)
 
 
@@ -64,7 +65,7 @@ def _has_vocabulary(directory: Path) -> bool:
 def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
     """Return the directory's `tokenizer_config.json`, or the defaults if it has none."""
     path = directory / CONFIG_FILE
-    return store.read_record(path, TokenizerConfig) if store.is_listed(path) else TokenizerConfig()
+    return store.read_record(path, TokenizerConfig) if store.exists_or_is_listed(path) else TokenizerConfig()
 
 
 # ---------------------------------------------------------------- Unigram to SentencePiece
@@ -115,7 +116,7 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
     """Return the bytes of a SentencePiece model (`spiece.model`) with the pieces and scores of a `tokenizer.json`.
 
     model: the Unigram model of the `tokenizer.json`; charsmap: SentencePiece's compiled normalization rules;
-    vocabulary: the same tokenizer, whose special tokens are identified.
+    vocabulary: loaded from the same `tokenizer.json`, with the ids of the special tokens.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -134,7 +135,7 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
         kind = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
         if index == vocabulary.unk_id:
             kind = sentencepiece_model_pb2.ModelProto.SentencePiece.UNKNOWN
-        elif vocabulary.text_pieces[index] == "":
+        elif vocabulary.text_pieces[index] == "":  # a token that is not text, such as [CLS]
             kind = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
         proto.pieces.add(piece=piece, score=score, type=kind)
     content: bytes = proto.SerializeToString()

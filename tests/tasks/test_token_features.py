@@ -40,13 +40,13 @@ def vocabulary(tiny_vocabulary: Path) -> Vocabulary:
 def test_split_into_windows_labels_every_token_once(size: int) -> None:
     lengths = [0, 1, size - 1, size, size + 1, 2 * size, 100, 3]
     windows = split_into_windows(np.cumsum([0, *lengths]), size)
-    labeled = np.concatenate([np.arange(sum(lengths))[windows.labeled_tokens(w)] for w in range(len(windows.text))])
-    assert labeled.tolist() == list(range(sum(lengths))), "each token once, in order"
+    tagged = np.concatenate([np.arange(sum(lengths))[windows.tagged_tokens(w)] for w in range(len(windows.text))])
+    assert tagged.tolist() == list(range(sum(lengths))), "each token once, in order"
     assert (windows.tokens.length <= size).all() and set(windows.text) == set(range(len(lengths)))
-    inside = windows.labeled.start >= windows.tokens.start
+    inside = windows.tagged.start >= windows.tokens.start
     assert (
         inside.all()
-        and (windows.labeled.start + windows.labeled.length <= windows.tokens.start + windows.tokens.length).all()
+        and (windows.tagged.start + windows.tagged.length <= windows.tokens.start + windows.tokens.length).all()
     )
     assert np.bincount(windows.text)[:4].tolist() == [1, 1, 1, 1], "a text that fits is one window"
 

@@ -91,7 +91,11 @@ def test_normalizers_of_other_programs_give_equal_ids(rule: str, tmp_path: Path)
     ("files", "content", "remedy"),
     [
         (("vocab.json", "merges.txt"), "only vocab.json and merges.txt", "save_pretrained"),
-        (("tokenizer_config.json",), "only tokenizer_config.json", "copy the file with the tokens"),
+        (
+            ("tokenizer_config.json",),
+            "only tokenizer_config.json",
+            "copy one of these three files next to tokenizer_config.json",
+        ),
         ((), "no spiece.model, tokenizer.json or vocab.txt", "with its tokenizer"),
     ],
 )
