@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MASKED_FRACTION: Final = 0.15  # fraction of the positions that the masked-language head reads (§4.1)
-LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # tokens; the columns of the largest batches in BERT's README
+LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # tokens per sequence in the table of largest batches in BERT's README
 LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # tokens, for models with more than 512 positions
 DEVICES: Final = (2, 8, 64, 512)  # numbers of devices; the paper trained on 64 to 512 (§4.1)
 
@@ -91,7 +91,8 @@ def _norm_parameters(size: int) -> int:
 def without_sharing(config: ModelConfig) -> ModelConfig:
     """Return the shape with separate weights for every block of the stack.
 
-    It has as many parameters as a forward pass of `config` applies, counting a shared block once for each layer.
+    Its number of parameters is the number that a forward pass of `config` uses, where a shared block counts once for
+    each layer.
     """
     blocks = len(config.blocks())
     return replace(
@@ -116,11 +117,15 @@ def forward_flops(
 ) -> float:
     """Return the pretraining model's FLOPs per token in the forward pass, in sequences of `length` tokens.
 
-    Only matmuls are counted, with two FLOPs per multiplication. A block has 4 H^2 multiplications per token in the
-    projections of attention, 2 H F in the feed-forward network, and 2 S H in scores and contexts, where S is the number
-    of tokens to which a token attends (`mean_attended_tokens`). The masked-language head runs at `masked_fraction` of
-    the positions. With `pruned`, the last block computes queries, output and feed-forward network only at the rows that
-    a head reads, as `Encoder` does.
+    The matmuls of the projection, the blocks and the masked-language head are counted, with two FLOPs per
+    multiplication. Pooler and sentence head, which run once per sequence, are not counted.
+
+    * A block has 4 H^2 multiplications per token in the projections of attention, 2 H F in the feed-forward network,
+      and 2 S H in scores and contexts, where S is the number of tokens to which a token attends
+      (`mean_attended_tokens`).
+    * The masked-language head runs at `masked_fraction` of the positions.
+    * With `pruned`, the last block computes queries, output and feed-forward network only at the rows that a head
+      reads, as `Encoder` does.
     """
     e = config.embedding_size
     h = config.hidden_size
@@ -151,8 +156,10 @@ def mean_attended_tokens(config: ModelConfig, length: int) -> float:
         size = config.attention_block
         blocks = -(-length // size)
         last = length - (blocks - 1) * size  # tokens of the last block
-        # Each full block attends to three full blocks, except the first and the last one, which attend to two. The last
-        # block, which may be shorter, attends to the block before it, which attends to it, and to itself.
+        # A block attends to itself and to its neighbors. Without the last block, which may be shorter, there are
+        # n = blocks - 1 full blocks. Each attends to three full blocks, except the first and the last of them, which
+        # attend to two: 3 n - 2 pairs of full blocks. The last block and its neighbor attend to each other, and the
+        # last block attends to itself.
         local_pairs = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
         outside_neighborhood_of_cls = length - 2 * size
     global_pairs = 2 * outside_neighborhood_of_cls  # [CLS] as query, and as key
@@ -172,7 +179,8 @@ def training_flops(
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
     """Return the FLOPs of a training step on sequences of these lengths, with `masked` masked positions in total."""
     tokens = float(lengths.sum())
-    # At length 0 the formula has no attention scores and contexts, which depend on each sequence's length.
+    # At length 0, `training_flops` leaves out attention's scores and contexts. They depend on the length of each
+    # sequence, and are added below.
     per_token = training_flops(config, 0, masked_fraction=masked / max(tokens, 1.0))
     attended_pairs = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
     per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes; 2 H multiplications in each block
@@ -201,13 +209,15 @@ class ComputeSetup:
     compiled: bool = True  # no effect on a CPU, for which the estimates assume that nothing is compiled
 
     @classmethod
-    def from_recipe(cls, device: str, precision: str, compile_: str) -> ComputeSetup:
-        """Build from a device's type and a recipe's `precision` and `compile`; types other than "cuda" become "cpu"."""
-        return cls(
-            device="cuda" if device == "cuda" else "cpu",
-            precision="bf16" if precision == "bf16" else "fp32",
-            compiled=compile_ == "on",
-        )
+    def from_recipe(
+        cls, device: str, precision: Literal["auto", "fp32", "bf16"], compile_: Literal["auto", "on", "off"]
+    ) -> ComputeSetup:
+        """Build from a device's type and a recipe's `precision` and `compile`; types other than "cuda" become "cpu".
+
+        Callers resolve "auto" first (`training.device.resolve_auto`).
+        """
+        assert precision != "auto" and compile_ != "auto", "resolve_auto comes first"
+        return cls("cuda" if device == "cuda" else "cpu", precision, compiled=compile_ == "on")
 
     @property
     def is_compiled_for_cuda(self) -> bool:
