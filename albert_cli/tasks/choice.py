@@ -31,7 +31,7 @@ from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, first_of
 from albert_cli.text.vocabulary import Vocabulary
 
-_MAX_ANSWER_TOKENS = 128  # of question and option together; the default `max_qa_length` of the reference's RACE
+_MAX_ANSWER_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
 MAX_OPTIONS = len(ascii_uppercase)  # an option's name in predictions is a letter
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options

@@ -339,8 +339,8 @@ def encode_pairs(
 ) -> PairFeatures:
     """Encode texts as `[CLS] A [SEP]` and pairs as `[CLS] A [SEP] B [SEP]`, of at most `max_seq_length` tokens.
 
-    A pair that is too long is truncated as in the reference: the longer text loses its last token, text B if both are
-    equally long, until the pair fits.
+    A pair that is too long is truncated as in ALBERT's released code: the longer text loses its last token, text B if
+    both are equally long, until the pair fits.
     """
     size = len(texts)
     texts_a = [a for a, _ in texts]

@@ -29,8 +29,8 @@ class GlueFiles:
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
     * `header` lists the columns of the labeled files if these have no header line.
-    * With `skip_short` rows with too few fields are skipped, as in the reference, because questions of QQP contain line
-      breaks. Without `skip_short` such a row is an error.
+    * With `skip_short` rows with too few fields are skipped, as in ALBERT's released code, because questions of QQP
+      contain line breaks. Without `skip_short` such a row is an error.
     * `files` maps a split to the name of its file without the ending, if that is not the split's name.
     * `hub` is the data set of the Hub that has the task as a configuration, None if there is none.
     """
@@ -51,7 +51,7 @@ class GlueFiles:
         `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
         """
         is_test = split in task.test_splits
-        # A test split that is not among `test_splits` is to be scored: `Task.for_scoring` made it a dev split.
+        # `Task.for_scoring` moves test splits from `test_splits` to the dev splits, to score a model on them.
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
@@ -76,7 +76,10 @@ class GlueFiles:
         return examples
 
     def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
-        """Read a split of the data set `data`; if that is None or `hub`, the data set's configuration for the task."""
+        """Read a split of the data set `data`, which is `hub` if `data` is None.
+
+        In `hub`, each task is a configuration of the same name.
+        """
         if data is None and self.hub is None:
             raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
         source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
@@ -117,8 +120,9 @@ def _skip_short_rows(table: TextTable) -> TextTable:
     return replace(table, cells=cells, lines=lines)
 
 
-# ---------------------------------------------------------------- the tasks; the reference has the same label order
+# ---------------------------------------------------------------- the tasks
 
+# The labels are in the order of ALBERT's released code, so that its classifiers have the same classes.
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")
@@ -168,7 +172,7 @@ GLUE: dict[str, Classification] = {
             name="wnli", title="WNLI", labels=_BINARY, metrics=("accuracy",),
             source=GlueFiles("WNLI", _SENTENCES),
         ),
-        # GLUE's diagnostics (§4): unlabeled in the benchmark's own folder, labeled in a separate file.
+        # GLUE's diagnostics (§4 of Wang et al.): the benchmark's file has no labels, a separate file has them.
         Classification(
             name="ax", title="AX", labels=_INFERENCE, metrics=("mcc",), train_split=None, classifier_of="mnli",
             source=GlueFiles(

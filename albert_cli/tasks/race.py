@@ -115,7 +115,7 @@ def _split_passage_file(path: Path) -> list[tuple[str, str]]:
 
 def _iter_texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the passages of a level's folder: the lines of `all.txt`, or a passage from each other `.txt` file."""
-    if (path := folder / "all.txt").is_file():  # the layout of the reference code, with all passages of a level
+    if (path := folder / "all.txt").is_file():  # the layout of ALBERT's released code, with all passages of a level
         for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
                 yield line, f"{path}:{number}"

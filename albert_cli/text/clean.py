@@ -1,8 +1,8 @@
 """Clean text as ALBERT does before SentencePiece encodes it, with an option for every step.
 
-The reference code collapses white space, applies NFKD, drops combining characters, and lower-cases. This suits English,
-but it damages other languages (Devanagari vowel signs, Japanese dakuten, Turkish dotted i). So each vocabulary has its
-own options, which are stored with it.
+ALBERT's released code collapses white space, applies NFKD, drops combining characters, and lower-cases. This suits
+English, but it damages other languages (Devanagari vowel signs, Japanese dakuten, Turkish dotted i). So each vocabulary
+has its own options, which are stored with it.
 """
 
 from __future__ import annotations

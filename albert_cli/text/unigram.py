@@ -20,8 +20,8 @@ from albert_cli.text.charsmap import keep_character
 from albert_cli.text.clean import Cleaning, clean
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-# The options of the published vocabularies (README of the reference code). They are lists, because SentencePiece reads
-# a string as CSV, in which the quotation mark would join the symbols after it into a single one.
+# The options of the published vocabularies (README of ALBERT's released code). They are lists, because SentencePiece
+# reads a string as CSV, in which the quotation mark would join the symbols after it into a single one.
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian and in scripts of India
@@ -61,7 +61,7 @@ def read_model(model: bytes) -> Any:
 def penalize_digit_comma(proto: Any) -> None:
     """Lower the scores of pieces such as "▁2011," in place, so that no segmentation contains one.
 
-    ALBERT's tokenizer never emits such a piece: the reference splits off the comma and encodes the rest again. Lower
+    ALBERT's tokenizer never emits such a piece: its code splits off the comma and encodes the rest again. Lower
     scores give the same result in one pass, both in SentencePiece and in Hugging Face's `tokenizers`.
     """
     for p in proto.pieces:

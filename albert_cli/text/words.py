@@ -77,7 +77,7 @@ def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundarie
     """Return the word boundaries of a vocabulary.
 
     pieces: the pieces by id, with the word mark; "" for tokens that are not text. rule: "script" is the rule in this
-    module's docstring, "reference" that of the reference code, in which the tokens that are not text begin words, too.
+    module's docstring, "reference" that of ALBERT's released code, in which tokens that are not text begin words, too.
     """
     if rule == "reference":
         starts = [piece == "" or _starts_word_in_reference(piece) for piece in pieces]
@@ -103,7 +103,7 @@ def _is_attached(character: str) -> bool:
 
 
 def _starts_word_in_reference(piece: str) -> bool:
-    """Return True if a piece begins a word by `_is_start_piece_sp` of the reference's `create_pretraining_data.py`.
+    """Return True if a piece begins a word by `_is_start_piece_sp` of ALBERT's `create_pretraining_data.py`.
 
     A word begins at a piece that begins with the word mark or "<", at a single ASCII punctuation character, and at a
     piece with any character other than ASCII letters and punctuation. So a piece with a digit or a letter of another

@@ -1,4 +1,4 @@
-"""LAMB and AdamW as in the reference code: one rule, with or without the layer-wise trust ratio.
+"""LAMB and AdamW as in ALBERT's released code: one rule, with or without the layer-wise trust ratio.
 
 You et al., 2019 (arXiv 1904.00962), in the form of ALBERT's `lamb_optimizer.py`: no bias correction, no clamp on the
 ratio, and neither decay nor ratio for LayerNorms and biases. `optimizer.bias_correction` gives the LAMB of apex and
@@ -38,9 +38,9 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + decay * w   (decay only for matrices and embeddings)
         w <- w - lr * ratio * u               ratio = ||w|| / ||u|| when both are positive, else 1
 
-    The ratio is also 1 for LayerNorms and biases, unless `ratio_for_all`. Without `trust_ratio` it is 1 everywhere,
-    and the rule is the AdamW of the reference code's fine-tuning. `settings.bias_correction` divides m by 1 - beta1^t
-    and v by 1 - beta2^t in the formula of u, in step t.
+    The ratio is also 1 for LayerNorms and biases, unless `ratio_for_all`. Without `trust_ratio` it is 1 everywhere, and
+    the rule is the AdamW with which ALBERT's released code fine-tunes. `settings.bias_correction` divides m by
+    1 - beta1^t and v by 1 - beta2^t in the formula of u, in step t.
     """
 
     def __init__(

@@ -6,7 +6,9 @@ many gradients are complete before the last backward pass ends. Without shared l
 overlaps with this pass. With shared layers, the gradients of the shared block and of the token embeddings are complete
 only at its end.
 
-The sums equal those of `DistributedDataParallel` bit for bit. A rank without a micro-batch can take part too.
+`DistributedDataParallel` averages gradients instead, which is wrong here: every loss is already divided by its number
+of items in the global batch. Its averages times the number of ranks equal these sums up to rounding, and with two ranks
+bit for bit. A rank without a micro-batch can take part too.
 """
 
 from __future__ import annotations

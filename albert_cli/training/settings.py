@@ -18,7 +18,7 @@ _PAPER_BATCH: Final = 4096
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in the reference code.
+    """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in ALBERT's released code.
 
     `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr`), and the number of
     labels for fine-tuning with AdamW (`training/label_protocol.py`); the saved recipe has the number. Pretraining with
@@ -105,8 +105,8 @@ class ScheduleSettings:
     def rate(self, step: int, peak: float) -> float:
         """Return the learning rate of update number `step` (from 0): linear warmup, then linear decay to zero.
 
-        As in the reference code, the decay is counted from step 0 and the warmup replaces it while `step < warmup`. So
-        the rate drops at the end of the warmup, to `peak * (1 - warmup / decay)`.
+        As in ALBERT's released code, the decay is counted from step 0 and the warmup replaces it while
+        `step < warmup`. So the rate drops at the end of the warmup, to `peak * (1 - warmup / decay)`.
         """
         if step < self.warmup:
             return peak * step / self.warmup

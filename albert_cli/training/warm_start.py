@@ -4,7 +4,7 @@ There are two uses. A deeper model starts from the weights of a shallower one (a
 text or without dropout (§4.8), continues a run with its moments.
 
 If layers share weights, a deeper model only repeats the same weights more often, so it can start from a shallower one.
-A model of several groups can start every group from the parent's group 0, as in the reference code.
+A model of several groups can start every group from the parent's group 0, as in ALBERT's released code.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Version = Literal["1.1", "2.0"]
 
 @dataclass(frozen=True)
 class SpanSettings:
-    """The recipe section `[span]`; the defaults are those of the reference implementation.
+    """The recipe section `[span]`; the defaults are those of ALBERT's released code.
 
     * `max_query_length` (of a question) and `max_answer_length` are in tokens.
     * A long context is split into windows that start `doc_stride` tokens apart.

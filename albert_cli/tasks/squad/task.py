@@ -191,7 +191,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def write_predictions(self, directory: Path, examples: Sequence[Question], outputs: AnswerSpans) -> None:
         """Write `predictions.dev.jsonl`, and the files that SQuAD's published tools read.
 
-        * `predictions.json` answers every question, as the reference implementation does. The published evaluation
+        * `predictions.json` answers every question, as ALBERT's released code does. The published evaluation
           script needs all answers to find the best threshold.
         * `nbest_predictions.json` has several answers per question, with probabilities that add up to 1.
         * In 2.0, `null_odds.json` has the null scores, and `predictions_at_threshold.json` answers only the questions
@@ -298,7 +298,7 @@ SQUAD: dict[str, SpanAnswering] = {
         name="squad2",
         title="SQuAD 2.0",
         metrics=("f1", "em", "best_f1", "best_em", "has_answer_f1", "has_answer_em", "no_answer_em"),
-        # The published evaluation script and the reference implementation report scores at the best threshold on dev.
+        # The published evaluation script and ALBERT's released code report scores at the best threshold on dev.
         published=("best_f1", "best_em"),
         source=SquadFiles("hf:rajpurkar/squad_v2", "2.0"),
         test_splits=(),
