@@ -122,7 +122,7 @@ def _skip_short_rows(table: TextTable) -> TextTable:
 
 # ---------------------------------------------------------------- the tasks
 
-# The labels are in the order of ALBERT's released code, so that its classifiers have the same classes.
+# The labels are in the order of ALBERT's released code, so the classes of its classifiers have the same numbers here.
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")
