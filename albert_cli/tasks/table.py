@@ -57,20 +57,20 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     """
     files = find_table_files(settings, data)
     tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
-    reference = tables.table(next(iter(files)))  # train, or the first file if there is no train
-    if is_choice_table(reference, settings):
-        task = as_any_task(_choice_task(settings, tables, reference))
-    elif _is_multi_label(settings, tables, reference, head):
-        task = as_any_task(_multi_label_task(settings, tables, reference, head))
+    first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
+    if is_choice_table(first_table, settings):
+        task = as_any_task(_choice_task(settings, tables, first_table))
+    elif _is_multi_label(settings, tables, first_table, head):
+        task = as_any_task(_multi_label_task(settings, tables, first_table, head))
     else:
-        task = as_any_task(_classification_task(settings, tables, reference, head.labels))
+        task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
     return replace(task.with_splits(files), accepts_any_task=tables.is_for_scoring)
 
 
 # ---------------------------------------------------------------- multiple choice
 
 
-def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTable) -> Choice:
+def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextTable) -> Choice:
     """Make a task of multiple choice; the reading of its labels fits train and dev together."""
     option_counts: set[int] = set()
     labeled_rows: list[ChoiceRow] = []
@@ -86,16 +86,16 @@ def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTab
         if len(columns.options) > 1 and table.columns[columns.options[0]].endswith("0"):
             counts_from_0 = True
     label_reading = decide_choice_labels(labeled_rows, settings, counts_from_0=counts_from_0)
-    columns = find_choice_columns(reference, settings)
+    columns = find_choice_columns(first_table, settings)
     texts = [index for index in (columns.passage, columns.question) if index is not None]
     fewest = min(option_counts)
     most = max(option_counts)
     count = str(most) if fewest == most else f"{fewest} to {most}"
-    message = f"{_column_names(reference, texts)} → one of {count} choices"
+    message = f"{_column_names(first_table, texts)} → one of {count} choices"
     if label_reading != "auto":
         message += f", labels are {LABEL_DESCRIPTIONS[label_reading]}"
-    console.info(f"{reference.origin}: {message}")
-    warn_unused_texts(reference, [*texts, *columns.options, columns.label, find_id_column(reference, settings)])
+    console.info(f"{first_table.origin}: {message}")
+    warn_unused_texts(first_table, [*texts, *columns.options, columns.label, find_id_column(first_table, settings)])
     return Choice(
         name="table",
         title=settings.title,
@@ -109,21 +109,21 @@ def _choice_task(settings: TableSettings, tables: TableFiles, reference: TextTab
 
 
 def _classification_task(
-    settings: TableSettings, tables: TableFiles, reference: TextTable, model_labels: tuple[str, ...]
+    settings: TableSettings, tables: TableFiles, first_table: TextTable, model_labels: tuple[str, ...]
 ) -> Classification:
-    texts = find_text_columns(reference, settings)
+    texts = find_text_columns(first_table, settings)
     labels = _class_labels(settings, tables, model_labels)
     if labels is None:
-        message = f"{reference.origin}: no training data to take the classes from"
+        message = f"{first_table.origin}: no training data to take the classes from"
         raise InputError(message, "use -s table.train=FILE, or list the classes in table.labels")
-    _report_text_columns(reference, settings, texts, _describe_classes(labels) if labels else "a value")
+    _report_text_columns(first_table, settings, texts, _describe_classes(labels) if labels else "a value")
     return Classification(
         name="table",
         title=settings.title,
         labels=labels,
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
-        source=TextTableSource(tables, tuple(reference.columns[index] for index in texts)),
+        source=TextTableSource(tables, tuple(first_table.columns[index] for index in texts)),
     )
 
 
@@ -153,14 +153,14 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
 # ---------------------------------------------------------------- multi-label classification
 
 
-def _is_multi_label(settings: TableSettings, tables: TableFiles, reference: TextTable, head: ModelHead) -> bool:
-    """Return True if the labels of the reference are sets of classes.
+def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: TextTable, head: ModelHead) -> bool:
+    """Return True if the labels of the first table are sets of classes.
 
     They are also sets if every row has one class and a multi-label model that has these classes is to be scored.
     """
-    if "train" not in tables.files and "dev" not in tables.files:  # the reference is test, which may lack labels
+    if "train" not in tables.files and "dev" not in tables.files:  # the first table is test, which may lack labels
         return settings.kind == "multi-label"
-    return is_multi_label_table(reference, settings) or _fits_multi_label_head(settings, tables, reference, head)
+    return is_multi_label_table(first_table, settings) or _fits_multi_label_head(settings, tables, first_table, head)
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
@@ -172,21 +172,21 @@ def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: T
 
 
 def _multi_label_task(
-    settings: TableSettings, tables: TableFiles, reference: TextTable, head: ModelHead
+    settings: TableSettings, tables: TableFiles, first_table: TextTable, head: ModelHead
 ) -> MultiLabelClassification:
-    texts = find_text_columns(reference, settings)
-    if _fits_multi_label_head(settings, tables, reference, head) and not settings.labels:
+    texts = find_text_columns(first_table, settings)
+    if _fits_multi_label_head(settings, tables, first_table, head) and not settings.labels:
         labels = head.labels
     else:
-        labels = infer_label_names(read_label_sets(reference, settings), settings, reference.origin)
-    _report_text_columns(reference, settings, texts, f"any of {_describe_classes(labels)}")
+        labels = infer_label_names(read_label_sets(first_table, settings), settings, first_table.origin)
+    _report_text_columns(first_table, settings, texts, f"any of {_describe_classes(labels)}")
     return MultiLabelClassification(
         name="table",
         title=settings.title,
         labels=labels,
         metrics=MULTI_LABEL_METRICS,
         inputs=len(texts),
-        source=MultiLabelTableSource(tables, tuple(reference.columns[index] for index in texts)),
+        source=MultiLabelTableSource(tables, tuple(first_table.columns[index] for index in texts)),
     )
 
 
