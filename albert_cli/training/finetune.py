@@ -135,7 +135,7 @@ def finetune(
     An unfinished run in `out` resumes. A finished run with the same recipe is verified and not repeated. A diverged run
     continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again.
     """
-    prepared = replace(prepared, recipe=prepared.recipe.with_label_protocol(inputs.num_training_examples))
+    prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
     schedule = task_model.resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)

@@ -49,7 +49,7 @@ class OptimizerSettings:
 
         This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
         `ConfigError` for AdamW, because the rule is not made for it. Fine-tuning with AdamW replaces "auto" by
-        `FinetuneRecipe.with_label_protocol` instead.
+        `FinetuneRecipe.with_auto_values` instead.
         """
         if self.lr != "auto":
             return self

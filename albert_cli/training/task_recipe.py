@@ -193,18 +193,19 @@ class FinetuneRecipe:
             recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=_DEFAULT_STEPS))
         if recipe.intermediate_task == recipe.task:
             recipe = replace(recipe, intermediate_task=PRETRAINED)
-        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of labels (`with_label_protocol`)
+        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of labels (`with_auto_values`)
             recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
         return recipe
 
-    def with_label_protocol(self, num_labels: int) -> FinetuneRecipe:
+    def with_auto_values(self, num_examples: int) -> FinetuneRecipe:
         """Replace "auto" epochs, learning rate and dropout by the values of `training/label_protocol.py`.
 
-        With 0 labels, which only scoring has, the epochs are those for one label.
+        num_examples: number of labeled training examples, which determines the epochs. Scoring has none; the epochs
+        are then those for one example.
         """
         recipe = self
         if recipe.schedule.epochs == "auto":
-            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=choose_epochs(max(1, num_labels))))
+            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=choose_epochs(max(1, num_examples))))
         if recipe.optimizer.lr == "auto":
             recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=LEARNING_RATE))
         if recipe.model.dropout == "auto":
