@@ -1,9 +1,9 @@
 """`albert data`: turn text into a data directory of token shards, in parallel and resumably.
 
-The sources are divided into work units (`text.work_units`). The text of each unit is tokenized into a directory
-below `shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on
-the number of workers or machines. An interrupted build retains its finished units. After the last unit, `data.rewrites` and
-`data.merge` complete the data directory.
+The sources are divided into work units (`text.work_units`). The text of each unit is tokenized into a directory below
+`shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on the
+number of workers or machines. An interrupted build retains its finished units. After the last unit, `data.rewrites`
+and `data.merge` complete the data directory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def build_data(
     """Build the data directory `out`; do nothing if it is finished and has the same sources and settings.
 
     workers: number of processes, 0 for one per core. array_job: tokenize only this job's part of the units, and do not
-    merge; a later call without `array_job` tokenizes the remaining units and merges. Waits for units that other processes
+    merge; a later call without `array_job` tokenizes the other units and merges. Waits for units that other processes
     run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains something else.
     """
     begin = time.monotonic()

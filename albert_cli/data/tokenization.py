@@ -1,6 +1,6 @@
 """Tokenize one work unit of the text (see `text.work_units`) into a directory of shards, a chunk of text at a time.
 
-A `ShardUnit` is a work unit with its output directory and settings. `data.build` calls `tokenize_unit` for the units of a build.
+A `ShardUnit` is a work unit with its output directory and settings. `data.build` tokenizes the units of a build.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def resume_state(
     """Load weights and moments from the newest valid checkpoint, and return the state that training resumes from.
 
     Without a checkpoint, `set_weights` sets the first weights and returns the state. The default, `TrainState` itself,
-    returns step 0 and changes no weights. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises `ConfigError`
-    if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
+    returns step 0 and changes no weights. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises
+    `ConfigError` if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
     """
     step = None
     if group.rank == 0:

@@ -24,7 +24,7 @@ from albert_cli.training.task_setup import PreparedTask
 def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
     """Return the recipe's `[train]` with every "auto" resolved.
 
-    For some values `resolve_auto` measures speeds, on batches as large as the first micro-batch of the inputs.
+    `resolve_auto` measures the speed of some values at the size of the first micro-batch of the inputs.
     """
     features = inputs.train if prepared.needs_training else inputs.dev
     train = prepared.recipe.train
@@ -42,8 +42,8 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
     """
     # Fill in the epochs if they are "auto"; they depend on the number of labeled examples.
     recipe = prepared.recipe.with_auto_values(inputs.num_training_examples)
-    # A schedule that has steps instead of epochs ignores the number of items. It also serves runs that only score, whose
-    # inputs may have no training features.
+    # A schedule with steps instead of epochs ignores the number of items, and the inputs of a run that only scores may
+    # have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
 
@@ -54,8 +54,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     The encoder is the intermediate task's, or the one that `model.weights` selects. The head is new or the checkpoint's
     (`model.head`). New weights are sampled from `seed`. `train` configures the encoder and must not contain "auto".
     """
-    # Free the model of the previous run before this one needs memory. Creating the first optimizer of a process leaves a
-    # reference cycle with the frames of the callers. These frames refer to the model, so only `gc` frees it.
+    # Free the model of the previous run before this run needs the memory. Creating the first optimizer of a process
+    # leaves a reference cycle with the frames of the callers. The frames refer to the model, so only `gc` frees it.
     gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
