@@ -237,7 +237,7 @@ def test_build_killed_five_times_gives_the_same_bytes(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
+def test_plan_units_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
     names = {"a.txt": 400, "b.txt": 500, "c.txt": 2100, "d.jsonl": 10, "e.txt.gz": 100, "f.csv": 3000}
     for name, size in names.items():
         (tmp_path / name).write_bytes(b"x" * size)
@@ -256,7 +256,7 @@ def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_voc
     assert len(plan_units(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
 
 
-def test_plan_tasks_enlarges_parts_of_a_huge_corpus(
+def test_plan_units_enlarges_parts_of_a_huge_corpus(
     tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("albert_cli.text.work_units._MAX_WORK_UNITS", 100)
