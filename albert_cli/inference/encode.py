@@ -71,7 +71,7 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
     """
     result = np.empty((len(features), model.config.hidden_size), np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
-        states = model(tokens)  # the states of all inputs of the batch, packed one after the other: `tokens` is [T, H]
+        states = model(tokens)  # packed: `states.tokens` [T, H] has the tokens of all inputs of the batch
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
             input_of_token = torch.repeat_interleave(lengths)  # [T], indices into the batch
