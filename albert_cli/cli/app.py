@@ -123,7 +123,9 @@ def report_error(error: BaseException) -> int:
         # stderr hides its message.
         sys.stderr.close()
         return 0
-    if isinstance(error, KeyboardInterrupt):  # nothing is saved: where Ctrl-C saves, it ends with `Interrupted`
+    if isinstance(error, KeyboardInterrupt):
+        # Where Ctrl-C saves the state, it ends with `Interrupted`. Here nothing is saved, and the launcher kills the
+        # other ranks as after an error.
         return _print_error("interrupted", None, 130, is_fatal=True)
     translated = translate_error(error)
     if translated is None:
