@@ -41,7 +41,7 @@ _BEST_WEIGHTS = "best.safetensors"  # in a step's directory: the weights of the 
 _CHANCE_FRACTION = 0.99  # a run is at chance if its dev loss is at least this fraction of the loss at chance
 _COLLAPSE_HINT = "try a lower optimizer.lr, a longer warmup or another seed"
 
-TaskBatch = tuple[PackedBatch, Array]  # a packed batch and its labels
+TaskBatch = tuple[PackedBatch, Array]  # a batch, its sequences concatenated without padding, and its labels
 
 
 @dataclass
