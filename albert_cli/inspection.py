@@ -19,7 +19,7 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 JsonObject: TypeAlias = Mapping[str, object]
 
-# The kind of a directory without a manifest, by a file or folder in it; the first one that exists decides.
+# The kind of a directory without a manifest, by a file in it; the first file that exists decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
@@ -64,7 +64,7 @@ class Inspection:
 
     def format(self) -> str:
         """Format the inspection as text for a person."""
-        identity = ", unverified (no manifest)"
+        identity = ", no manifest of its own"  # the steps of a run have manifests, the run itself has none
         if self.manifest is not None:
             identity = f" {self.manifest.fingerprint()}"
         lines = [f"{self.directory}: {self.kind}{identity}", *self.lines]
@@ -84,10 +84,10 @@ def inspect_directory(
 ) -> Inspection:
     """Describe the content of a directory.
 
-    verify: hash every file that a manifest lists. The other arguments are for data directories: `examples` training
-    examples are decoded, beginning with the first one of the training step `step`. The examples depend on `recipe`
-    (None: the default recipe) and on `seed` (None: the recipe's seed). Raises `CheckpointError` if the directory is of
-    no known kind, or if a file is damaged.
+    verify: hash every file that a manifest lists. The other arguments are for data directories. examples: number of
+    training examples to decode, from the first one of step `step` on. recipe, seed: those of the training run that
+    would sample these examples; None is the default recipe, or the recipe's seed. Raises `CheckpointError` if the
+    directory is of no known kind, or if a file is damaged.
     """
     hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.exists():
@@ -138,7 +138,7 @@ def _describe_data(
     request = ExampleRequest(
         step=step,
         first=settings.examples_before(step),
-        batch_size=len(settings.examples_of(step)),
+        batch_size=len(settings.examples_of(step)),  # only shown: it does not limit the number of examples
         count=examples,
     )
     description = describe_data(directory, settings.data, seed, request)

@@ -22,7 +22,7 @@ State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
 _STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # all units in these states are shown
 # Folders of locks for units whose directory does not exist before they are finished
-_TASK_LOCKS = ".tasks"  # of `albert data`, in the output directory
+_UNIT_LOCKS = ".tasks"  # of `albert data`, in the output directory
 _STAGE_LOCKS = ".locks"  # of stages of a job array, next to the unit
 _MAX_SHOWN = 5  # units in each of the other states, of which there may be thousands
 
@@ -40,7 +40,7 @@ class _RunStatus(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class WorkUnitStatus:
-    """The state of one unit of work: a run, a task of `albert data`, or a stage of an experiment."""
+    """The state of one unit of work: a run, a work unit of `albert data`, or a stage of an experiment."""
 
     name: str  # the unit's directory, relative to the output directory
     state: State
@@ -118,7 +118,7 @@ def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
         return WorkUnitStatus(name, "done")
     note = UnitNote()
     # The lock and the note of a unit are in one of these directories, depending on the command.
-    for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _TASK_LOCKS / path.name):
+    for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _UNIT_LOCKS / path.name):
         if note == UnitNote():
             note = read_note(lock_directory)
         if store.is_locked(lock_directory):

@@ -22,12 +22,12 @@ from albert_cli import console
 from albert_cli.cli.app import verb
 from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField
 from albert_cli.data.batches import sample_batch
-from albert_cli.data.build import plan_tasks
+from albert_cli.data.build import plan_units
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
-from albert_cli.data.tokenization import tokenize_documents, tokenize_task
+from albert_cli.data.tokenization import tokenize_documents, tokenize_unit
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.clean import clean_single_spaced
 from albert_cli.text.corpus import Document, hash_single_spaced, read_part
@@ -89,16 +89,16 @@ def measure_data(
         text_bytes += document_bytes
 
     with TemporaryDirectory(prefix="albert-bench-") as folder:
-        planned = plan_tasks(sources, vocabulary_dir, Path(folder) / "data", settings)
-        # The first task, and every other task that still fits into the requested size.
-        tasks = planned[:1]
-        for task in planned[1:]:
-            if sum(planned_task.size for planned_task in [*tasks, task]) <= megabytes * 1_000_000:
-                tasks.append(task)
-        _, total_seconds = _timed(lambda: [tokenize_task(task, count_bytes) for task in tasks])
+        planned = plan_units(sources, vocabulary_dir, Path(folder) / "data", settings)
+        # The first unit, and every other unit that still fits into the requested size.
+        units = planned[:1]
+        for unit in planned[1:]:
+            if sum(planned_unit.size for planned_unit in [*units, unit]) <= megabytes * 1_000_000:
+                units.append(unit)
+        _, total_seconds = _timed(lambda: [tokenize_unit(unit, count_bytes) for unit in units])
     if not text_bytes:
         raise InputError("no text in any source", "check the files, or choose others")
-    parts = [part for task in tasks for part in task.parts]
+    parts = [part for unit in units for part in unit.parts]
 
     def read_documents() -> list[Document]:
         return [document for part in parts for document in read_part(part, settings.read, ReadCounter())]

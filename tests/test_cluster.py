@@ -66,7 +66,7 @@ def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
     again = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
     repeated = run(["bash", str(CLUSTER / "data.slurm")], again)
-    assert "job 1/2, 2 tasks" in repeated and "4 of 4 tasks are finished" in repeated
+    assert "job 1/2, 2 work units" in repeated and "4 of 4 work units are finished" in repeated
     merged(tmp_path, sources, tiny_vocabulary, again)
 
 

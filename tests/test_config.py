@@ -157,7 +157,7 @@ def test_the_rate_follows_the_square_root_of_the_batch() -> None:
     paper = load_pretrain_recipe("albert-base", [], 30_000)
     smaller = load_pretrain_recipe("albert-base", ["train.batch_size=512"], 30_000)
     assert paper.optimizer.lr == 0.00176 and smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
-    assert paper.schedule.warmup == smaller.schedule.warmup == 3125
+    assert paper.schedule.resolved_warmup_steps == smaller.schedule.resolved_warmup_steps == 3125
 
 
 def test_whole_numbers_are_allowed_where_fractions_are() -> None:

@@ -38,7 +38,7 @@ def test_status_of_runs_names_state_reason_and_command(tmp_path: Path) -> None:
 
 @pytest.fixture
 def build(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The command of a build of three tasks, as if it were this process's."""
+    """The command of a build of three units, as if it were this process's."""
     sources = []
     for number in range(3):
         path = tmp_path / f"{number}.txt"

@@ -83,7 +83,7 @@ class FinetuneBench:
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
         # The recipe's values "auto" are resolved by the number of labeled examples.
-        self.recipe = recipe.with_label_protocol(len(examples))
+        self.recipe = recipe.with_auto_values(len(examples))
         vocabulary = Vocabulary.load(options.vocabulary)
         settings = self.recipe.model
         shape = replace(shapes.find_shape(options.model).config, vocab_size=vocabulary.size)

@@ -48,13 +48,17 @@ STAGES = (
 
 
 class _ByStage(typer.core.TyperGroup):
-    """A group that lists its commands by stage, and within a stage in the order of their registration."""
+    """A group that lists its commands by stage, and within a stage in the order of their registration.
+
+    Commands without a stage come last.
+    """
 
     def list_commands(self, ctx: object) -> list[str]:
-        def stage(name: str) -> int:
-            return STAGES.index(getattr(self.commands[name], "rich_help_panel", STAGES[-1]))
+        def stage_index(name: str) -> int:
+            stage = getattr(self.commands[name], "rich_help_panel", None)
+            return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
-        return sorted(self.commands, key=stage)
+        return sorted(self.commands, key=stage_index)
 
 
 app = typer.Typer(name="albert", cls=_ByStage, epilog=EPILOGUE, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -90,7 +94,7 @@ def verb(
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Decorate a function as a command of a group; its errors become one line, a hint and an exit code.
 
-    name: the command's name, by default the function's; stage: the command's heading in `albert --help`.
+    name: the command's name, by default the function's; stage: for a command of `app`, its heading in `albert --help`.
     """
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
@@ -114,9 +118,14 @@ def report_error(error: BaseException) -> int:
     if console.settings.debug:
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # nobody reads our output any more
+        # The reader of stdout is gone, as `head` is once it has its lines. This is no error of the command, so the code
+        # is 0. Python flushes stdout again on exit. If that fails too, Python itself exits with 120, and the closed
+        # stderr hides its message.
+        sys.stderr.close()
         return 0
     if isinstance(error, KeyboardInterrupt):
+        # Where Ctrl-C saves the state, it ends with `Interrupted`. Here nothing is saved, and the launcher kills the
+        # other ranks as after an error.
         return _print_error("interrupted", None, 130, is_fatal=True)
     translated = translate_error(error)
     if translated is None:
@@ -129,7 +138,8 @@ def report_error(error: BaseException) -> int:
 def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -> int:
     """Print the message as one line, then the hint, unless another rank has printed them; return the exit code `code`.
 
-    is_fatal: False for a stop that was requested.
+    is_fatal: True for an error, after which the launcher kills the other ranks; False for `Interrupted`, after which
+    every rank saves its state and exits by itself. `ranks.is_already_reported` explains the difference.
     """
     if ranks.is_already_reported(message, is_fatal=is_fatal):
         return code
@@ -189,7 +199,8 @@ def _report_thread_error(
 ) -> None:
     """Print the traceback of the error that ended a thread if the error is a bug, or with --debug.
 
-    Any other error reaches the call that waits for the thread, which reports it.
+    The threads are those of libraries, such as the thread in which TensorBoard writes its files. An error that is no
+    bug, such as a full disk, also reaches the call of the library that waits for the thread, and is reported there.
     """
     error = arguments.exc_value
     if console.settings.debug or error is None or translate_error(error) is None:

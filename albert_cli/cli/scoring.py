@@ -68,6 +68,15 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
     console.print_result(result.to_json(), tables.format_result(result))
 
 
+def _verify_scores(task: str, request: TaskRequest, out: Path) -> None:
+    """Score a `verify/` recipe and print the result; raise the error of `require_reached` for a score below it."""
+    from albert_cli.evaluation import tables, verify
+
+    verified = verify.verify_checkpoint(task, request, out)
+    console.print_result(verified.to_json(), tables.format_result(verified))
+    verify.require_reached(verified)
+
+
 EvaluatedTask = Annotated[
     str, typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores.")
 ]
@@ -119,7 +128,7 @@ def evaluate(
     Example: albert eval glue --checkpoint run --data glue --runs 5 --out scores
     """
     from albert_cli.array_jobs import parse_array_job
-    from albert_cli.evaluation import suite, tables, verify
+    from albert_cli.evaluation import suite, verify
     from albert_cli.training.task_setup import TaskRequest
 
     settings = tuple(overrides or ())
@@ -127,10 +136,7 @@ def evaluate(
         if submission or retrain or controls or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes no --submission, --retrain, --controls or --recipes", "remove them")
         # An empty checkpoint and 0 runs stand for those of the recipe.
-        published = TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc)
-        verified = verify.verify_checkpoint(task, published, out)
-        console.print_result(verified.to_json(), tables.format_result(verified))
-        verify.require_reached(verified)
+        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")

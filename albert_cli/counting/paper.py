@@ -87,8 +87,8 @@ class PaperFigure:
 class ShapeCounts:
     """Parameter counts of a shape.
 
-    `total` includes the pooler and the heads. `paper_count` is the count that the paper rounds, and `paper` the paper's
-    figure, None if it has none.
+    `total` includes the pooler and the heads. `paper_count` is the count that the paper rounds, or would round by its
+    rule (`paper_count`); `paper` is the paper's figure, None if it has none.
     """
 
     without_pooler: int
@@ -117,7 +117,7 @@ def find_paper_figure(config: ModelConfig) -> PaperFigure | None:
 
 
 def paper_count(config: ModelConfig) -> int:
-    """Return the count that the paper rounds: with the pooler if weights are shared, without it otherwise."""
+    """Return the count that the paper rounds: with the pooler unless `sharing` is "none", whatever the groups are."""
     counts = count_parameters(config)
     if config.sharing == "none":
         return counts.without_pooler
@@ -146,7 +146,9 @@ _BATCH_NOTES: Final = (
     "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
     "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
     "`python -m benchmarks.gpu --part batches` measures it.",
-    "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take as much.",
+    "In fp32 the arithmetic gives 3 to 11 times the published sizes that are not 0; the difference is unexplained.",
+    "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take the same "
+    "memory as without sharing.",
 )
 _HEADERS: Final = ("shape", "without pooler", "with pooler", "with heads", "the paper", "source")
 _INTRODUCTION: Final = """# Every shape of the paper
@@ -154,15 +156,17 @@ _INTRODUCTION: Final = """# Every shape of the paper
 `albert params --paper --markdown` prints this page: exact parameter counts next to the paper's figures.
 A shape is a preset such as `albert-base`, or a preset with changed values such as `albert-base:E=64,sharing=none`.
 E is the embedding size, H the hidden size, L the number of layers, and A the number of attention heads.
-F is the width of the feed-forward part, and G the number of layer groups.
-With a recipe, `-s model.embedding_size=64 -s model.sharing=none` gives the second shape.
+F is the width of the feed-forward part.
+G is the number of layer groups; the layers of a group share weights, so with G = L no two layers do.
+In a recipe, `-s model.embedding_size=64 -s model.sharing=none` makes the same changes.
 
 The paper leaves out the heads, and counts the pooler only where layers share weights.
-The count in **bold** is the one that the paper rounds.
+If the paper has a figure for a shape, the count that it rounds is **bold**.
 A star marks a figure of the paper that differs from the rounded count; the last section explains the difference.
 A dash means that the paper has no figure.
 The source is the first table of the paper that has the shape.
-`albert-xxlarge-v1` had no dropout, so its shape is `albert-xxlarge`."""
+An ALBERT preset includes the dropout of the released model: 0.1 in v1, and none in v2.
+The exception is `albert-xxlarge-v1`, which has no dropout either and therefore equals `albert-xxlarge`."""
 
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:
@@ -205,12 +209,13 @@ def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str
 
 
 def _shape_row(name: str, counts: ShapeCounts, *, as_markdown: bool) -> tuple[str, ...]:
-    """Return a shape's cells under `_HEADERS`; in Markdown, the count that the paper rounds is bold."""
+    """Return a shape's cells under `_HEADERS`; in Markdown, the count that the paper rounds to its figure is bold."""
     numbers = [f"{number:,}" for number in (counts.without_pooler, counts.with_pooler, counts.total)]
     if as_markdown:
         name = f"`{name}`"
-        rounded = f"{counts.paper_count:,}"
-        numbers = [f"**{number}**" if number == rounded else number for number in numbers]
+        if counts.paper is not None:
+            rounded = f"{counts.paper_count:,}"
+            numbers = [f"**{number}**" if number == rounded else number for number in numbers]
     source = "" if counts.paper is None else counts.paper.table
     return (name, *numbers, format_paper_figure(counts.paper), source)
 

@@ -58,7 +58,8 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
             config = ModelConfig.from_values({**asdict(config), **changes}, name)
         return Shape(name, config, source)
 
-    preset = PRESETS.get(base_name.removesuffix("-v2"))  # the ALBERT presets are version 2; BERT has no versions
+    # The ALBERT presets are version 2, so their names may end with -v2. BERT has no versions.
+    preset = PRESETS.get(base_name.removesuffix("-v2"))
     if preset is not None and (base_name in PRESETS or base_name.startswith("albert-")):
         return make_shape(preset, "preset")
     path = Path(base_name)

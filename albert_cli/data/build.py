@@ -1,10 +1,10 @@
 """`albert data`: turn text into a data directory of token shards, in parallel and resumably.
 
-The sources are divided into work units (`text.work_units`). For each unit, one task tokenizes the text into a directory
-below `shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on
-the number of workers or machines. An interrupted build retains its finished tasks.
+The sources are divided into work units (`text.work_units`). The text of each unit is tokenized into a directory below
+`shards/`, which is committed as a whole. The shards depend on the text, the vocabulary and the settings, never on the
+number of workers or machines. An interrupted build retains its finished units.
 
-After all tasks, `data.rewrites` drops duplicate documents if the settings request it, and holds out a document if
+After the last unit, `data.rewrites` drops duplicate documents if the settings request it, and holds out a document if
 `holdout` selects none. Then `data.merge` writes the other files of the data directory.
 """
 
@@ -26,11 +26,11 @@ from albert_cli.data.merge import publish_data, require_training_text
 from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
 from albert_cli.data.rewrites import rewrite_all
 from albert_cli.data.sentence_order import warn_missing_pairs
-from albert_cli.data.tokenization import ProgressCallback, ShardTask, load_finished_task, tokenize_task
+from albert_cli.data.tokenization import ProgressCallback, ShardUnit, load_finished_unit, tokenize_unit
 from albert_cli.data.verification import (
     are_sources_unchanged,
     collect_file_signatures,
-    read_verified_task,
+    read_verified_unit,
     record_verified,
     verify_data,
 )
@@ -42,8 +42,8 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
 from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
 
-_BUILD_PLAN_FILE: Final = "plan.json"  # the inputs of an unfinished build; `PLAN_FILE` has its tasks' names
-_LOCKS: Final = ".tasks"  # the folder of the tasks' locks
+_BUILD_PLAN_FILE: Final = "plan.json"  # the inputs of an unfinished build; `PLAN_FILE` has its units' names
+_LOCKS: Final = ".tasks"  # the folder of the units' locks
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
@@ -58,27 +58,27 @@ def build_data(
 ) -> BuildReport | ArrayJobReport:
     """Build the data directory `out`; do nothing if it is finished and has the same sources and settings.
 
-    workers: number of processes, 0 for one per core. array_job: run only this job's part of the tasks, and do not
-    merge; a later call without `array_job` runs the remaining tasks and merges. Waits for tasks that other processes
+    workers: number of processes, 0 for one per core. array_job: tokenize only this job's part of the units, and do not
+    merge; a later call without `array_job` tokenizes the other units and merges. Waits for units that other processes
     run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains something else.
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
-    tasks = plan_tasks(sources, vocabulary_dir, out, settings)
-    finished = load_finished_data(out, tasks, workers)
+    units = plan_units(sources, vocabulary_dir, out, settings)
+    finished = load_finished_data(out, units, workers)
     if finished is not None:
         warn_missing_pairs(finished.totals["train"])
         return BuildReport(out, finished, up_to_date=True, seconds=0.0)
     if workers == 0:
         workers = available_cores()
     if array_job is not None:
-        return _run_array_job(out, tasks, workers, array_job)
+        return _run_array_job(out, units, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
-        write_or_check_plan(out, tasks)
-        results = _run_tasks(tasks, workers)
-        results = rewrite_all(tasks, results, workers)  # drops duplicates, holds out a document
-        require_training_text(tasks, results)
-        facts = publish_data(out, tasks, results, vocabulary)
+        write_or_check_plan(out, units)
+        results = _run_units(units, workers)
+        results = rewrite_all(units, results, workers)  # drops duplicates, holds out a document
+        require_training_text(units, results)
+        facts = publish_data(out, units, results, vocabulary)
         _remove_plans(out)
         record_verified(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
@@ -92,37 +92,37 @@ def _remove_plans(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _run_array_job(out: Path, tasks: Sequence[ShardTask], workers: int, array_job: ArrayJob) -> ArrayJobReport:
-    """Run the tasks of one array job; several jobs may run at the same time."""
+def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_job: ArrayJob) -> ArrayJobReport:
+    """Run the units of one array job; several jobs may run at the same time."""
     begin = time.monotonic()
-    if any(task.is_stream for task in tasks):
+    if any(unit.is_stream for unit in units):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
-    selected = array_job.select(tasks, size=lambda task: task.size)
+    selected = array_job.select(units, size=lambda unit: unit.size)
     out.mkdir(parents=True, exist_ok=True)
-    write_or_check_plan(out, tasks)
-    results = _run_tasks(selected, workers)
+    write_or_check_plan(out, units)
+    results = _run_units(selected, workers)
     return ArrayJobReport(
         out=out,
         job=str(array_job),
         tasks=len(results),
         bytes_read=sum(result.bytes for result in results),
-        tasks_finished=sum(task.is_finished for task in tasks),
-        tasks_total=len(tasks),
+        tasks_finished=sum(unit.is_finished for unit in units),
+        tasks_total=len(units),
         seconds=round(time.monotonic() - begin, 3),
     )
 
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """Remove `out` if the block fails before any task is finished, unless an earlier build had begun there."""
+    """Remove `out` if the block fails before any unit is finished, unless an earlier build had begun there."""
     is_resumed = (out / _BUILD_PLAN_FILE).is_file()
     try:
         yield
     except BusyError:  # `out` contains the work of another command
         raise
     except BaseException:
-        has_finished_tasks = any(out.glob(f"shards/*/{store.MANIFEST}"))
-        if not is_resumed and not has_finished_tasks:
+        has_finished_units = any(out.glob(f"shards/*/{store.MANIFEST}"))
+        if not is_resumed and not has_finished_units:
             shutil.rmtree(out, ignore_errors=True)
         raise
 
@@ -130,17 +130,17 @@ def _cleanup_on_failure(out: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- finished data, and the plan of unfinished data
 
 
-def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> DataFacts | None:
-    """Load the facts of a finished data directory; return None if the tasks still have to build it.
+def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> DataFacts | None:
+    """Load the facts of a finished data directory; return None if the units still have to build it.
 
-    Raises `BusyError` if `out` contains something that these tasks would not build, `CheckpointError` if it is damaged.
+    Raises `BusyError` if `out` contains something that these units would not build, `CheckpointError` if it is damaged.
     """
     if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, _LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
     facts = read_data_facts(out)
-    if not _is_built_by(facts, tasks, workers):
+    if not _is_built_by(facts, units, workers):
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
@@ -148,45 +148,44 @@ def load_finished_data(out: Path, tasks: Sequence[ShardTask], workers: int) -> D
     return facts
 
 
-def _is_built_by(facts: DataFacts, tasks: Sequence[ShardTask], workers: int) -> bool:
-    """Return whether the tasks would build the data that `facts` describes.
+def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> bool:
+    """Return whether the units would build the data that `facts` describes.
 
-    Sources are hashed only if everything else is equal. A file whose
-    signature is unchanged is not hashed.
+    Sources are hashed only if everything else is equal. A file whose signature is unchanged is not hashed.
     """
-    plan = make_plan(tasks)
+    plan = make_plan(units)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
     built_sources = [{**source, "sha256": None} for source in facts.sources]
     planned_sources = [{**source, "sha256": None} for source in plan.sources]
     if built_sources != planned_sources:
         return False
-    built_hash = {task.name: source["sha256"] for task, source in zip(tasks, facts.sources, strict=True)}
-    unsure_tasks = [
-        task for task in tasks if not are_sources_unchanged(task.source_signatures, read_verified_task(task.directory))
+    built_hash = {unit.name: source["sha256"] for unit, source in zip(units, facts.sources, strict=True)}
+    unsure_units = [
+        unit for unit in units if not are_sources_unchanged(unit.source_signatures, read_verified_unit(unit.directory))
     ]
-    hashes = hash_work_units(unsure_tasks, workers)
+    hashes = hash_work_units(unsure_units, workers)
     # A data set on the Hub has no hash (None): its name, which is the same, identifies it.
-    return all(sha256 in (built_hash[task.name], None) for task, sha256 in zip(unsure_tasks, hashes, strict=True))
+    return all(sha256 in (built_hash[unit.name], None) for unit, sha256 in zip(unsure_units, hashes, strict=True))
 
 
-def make_plan(tasks: Sequence[ShardTask]) -> BuildPlan:
-    """Return the plan of a build of these tasks."""
+def make_plan(units: Sequence[ShardUnit]) -> BuildPlan:
+    """Return the plan of a build of these units."""
     return BuildPlan(
-        vocabulary=tasks[0].vocabulary_fingerprint,
-        settings=tasks[0].settings,
-        sources=[task.record for task in tasks],
-        names=[task.name for task in tasks],
+        vocabulary=units[0].vocabulary_fingerprint,
+        settings=units[0].settings,
+        sources=[unit.record for unit in units],
+        names=[unit.name for unit in units],
     )
 
 
-def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
+def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
     """Write the plan of the build, and the plan that `albert status` reads.
 
-    Raises `BusyError` if an unfinished build in `out` has tasks that are not among these. Files that have changed since
-    that build began are no obstacle: their tasks run again.
+    Raises `BusyError` if an unfinished build in `out` has units that are not among these. Files that have changed since
+    that build began are no obstacle: their units run again.
     """
-    plan = make_plan(tasks)
+    plan = make_plan(units)
     path = out / _BUILD_PLAN_FILE
     if path.is_file() and not plan.contains(store.read_record(path, BuildPlan)):
         raise BusyError(
@@ -194,21 +193,21 @@ def write_or_check_plan(out: Path, tasks: Sequence[ShardTask]) -> None:
             "use the same sources and settings to continue it, or delete this directory",
         )
     store.write_json(path, asdict(plan))
-    # `albert status` shows no titles, because the names of the tasks' directories are enough.
-    record_plan(out / PLAN_FILE, {f"shards/{task.name}": "" for task in tasks})
+    # `albert status` shows no titles, because the names of the units' directories are enough.
+    record_plan(out / PLAN_FILE, {f"shards/{unit.name}": "" for unit in units})
 
 
-# ---------------------------------------------------------------- from sources to tasks
+# ---------------------------------------------------------------- from sources to work units
 
 
-def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardTask]:
-    """Divide the sources into work units, and return a task for each unit, in order: the same tasks on all machines."""
+def plan_units(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings: BuildSettings) -> list[ShardUnit]:
+    """Divide the sources into work units, in order; the units are the same on all machines."""
     vocabulary_fingerprint = store.fingerprint(vocabulary_dir)
-    tasks = []
+    units = []
     for unit in split_sources(sources, settings.read, settings.split_bytes):
-        name = _task_name(unit.number, unit.parts)
-        tasks.append(
-            ShardTask(
+        name = _unit_name(unit.number, unit.parts)
+        units.append(
+            ShardUnit(
                 parts=unit.parts,
                 number=unit.number,
                 name=name,
@@ -218,10 +217,10 @@ def plan_tasks(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
                 settings=settings,
             )
         )
-    return tasks
+    return units
 
 
-def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
+def _unit_name(number: int, parts: Sequence[SourcePart]) -> str:
     """Return a name such as `00007-wiki.jsonl-00000256M`: the number, the first file, and the offset of its part.
 
     The offset is in MiB of the file, or in files of a data set on the Hub. With several parts, the name ends with
@@ -240,41 +239,41 @@ def _task_name(number: int, parts: Sequence[SourcePart]) -> str:
     return name
 
 
-# ---------------------------------------------------------------- running tasks
+# ---------------------------------------------------------------- tokenizing work units
 
 
-def _run_unless_locked(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
-    """Run a task unless it is finished and its shards are intact; return its facts.
+def _run_unless_locked(unit: ShardUnit, on_progress: ProgressCallback | None = None) -> ShardFacts | None:
+    """Tokenize a work unit unless it is finished and its shards are intact; return its facts.
 
-    Returns None while another process runs the task.
+    Returns None while another process tokenizes the unit.
     """
-    out = task.directory.parent.parent
-    with suppress(LockedError), locked_unit(out / _LOCKS / task.name):
-        finished_facts = load_finished_task(task)
+    out = unit.directory.parent.parent
+    with suppress(LockedError), locked_unit(out / _LOCKS / unit.name):
+        finished_facts = load_finished_unit(unit)
         if finished_facts is not None:
             return finished_facts
         try:
-            return tokenize_task(task, on_progress)
+            return tokenize_unit(unit, on_progress)
         except BusyError:
-            # Some file systems do not share locks between machines. Two machines may then run the same task, and the
+            # Some file systems do not share locks between machines. Two machines may then tokenize one unit, and the
             # other one has committed it first.
-            finished_facts = load_finished_task(task)
+            finished_facts = load_finished_unit(unit)
             if finished_facts is None:
                 raise
             return finished_facts
     return None
 
 
-def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
-    """Run the unfinished tasks, in this process or in several, and return the facts of all tasks in their order.
+def _run_units(units: Sequence[ShardUnit], workers: int) -> list[ShardFacts]:
+    """Run the unfinished units, in this process or in several, and return the facts of all units in their order.
 
-    Waits until the tasks that other processes run are finished, and runs such a task itself if its process stops.
+    Waits until the units that other processes run are finished, and runs such a unit itself if its process stops.
     """
     begin = time.monotonic()
-    source_bytes = sum(task.size for task in tasks if task.is_finished)  # read until now
+    source_bytes = sum(unit.size for unit in units if unit.is_finished)  # read until now
     text_bytes = 0
-    has_known_size = all(task.size > 0 for task in tasks)
-    total_bytes = sum(task.size for task in tasks) if has_known_size else None
+    has_known_size = all(unit.size > 0 for unit in units)
+    total_bytes = sum(unit.size for unit in units) if has_known_size else None
     results: dict[str, ShardFacts] = {}
     with console.show_progress("data", total_bytes, source_bytes) as progress:
 
@@ -286,44 +285,44 @@ def _run_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardFacts]:
             progress.update(source_bytes, f"{text_bytes / 1e6:.1f} MB of text, {rate:.1f} MB/s")
 
         while True:
-            remaining = [task for task in tasks if task.name not in results]
-            for task, facts in _iter_results(remaining, workers, on_progress):
+            remaining = [unit for unit in units if unit.name not in results]
+            for unit, facts in _iter_results(remaining, workers, on_progress):
                 if facts is not None:
-                    results[task.name] = facts
-            n_locked = len(tasks) - len(results)
+                    results[unit.name] = facts
+            n_locked = len(units) - len(results)
             if n_locked == 0:
-                return [results[task.name] for task in tasks]
-            console.info(f"waiting for {n_locked} of {len(tasks)} tasks, which other processes run")
+                return [results[unit.name] for unit in units]
+            console.info(f"waiting for {n_locked} of {len(units)} work units, which other processes tokenize")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 
 def _iter_results(
-    tasks: Sequence[ShardTask], workers: int, on_progress: ProgressCallback
-) -> Iterator[tuple[ShardTask, ShardFacts | None]]:
-    """Run the tasks, and yield each task with its facts, or with None if another process runs it."""
-    local_tasks, pool_tasks = _divide_tasks(tasks, workers)
-    for task in local_tasks:
-        yield task, _run_unless_locked(task, on_progress)
-    was_finished = {task.name for task in pool_tasks if task.is_finished}
-    calls = ((task,) for task in pool_tasks)
-    workers = min(workers, len(pool_tasks))  # 0 without such tasks: then nothing is left to run
-    remedy = "run the same command again with fewer --workers, which need less memory; finished tasks are kept"
+    units: Sequence[ShardUnit], workers: int, on_progress: ProgressCallback
+) -> Iterator[tuple[ShardUnit, ShardFacts | None]]:
+    """Run the units, and yield each unit with its facts, or with None if another process runs it."""
+    local_units, pool_units = _divide_units(units, workers)
+    for unit in local_units:
+        yield unit, _run_unless_locked(unit, on_progress)
+    was_finished = {unit.name for unit in pool_units if unit.is_finished}
+    calls = ((unit,) for unit in pool_units)
+    workers = min(workers, len(pool_units))  # 0 without such units: then nothing is left to run
+    remedy = "run the same command again with fewer --workers, which need less memory; finished units are kept"
     with closing(executor.map_unordered(_run_unless_locked, calls, workers, remedy)) as finished:
-        for (task,), facts in finished:
-            yield task, facts
-            if facts is not None and task.name not in was_finished:
-                on_progress(task.size, facts.bytes)
+        for (unit,), facts in finished:
+            yield unit, facts
+            if facts is not None and unit.name not in was_finished:
+                on_progress(unit.size, facts.bytes)
 
 
-def _divide_tasks(tasks: Sequence[ShardTask], workers: int) -> tuple[list[ShardTask], list[ShardTask]]:
-    """Return the tasks for this process and the tasks for the pool of workers.
+def _divide_units(units: Sequence[ShardUnit], workers: int) -> tuple[list[ShardUnit], list[ShardUnit]]:
+    """Return the units for this process and the units for the pool of workers.
 
-    Only this process can read stdin. Without a cluster and with fewer than two workers, it runs all tasks. Large tasks
+    Only this process can read stdin. Without a cluster and with fewer than two workers, it runs all units. Large units
     come first, so that all workers finish at about the same time.
     """
-    by_size = sorted(tasks, key=lambda task: (-task.size, task.name))
-    streams = [task for task in by_size if task.is_stream]
-    pool_tasks = [task for task in by_size if not task.is_stream]
-    if min(workers, len(tasks)) <= 1 and not executor.has_cluster():
-        return [*streams, *pool_tasks], []
-    return streams, pool_tasks
+    by_size = sorted(units, key=lambda unit: (-unit.size, unit.name))
+    streams = [unit for unit in by_size if unit.is_stream]
+    pool_units = [unit for unit in by_size if not unit.is_stream]
+    if min(workers, len(units)) <= 1 and not executor.has_cluster():
+        return [*streams, *pool_units], []
+    return streams, pool_units

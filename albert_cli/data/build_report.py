@@ -18,8 +18,8 @@ _MAX_UNKNOWN_RATE: Final = 0.01  # a vocabulary of the same text covers all but 
 class ArrayJobReport:
     """Result of one array job.
 
-    job: "INDEX/COUNT", as in `--task`; tasks, bytes_read: the tasks that this job ran, and their text; tasks_finished:
-    of all `tasks_total` tasks of the build, whichever job ran them.
+    job: "INDEX/COUNT", as in `--task`; tasks: number of work units that this job has tokenized or found finished;
+    bytes_read: size of their text; tasks_finished: number of finished units among all `tasks_total` units of the build.
     """
 
     out: Path
@@ -37,8 +37,8 @@ class ArrayJobReport:
     def format(self) -> str:
         """Format the report as one line."""
         volume = _format_volume(self.bytes_read, self.seconds)
-        finished = f"{self.tasks_finished} of {self.tasks_total} tasks are finished"
-        return f"{self.out}: job {self.job}, {self.tasks} tasks, {volume}; {finished}"
+        finished = f"{self.tasks_finished} of {self.tasks_total} work units are finished"
+        return f"{self.out}: job {self.job}, {self.tasks} work units, {volume}; {finished}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Mask n-grams of whole words (§4.1), vectorized over a packed batch.
+"""Mask n-grams of whole words (§4.1), vectorized over a packed batch (sequences concatenated without padding).
 
 The rule is that of the released data generator (`create_pretraining_data.py`). The words of a sequence are visited in
 random order. At each word a span of n words is tried, with p(n) proportional to 1/n, until the sequence has spent its

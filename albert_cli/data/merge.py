@@ -1,6 +1,6 @@
-"""Merge finished tasks into a data directory: count its text, copy the vocabulary, write `data.json`.
+"""Merge finished work units into a data directory: count its text, copy the vocabulary, write `data.json`.
 
-The shards stay in the tasks' directories; `data.json` lists the shards of each split.
+The shards stay in the units' directories; `data.json` lists the shards of each split.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from albert_cli.data.records import (
     UnitCounts,
 )
 from albert_cli.data.shards import Shard, id_type
-from albert_cli.data.tokenization import ShardTask
+from albert_cli.data.tokenization import ShardUnit
 from albert_cli.errors import InputError
 from albert_cli.randomness import Integers
 from albert_cli.text.line_counts import LineCounts
@@ -36,10 +36,10 @@ _GROUPS_OF_SPLIT: Final[dict[Split, tuple[Group, ...]]] = {"train": ("train", "t
 
 
 @dataclass(frozen=True)
-class TaskGroup:
-    """One group of a finished task's documents; a pass over their split uses each of them `repetitions` times."""
+class UnitGroup:
+    """One group of a finished work unit's documents; a pass over their split uses each of them `repetitions` times."""
 
-    task: ShardTask
+    unit: ShardUnit
     facts: ShardFacts
     group: Group
     repetitions: int
@@ -52,61 +52,61 @@ class TaskGroup:
     @property
     def shards(self) -> list[ShardRecord]:
         """The group's shards with paths relative to `shards/`, each `repetitions` times."""
-        shards = [replace(shard, name=f"{self.task.name}/{shard.name}") for shard in self.facts.shards[self.group]]
+        shards = [replace(shard, name=f"{self.unit.name}/{shard.name}") for shard in self.facts.shards[self.group]]
         return [shard for shard in shards for _ in range(self.repetitions)]
 
 
-def iter_groups(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> Iterator[TaskGroup]:
-    """Yield the groups that a split consists of, task by task; results: the facts of each task."""
-    for task, facts in zip(tasks, results, strict=True):
-        n_uses = int(task.weight)
+def iter_groups(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split) -> Iterator[UnitGroup]:
+    """Yield the groups that a split consists of, unit by unit; results: the facts of each unit."""
+    for unit, facts in zip(units, results, strict=True):
+        n_uses = int(unit.weight)
         repetitions: dict[Group, int] = {"train": n_uses, "train-more": n_uses + 1, "heldout": 1}
         for group in _GROUPS_OF_SPLIT[split]:
-            yield TaskGroup(task, facts, group, repetitions[group])
+            yield UnitGroup(unit, facts, group, repetitions[group])
 
 
-def count_totals(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> dict[Split, UnitCounts]:
+def count_totals(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> dict[Split, UnitCounts]:
     """Count the documents, sentences and tokens of a pass over each split."""
     totals = dict.fromkeys(SPLITS, UnitCounts())
     for split in SPLITS:
-        for task_group in iter_groups(tasks, results, split):
-            totals[split] += task_group.counts
+        for unit_group in iter_groups(units, results, split):
+            totals[split] += unit_group.counts
     return totals
 
 
-def _list_shards(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
+def _list_shards(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
     """List the shards of a split, each as often as a pass uses it."""
-    return [shard for task_group in iter_groups(tasks, results, split) for shard in task_group.shards]
+    return [shard for unit_group in iter_groups(units, results, split) for shard in unit_group.shards]
 
 
-def require_training_text(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> None:
-    """Raise `InputError` if there is no text to train on, after removing the tasks' shards, which are useless then."""
-    totals = count_totals(tasks, results)
+def require_training_text(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> None:
+    """Raise `InputError` if there is no text to train on, after removing the units' shards, which are useless then."""
+    totals = count_totals(units, results)
     if totals["train"].tokens > 0:
         return
-    for task in tasks:
-        store.remove_directory(task.directory)
+    for unit in units:
+        store.remove_directory(unit.directory)
     if totals["heldout"].tokens > 0:
         raise InputError("all documents are held out and none is left to train on", "use --holdout 0, or add text")
-    sources = dict.fromkeys(part.source.name for task in tasks for part in task.parts)
+    sources = dict.fromkeys(part.source.name for unit in units for part in unit.parts)
     raise InputError(f"no text in {', '.join(list(sources)[:5])}", "check the files, or name others")
 
 
 def publish_data(
-    out: Path, tasks: Sequence[ShardTask], results: Sequence[ShardFacts], vocabulary: Vocabulary
+    out: Path, units: Sequence[ShardUnit], results: Sequence[ShardFacts], vocabulary: Vocabulary
 ) -> DataFacts:
     """Write a copy of the vocabulary, the token counts, `data.json` and the manifest; return the facts in `data.json`.
 
     The directory is complete once this function returns, and has no manifest if it fails.
     """
-    train_counts = _count_tokens(tasks, results, "train", vocabulary.size)
-    heldout_counts = _count_tokens(tasks, results, "heldout", vocabulary.size)
+    train_counts = _count_tokens(units, results, "train", vocabulary.size)
+    heldout_counts = _count_tokens(units, results, "heldout", vocabulary.size)
     unigram_entropy, heldout_entropy = unigram_entropies(train_counts, heldout_counts)
     facts = DataFacts(
         format=DATA_FORMAT,
         dtype=id_type(vocabulary.size),
-        vocabulary=tasks[0].vocabulary_fingerprint,
-        settings=tasks[0].settings,
+        vocabulary=units[0].vocabulary_fingerprint,
+        settings=units[0].settings,
         sources=[{**result.identity.source, "sha256": result.sha256} for result in results],
         vocab_size=vocabulary.size,
         cleaning=vocabulary.cleaning,
@@ -114,17 +114,17 @@ def publish_data(
         tokens_read=sum(result.tokens for result in results),
         lines=sum((result.lines for result in results), start=LineCounts()),
         duplicates_dropped=sum(result.rewritten.dropped for result in results if result.rewritten),
-        totals=count_totals(tasks, results),
-        bytes_per_token_on_disk=round(_bytes_per_token(tasks, results), 4),
+        totals=count_totals(units, results),
+        bytes_per_token_on_disk=round(_bytes_per_token(units, results), 4),
         unknown_rate=round(float(train_counts[vocabulary.unk_id] / max(train_counts.sum(), 1)), 6),
         unigram_entropy_nats=unigram_entropy,
         heldout_entropy_nats=heldout_entropy,
-        shards={split: _list_shards(tasks, results, split) for split in SPLITS},
-        fingerprints={task.name: store.fingerprint(task.directory) for task in tasks},
+        shards={split: _list_shards(units, results, split) for split in SPLITS},
+        fingerprints={unit.name: store.fingerprint(unit.directory) for unit in units},
     )
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     store.remove_leftovers(out / "shards")
-    with store.publish(out, "data", {"vocabulary": tasks[0].vocabulary_fingerprint}) as staging:
+    with store.publish(out, "data", {"vocabulary": units[0].vocabulary_fingerprint}) as staging:
         (staging / "vocabulary").mkdir()
         vocabulary.copy_to(staging / "vocabulary")
         (staging / "unigram.counts").write_bytes(train_counts.astype("<i8").tobytes())
@@ -132,33 +132,33 @@ def publish_data(
     return facts
 
 
-def _bytes_per_token(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> float:
-    """Return the size of all files of the tasks, in bytes per token of their shards."""
+def _bytes_per_token(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> float:
+    """Return the size of all files of the units, in bytes per token of their shards."""
     n_bytes = 0
-    for task in tasks:
-        manifest = store.read_manifest(task.directory)
-        assert manifest is not None, "a finished task has a manifest"
+    for unit in units:
+        manifest = store.read_manifest(unit.directory)
+        assert manifest is not None, "a finished unit has a manifest"
         n_bytes += sum(entry["size"] for entry in manifest.files.values())
     n_tokens = sum(result.totals[group].tokens for result in results for group in GROUPS)
     return n_bytes / max(n_tokens, 1)
 
 
-def _count_tokens(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
+def _count_tokens(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
     """Count how often a pass over a split uses each token: int64 [vocab_size].
 
     For a train group, the writer has written a file of counts, unless the group has no documents. The tokens of the
     held-out group are counted here.
     """
     counts = np.zeros(vocab_size, np.int64)
-    for task_group in iter_groups(tasks, results, split):
-        directory = task_group.task.directory
-        path = directory / f"{task_group.group}.counts"
+    for unit_group in iter_groups(units, results, split):
+        directory = unit_group.unit.directory
+        path = directory / f"{unit_group.group}.counts"
         if path.is_file():
             has_four_bytes = path.stat().st_size == 4 * vocab_size
             dtype = "<u4" if has_four_bytes else "<u8"  # see `data.writer.GroupWriter`
-            counts += task_group.repetitions * np.fromfile(path, dtype).astype(np.int64)
+            counts += unit_group.repetitions * np.fromfile(path, dtype).astype(np.int64)
         elif split == "heldout":
-            for record in task_group.facts.shards[task_group.group]:
+            for record in unit_group.facts.shards[unit_group.group]:
                 shard = Shard.open(directory / record.name, id_type(vocab_size))
                 counts += np.bincount(shard.ids, minlength=vocab_size)
     return counts

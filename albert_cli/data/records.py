@@ -71,7 +71,7 @@ class UnitCounts:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard's name and size; with them, a corpus can be addressed without opening its files."""
+    """A shard's name and size; the sizes of all shards tell which one contains a document, without opening any."""
 
     name: RelativeName
     documents: int
@@ -123,9 +123,9 @@ class ShardIdentity:
 class RewriteTarget:
     """State of a work unit's shards after `data.rewrites` has rewritten them.
 
-    dropped: number of documents removed as duplicates; retained_sha256: hash of the mask of all other documents;
-    heldout_hash: text hash of the document that is held out because `holdout` selects none; None if the unit has no
-    such document.
+    dropped: number of documents removed as duplicates; retained_sha256: hash of a mask over all documents of the unit,
+    with False for the duplicates; heldout_hash: text hash of the document that is held out because the fraction
+    `holdout` selects no document of the build, None if the fraction selects some or the unit lacks this document.
     """
 
     dropped: int
@@ -186,8 +186,11 @@ class DataFacts:
     dtype: of the ids; vocabulary: the vocabulary's fingerprint; sources: one for each work unit, with the hash of the
     unit's text.
     bytes_read, tokens_read: size of all text that was read; totals: what a pass over each split uses.
-    unknown_rate: fraction of [UNK] among the train tokens; the entropies, in nats per token, are those of
-    `data.merge.unigram_entropies`, None without held-out text.
+    bytes_per_token_on_disk: size of all files of the work units, divided by the number of tokens in their shards.
+    unknown_rate: fraction of [UNK] among the train tokens.
+    unigram_entropy_nats: cross-entropy of the held-out tokens with train's token frequencies; heldout_entropy_nats:
+    entropy of the held-out tokens, with their own frequencies. Both are in nats per token, and None without held-out
+    text (`data.merge.unigram_entropies`).
     shards: each shard as often as a pass uses it; fingerprints: of the work units' directories, by their names.
     """
 

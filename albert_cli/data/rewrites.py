@@ -1,6 +1,6 @@
-"""Rewrite finished shards once the text of all tasks is known: drop duplicates, and hold out at least one document.
+"""Rewrite finished shards once all work units are tokenized: drop duplicates, and hold out at least one document.
 
-Which documents are duplicates, and whether any document is held out, is known only after all tasks have run. A task's
+Which documents are duplicates, and whether any document is held out, is known only then. A unit's
 `GROUP.hashes` files list the text hashes of its documents as they were tokenized, and every decision is a function of
 these hashes. `data.build` calls `rewrite_all` between tokenization and merge.
 """
@@ -21,8 +21,8 @@ from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
 from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts
 from albert_cli.data.shards import Shard, id_type
-from albert_cli.data.tokenization import ShardTask, load_vocabulary_once, tokenize_task
-from albert_cli.data.verification import record_verified_task
+from albert_cli.data.tokenization import ShardUnit, load_vocabulary_once, tokenize_unit
+from albert_cli.data.verification import record_verified_unit
 from albert_cli.data.writer import DROPPED, HELDOUT, GroupWriter, TokenizedDocuments
 
 _HASHES_AT_A_TIME: Final = 8 << 20  # to sort 8 million hashes takes about 400 MB of memory
@@ -30,59 +30,59 @@ _HASHES_AT_A_TIME: Final = 8 << 20  # to sort 8 million hashes takes about 400 M
 
 @dataclass(frozen=True)
 class ShardRewrite:
-    """A task whose shards have to be rewritten.
+    """A work unit whose shards have to be rewritten.
 
-    number: index of the task in the build; facts: of the present shards; target: of the shards to write, None to
+    number: index of the unit in the build; facts: of the present shards; target: of the shards to write, None to
     restore the shards as they were tokenized; is_retained: False for duplicates, in the order of `_iter_hashes`, bool
-    [documents of the task].
+    [documents of the unit].
     """
 
     number: int
-    task: ShardTask
+    unit: ShardUnit
     facts: ShardFacts
     target: RewriteTarget | None
     is_retained: Flags
 
 
-def rewrite_all(tasks: Sequence[ShardTask], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
+def rewrite_all(units: Sequence[ShardUnit], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
     """Drop duplicates if the settings request it, and hold out one document if `holdout` selects none.
 
-    results: the facts of each task. Returns the facts of all tasks, rewritten or not, in the same order.
+    results: the facts of each unit. Returns the facts of all units, rewritten or not, in the same order.
     """
-    facts_of_tasks = list(results)
-    calls = ((rewrite,) for rewrite in iter_rewrites(tasks, results))  # the arguments of each call
-    # Without `dedup`, only the tasks that contain the one held-out document are rewritten, so one process is enough.
-    workers = min(workers, len(tasks)) if tasks[0].settings.dedup else 1
+    facts_of_units = list(results)
+    calls = ((rewrite,) for rewrite in iter_rewrites(units, results))  # the arguments of each call
+    # Without `dedup`, only the units that contain the one held-out document are rewritten, so one process is enough.
+    workers = min(workers, len(units)) if units[0].settings.dedup else 1
     remedy = "run the same command again with fewer --workers, which need less memory"
     with closing(executor.map_unordered(rewrite_shards, calls, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
-            facts_of_tasks[rewrite.number] = facts
-    return facts_of_tasks
+            facts_of_units[rewrite.number] = facts
+    return facts_of_units
 
 
-def iter_rewrites(tasks: Sequence[ShardTask], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
-    """Yield a rewrite for each task whose present shards differ from those that the hashes of all tasks require."""
-    heldout_hash = choose_heldout_hash(tasks)
-    is_first_copy = find_first_copies(tasks) if tasks[0].settings.dedup else None
-    start = 0  # of the task's documents in `is_first_copy`
-    for number, (task, facts) in enumerate(zip(tasks, results, strict=True)):
+def iter_rewrites(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
+    """Yield a rewrite for each unit whose present shards differ from those that the hashes of all units require."""
+    heldout_hash = choose_heldout_hash(units)
+    is_first_copy = find_first_copies(units) if units[0].settings.dedup else None
+    start = 0  # of the unit's documents in `is_first_copy`
+    for number, (unit, facts) in enumerate(zip(units, results, strict=True)):
         if is_first_copy is None and heldout_hash is None and facts.rewritten is None:
             continue
-        hashes_of_groups = [hashes for _, hashes in _iter_hashes(task)]
-        hashes = np.concatenate([np.zeros(0, np.uint64), *hashes_of_groups])  # a task may have no documents
+        hashes_of_groups = [hashes for _, hashes in _iter_hashes(unit)]
+        hashes = np.concatenate([np.zeros(0, np.uint64), *hashes_of_groups])  # a unit may have no documents
         is_retained = np.ones(hashes.size, np.bool_)
         if is_first_copy is not None:
             is_retained = is_first_copy[start : start + hashes.size]
         start += hashes.size
         target = _describe_target(hashes, is_retained, heldout_hash)
-        # Targets are compared with their hash of `is_retained`: if another task was tokenized again, this task may have
+        # Targets are compared with their hash of `is_retained`: if another unit was tokenized again, this unit may have
         # as many duplicates as before, but other ones.
         if facts.rewritten != target:
-            yield ShardRewrite(number, task, facts, target, is_retained)
+            yield ShardRewrite(number, unit, facts, target, is_retained)
 
 
 def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_hash: int | None) -> RewriteTarget | None:
-    """Return the target of a task whose documents have these hashes; None if all documents stay in their groups."""
+    """Return the target of a unit whose documents have these hashes; None if all documents stay in their groups."""
     dropped = int((~is_retained).sum())
     if heldout_hash is not None and not (hashes == np.uint64(heldout_hash)).any():
         heldout_hash = None
@@ -92,42 +92,42 @@ def _describe_target(hashes: NDArray[np.uint64], is_retained: Flags, heldout_has
     return RewriteTarget(dropped, digest, heldout_hash)
 
 
-def _iter_hashes(task: ShardTask) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
+def _iter_hashes(unit: ShardUnit) -> Iterator[tuple[Group, NDArray[np.uint64]]]:
     """Yield each group that has documents after tokenization, with the documents' hashes, uint64 [documents]."""
     for group in GROUPS:
-        path = task.directory / f"{group}.hashes"
+        path = unit.directory / f"{group}.hashes"
         if path.is_file():
             yield group, np.fromfile(path, "<u8").astype(np.uint64)
 
 
-def choose_heldout_hash(tasks: Sequence[ShardTask]) -> int | None:
+def choose_heldout_hash(units: Sequence[ShardUnit]) -> int | None:
     """Return the smallest hash of all documents if the fraction `holdout` selects no document; else None.
 
     Tokenization holds out a document if its hash is below the fraction, which in a small corpus may be true of none.
     Returns None also if all documents have the same text: they would be held out together and leave none to train on.
     """
-    if tasks[0].settings.holdout == 0 or any((task.directory / "heldout.hashes").is_file() for task in tasks):
+    if units[0].settings.holdout == 0 or any((unit.directory / "heldout.hashes").is_file() for unit in units):
         return None
-    smallest = min((int(hashes.min()) for task in tasks for _, hashes in _iter_hashes(task)), default=0)
-    largest = max((int(hashes.max()) for task in tasks for _, hashes in _iter_hashes(task)), default=0)
+    smallest = min((int(hashes.min()) for unit in units for _, hashes in _iter_hashes(unit)), default=0)
+    largest = max((int(hashes.max()) for unit in units for _, hashes in _iter_hashes(unit)), default=0)
     return smallest if smallest < largest else None
 
 
-def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
-    """Flag the first document of each hash: bool [documents of all tasks, in order].
+def find_first_copies(units: Sequence[ShardUnit]) -> Flags:
+    """Flag the first document of each hash: bool [documents of all units, in order].
 
     A round sorts about `_HASHES_AT_A_TIME` hashes, which fit into memory: those with one remainder. Equal hashes have
     equal remainders, so they are in the same round.
     """
-    n_documents = sum(hashes.size for task in tasks for _, hashes in _iter_hashes(task))
+    n_documents = sum(hashes.size for unit in units for _, hashes in _iter_hashes(unit))
     n_rounds = -(-n_documents // _HASHES_AT_A_TIME)
     is_first_copy = np.zeros(n_documents, np.bool_)
     for remainder in range(n_rounds):
         selected_hashes = [np.zeros(0, np.uint64)]
         selected_documents = [np.zeros(0, np.int64)]
         start = 0
-        for task in tasks:
-            for _, hashes in _iter_hashes(task):
+        for unit in units:
+            for _, hashes in _iter_hashes(unit):
                 selected = np.flatnonzero(hashes % np.uint64(n_rounds) == remainder)
                 selected_hashes.append(hashes[selected])
                 selected_documents.append(start + selected)
@@ -138,28 +138,28 @@ def find_first_copies(tasks: Sequence[ShardTask]) -> Flags:
 
 
 def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
-    """Rewrite a task's shards to its target, and return their facts."""
+    """Rewrite a unit's shards to its target, and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
-        # An interrupted build with other tasks has rewritten the shards for another target. The shards lack the
+        # An interrupted build with other units has rewritten the shards for another target. The shards lack the
         # documents that it dropped, so the text is tokenized again.
-        store.remove_directory(rewrite.task.directory)
-        facts = tokenize_task(rewrite.task)
+        store.remove_directory(rewrite.unit.directory)
+        facts = tokenize_unit(rewrite.unit)
     if rewrite.target is None:
         return facts
-    return _write_target(rewrite.task, facts, rewrite.target, rewrite.is_retained)
+    return _write_target(rewrite.unit, facts, rewrite.target, rewrite.is_retained)
 
 
-def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_retained: Flags) -> ShardFacts:
-    """Replace the task's shards by shards that match the target, and return their facts.
+def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_retained: Flags) -> ShardFacts:
+    """Replace the unit's shards by shards that match the target, and return their facts.
 
     The files of hashes are copied unchanged: they still list all documents, from which a later build decides again.
     """
-    vocab_size = load_vocabulary_once(task.vocabulary_dir, task.vocabulary_fingerprint).size
-    with store.commit_directory(task.directory, "shard", replace=True) as staging:
-        with closing(GroupWriter(staging, vocab_size, task.settings.max_shard_tokens)) as writer:
+    vocab_size = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint).size
+    with store.commit_directory(unit.directory, "shard", replace=True) as staging:
+        with closing(GroupWriter(staging, vocab_size, unit.settings.max_shard_tokens)) as writer:
             group_start = 0  # of the group's documents in `is_retained`
-            for group, hashes in _iter_hashes(task):
+            for group, hashes in _iter_hashes(unit):
                 new_groups = np.full(hashes.size, GROUPS.index(group))
                 if target.heldout_hash is not None:
                     new_groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
@@ -167,7 +167,7 @@ def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_
                 group_start += hashes.size
                 shard_start = 0  # of the shard's documents in the group
                 for record in facts.shards[group]:
-                    shard = Shard.open(task.directory / record.name, id_type(vocab_size))
+                    shard = Shard.open(unit.directory / record.name, id_type(vocab_size))
                     in_shard = slice(shard_start, shard_start + shard.n_documents)
                     documents = TokenizedDocuments(
                         ids=shard.ids,
@@ -180,9 +180,9 @@ def _write_target(task: ShardTask, facts: ShardFacts, target: RewriteTarget, is_
             totals, shards = writer.finish()
         for path in staging.glob("*.hashes"):  # `writer` has listed the documents of the new groups only
             path.unlink()
-        for path in task.directory.glob("*.hashes"):
+        for path in unit.directory.glob("*.hashes"):
             shutil.copyfile(path, staging / path.name)
         facts = replace(facts, totals=totals, shards=shards, rewritten=target)
         store.write_json(staging / "shard.json", asdict(facts))
-    record_verified_task(task.directory, task.source_signatures)
+    record_verified_unit(unit.directory, unit.source_signatures)
     return facts

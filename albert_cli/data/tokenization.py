@@ -1,6 +1,6 @@
 """Tokenize one work unit of the text (see `text.work_units`) into a directory of shards, a chunk of text at a time.
 
-A `ShardTask` is a work unit with its output directory and settings. `data.build` runs the tasks of a build.
+A `ShardUnit` is a work unit with its output directory and settings. `data.build` tokenizes the units of a build.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from albert_cli.data.records import DATA_FORMAT, BuildSettings, ShardFacts, Shar
 from albert_cli.data.verification import (
     are_shards_unchanged,
     are_sources_unchanged,
-    read_verified_task,
-    record_verified_task,
+    read_verified_unit,
+    record_verified_unit,
 )
 from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
@@ -40,7 +40,7 @@ ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class ShardTask(WorkUnit):
+class ShardUnit(WorkUnit):
     """A work unit of a build, with the vocabulary and the settings to tokenize it, and the directory for its shards.
 
     name: of the directory.
@@ -59,12 +59,12 @@ class ShardTask(WorkUnit):
 
     @property
     def is_finished(self) -> bool:
-        """True if the task's shards are committed."""
+        """True if the unit's shards are committed."""
         return (self.directory / store.MANIFEST).is_file()
 
     @property
     def identity(self) -> ShardIdentity:
-        """The identity of the shards that this task writes; existing shards of another identity are unusable."""
+        """The identity of the shards that this unit writes; existing shards of another identity are unusable."""
         settings = self.settings
         return ShardIdentity(
             format=DATA_FORMAT,
@@ -82,31 +82,31 @@ class ShardTask(WorkUnit):
 
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """Load a task's vocabulary, or return the last one that this process has loaded if both arguments are the same.
+    """Load a unit's vocabulary, or return the last one that this process has loaded if both arguments are the same.
 
     fingerprint: the directory's; it makes the function load a vocabulary that has changed.
     """
     return Vocabulary.load(directory)
 
 
-def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) -> ShardFacts:
-    """Tokenize the task's text into `task.directory` and return the facts in its `shard.json`.
+def tokenize_unit(unit: ShardUnit, on_progress: ProgressCallback | None = None) -> ShardFacts:
+    """Tokenize a work unit's text into `unit.directory` and return the facts in its `shard.json`.
 
     Calls `on_progress` after each chunk of text.
     """
-    settings = task.settings
-    vocabulary = load_vocabulary_once(task.vocabulary_dir, task.vocabulary_fingerprint)
+    settings = unit.settings
+    vocabulary = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint)
     counter = ReadCounter()
     text_bytes = 0
     tokens = 0
     with (
-        store.commit_directory(task.directory, "shard") as staging,
+        store.commit_directory(unit.directory, "shard") as staging,
         closing(GroupWriter(staging, vocabulary.size, settings.max_shard_tokens)) as writer,
     ):
         reported_bytes = 0
-        for chunk in _iter_chunks(task.documents(settings.read, counter)):
+        for chunk in _iter_chunks(unit.documents(settings.read, counter)):
             documents = tokenize_documents(chunk, vocabulary, settings.language)
-            writer.add(assign_groups(documents.hashes, task.weight, settings.holdout), documents)
+            writer.add(assign_groups(documents.hashes, unit.weight, settings.holdout), documents)
             chunk_bytes = sum(len(document.text.encode("utf-8", "replace")) for document in chunk)
             text_bytes += chunk_bytes
             tokens += documents.ids.size
@@ -115,7 +115,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
             reported_bytes = counter.size
         totals, shards = writer.finish()
         facts = ShardFacts(
-            identity=task.identity,
+            identity=unit.identity,
             sha256=counter.sha256.hexdigest(),
             bytes=text_bytes,
             tokens=tokens,
@@ -124,7 +124,7 @@ def tokenize_task(task: ShardTask, on_progress: ProgressCallback | None = None) 
             totals=totals,
         )
         store.write_json(staging / "shard.json", asdict(facts))
-    record_verified_task(task.directory, task.source_signatures)
+    record_verified_unit(unit.directory, unit.source_signatures)
     return facts
 
 
@@ -175,30 +175,30 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[is_nonempty], hashes[is_nonempty])
 
 
-# ---------------------------------------------------------------- finished tasks
+# ---------------------------------------------------------------- finished work units
 
 
-def load_finished_task(task: ShardTask) -> ShardFacts | None:
-    """Load the facts of a finished task; remove unusable shards and return None if the task has to run.
+def load_finished_unit(unit: ShardUnit) -> ShardFacts | None:
+    """Load the facts of a finished unit; remove unusable shards and return None if the unit has to be tokenized.
 
-    Shards are unusable if they are damaged, or if the task's settings or sources have changed. Files are not hashed
+    Shards are unusable if they are damaged, or if the unit's settings or sources have changed. Files are not hashed
     again if their size, mtime and inode are those that were recorded when the shards were written.
     """
-    if not task.directory.exists():
+    if not unit.directory.exists():
         return None
-    store.remove_leftovers(task.directory)
-    verified = read_verified_task(task.directory)
+    store.remove_leftovers(unit.directory)
+    verified = read_verified_unit(unit.directory)
     try:
-        if not are_shards_unchanged(task.directory, verified):
-            store.verify(task.directory, "shard")
-        facts = store.read_record(task.directory / "shard.json", ShardFacts)
-        is_usable = facts.identity == task.identity and not task.is_stream
+        if not are_shards_unchanged(unit.directory, verified):
+            store.verify(unit.directory, "shard")
+        facts = store.read_record(unit.directory / "shard.json", ShardFacts)
+        is_usable = facts.identity == unit.identity and not unit.is_stream
         # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
         if is_usable and (
-            are_sources_unchanged(task.source_signatures, verified) or task.sha256() in (facts.sha256, None)
+            are_sources_unchanged(unit.source_signatures, verified) or unit.sha256() in (facts.sha256, None)
         ):
             return facts
     except CheckpointError as error:
         console.info(f"{error.message}; tokenizing its text again")
-    store.remove_directory(task.directory)
+    store.remove_directory(unit.directory)
     return None

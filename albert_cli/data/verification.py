@@ -43,43 +43,44 @@ def verify_data(directory: Path, everything: bool = False) -> int:
     return n_files
 
 
-# ---------------------------------------------------------------- the shards of one task
+# ---------------------------------------------------------------- the shards of one work unit
 
 
 @dataclass(frozen=True)
-class VerifiedTask:
-    """The signatures of a task's files at the moment at which the shards had been written from the sources.
+class VerifiedUnit:
+    """The signatures of a work unit's files at the moment at which the shards had been written from the sources.
 
-    signatures: of the shard files, by path relative to the task's directory; sources: of the source files, None for a
-    source that is not a file.
+    signatures: of the shard files, by path relative to the unit's directory; sources: of the source files, None for a
+    source that is not a file. The signature of a shard file is a list, as JSON stores it, and is empty for a broken
+    link; that of a source is a `FileSignature`.
     """
 
     signatures: dict[str, list[int]]
     sources: list[FileSignature | None]
 
 
-def record_verified_task(directory: Path, sources: Sequence[FileSignature | None]) -> None:
+def record_verified_unit(directory: Path, sources: Sequence[FileSignature | None]) -> None:
     """Record the signatures of shards that have just been written, and of their sources."""
-    verified = VerifiedTask(collect_file_signatures(directory), list(sources))
+    verified = VerifiedUnit(collect_file_signatures(directory), list(sources))
     with suppress(OSError, AlbertError):  # without the record the files are hashed again
         store.write_json(directory / _VERIFIED, asdict(verified))
 
 
-def read_verified_task(directory: Path) -> VerifiedTask | None:
-    """Read the recorded signatures of a task; None if they are missing or unreadable."""
+def read_verified_unit(directory: Path) -> VerifiedUnit | None:
+    """Read the recorded signatures of a work unit; None if they are missing or unreadable."""
     path = directory / _VERIFIED
     if path.is_file():
-        with suppress(CheckpointError):
-            return store.read_record(path, VerifiedTask)
+        with suppress(CheckpointError):  # the file is damaged
+            return store.read_record(path, VerifiedUnit)
     return None
 
 
-def are_shards_unchanged(directory: Path, verified: VerifiedTask | None) -> bool:
+def are_shards_unchanged(directory: Path, verified: VerifiedUnit | None) -> bool:
     """Return whether the shard files still have their recorded signatures."""
     return verified is not None and collect_file_signatures(directory) == verified.signatures
 
 
-def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedTask | None) -> bool:
+def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedUnit | None) -> bool:
     """Return whether all sources are files, and still have their recorded signatures."""
     return verified is not None and None not in sources and list(sources) == verified.sources
 
@@ -115,7 +116,7 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
     """Return whether these are the signatures that `record_verified` has recorded for the directory."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
-    with suppress(CheckpointError):
+    with suppress(CheckpointError):  # the file is missing or damaged
         return bool(store.read_json(directory / _VERIFIED).get("signatures") == signatures)
     return False
 
@@ -123,5 +124,5 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
 def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
     """Record the signatures of a data directory whose hashes are correct: in memory and, if possible, on disk."""
     _verified_in_process[directory.resolve()] = signatures
-    with suppress(OSError, AlbertError):
+    with suppress(OSError, AlbertError):  # the directory is read-only
         store.write_json(directory / _VERIFIED, {"signatures": signatures})

@@ -28,7 +28,10 @@ RecordResult = Callable[["WorkItem[T]", T | BaseException], None]
 
 @dataclass(frozen=True)
 class WorkItem(Generic[T]):
-    """A call with picklable arguments; needs: names of the items that must end before this one starts."""
+    """A call with picklable arguments.
+
+    needs: names of the items that must end, with or without an error, before this item starts.
+    """
 
     name: str
     call: Callable[..., T]
@@ -42,7 +45,7 @@ class WorkerLimits:
 
     count: int = 1  # number of items at a time
     threads: int = 1  # number of threads of each rank
-    gpus: int = 0  # number of GPUs of this machine; each rank has one, and ranks share them if there are fewer
+    gpus: int = 0  # total of this machine, not per item; a rank uses one, and ranks share GPUs if there are too few
     ranks: int = 1  # number of ranks that an item starts
     fresh: bool = False  # start a new process for every item
     in_process: bool = False  # run the items in this process, one after the other
@@ -70,13 +73,16 @@ def run_items(
 ) -> None:
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
-    An exception of `record` stops all items and is raised here. An item whose worker is lost is repeated once. Raises
-    `Interrupted` if a signal or the end of `max_seconds` stopped the work. With `limits.in_process`, an item's error is
-    raised instead of recorded, and so is the `Interrupted` of an item whose training loop has received the signal.
+    items: sorted, so that each item comes after the items that it needs. An exception of `record` stops all items and
+    is raised here. An item whose worker is lost is repeated once. Raises `Interrupted` if a signal or the end of
+    `max_seconds` stopped the work.
+
+    With `limits.in_process` no error is recorded: an item's error is raised here. This includes the `Interrupted` of a
+    training loop, which handles the signals itself while it runs.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
-            for item in items:
+            for item in items:  # they are sorted, so this order respects `item.needs`
                 if not is_stop_requested():
                     record(item, item.call(*item.arguments))
     else:
@@ -126,7 +132,7 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordRe
 
 
 def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict[Future[T], WorkItem[T]]) -> None:
-    """Move items from `waiting` to `running` as long as workers are free: those that need no unfinished item."""
+    """Start the waiting items that need no unfinished item, and move them to `running`, while workers are free."""
     unfinished = {item.name for item in (*waiting, *running.values())}
     ready = [item for item in waiting if not item.needs & unfinished]
     for item in ready:
@@ -198,6 +204,8 @@ class _ClusterWorkers(Generic[T]):
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
         call = partial(cluster.run_in_child, self._stop_event.name, item.call, item.arguments)
+        # The worker changes to this process's directory, because the arguments may contain relative paths. It also gets
+        # this process's `sys.argv`, because a run records the command that resumes it.
         return self._executor.submit(cluster.bind_command_context(call))
 
     def finish(self, future: Future[T]) -> str | None:

@@ -136,10 +136,10 @@ def _decide(condition: Condition, bound: float, low: float, high: float) -> Verd
     match condition.must:
         case "above":
             holds = low > bound
-            fails = high <= bound
+            fails = high <= bound + condition.smallest_difference
         case "below":
             holds = high < bound
-            fails = low >= bound
+            fails = low >= bound - condition.smallest_difference
         case "equal":
             # Equal within rounding, because a ratio of counts is a float.
             holds = math.isclose(low, bound, rel_tol=1e-9) and math.isclose(high, bound, rel_tol=1e-9)

@@ -20,11 +20,21 @@ from typing import Any, Final, Literal
 from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
-StageKind = Literal["count", "vocabulary", "data", "table", "pairs", "speed", "pretrain", "probe", "task"]
-# Kinds of stages that run a module of this package, by the module's name; the others run a command of `albert`.
+StageKind = Literal[
+    "count",  # `albert params`: count the parameters of a shape
+    "vocabulary",  # `albert vocab`
+    "data",  # `albert data`: token shards to train on or to score
+    "table",  # generate a labeled table of key words to recall
+    "pairs",  # generate minimal pairs of word order
+    "speed",  # `albert bench pretrain`: measure a variant's seconds per step
+    "pretrain",  # `albert pretrain`: one variant with one seed
+    "probe",  # `albert probe`: the intrinsic scores of a pretrained model
+    "task",  # the score of a model on a task: `albert eval`, `albert ensemble`, or `albert probe` for word order
+]
+# The module of this package that a stage runs, by the stage's kind; stages of other kinds run a command of `albert`.
 MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
-MIN_STEPS: Final = 2  # the lower limit of a run's number of steps where a scale or a matched time determines it
-OUT = "{OUT}"  # in the arguments of `create_stage`: the stage's directory, whose name is not known before
+MIN_STEPS: Final = 2  # the least number of steps of a run, however small the scale or the time to match is
+OUT = "{OUT}"  # the placeholder, in the arguments of `create_stage`, for the stage's directory
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,8 @@ class VariantRun:
 class MatchedWallClock:
     """The number of steps in which a variant trains for as long as the whole run of another variant.
 
-    `seconds` are the seconds per step of the variant and of the other one. If they are unknown, both runs get the same
-    FLOPs instead.
+    `seconds` are the seconds per step of the variant and of `other`. If they are unknown, the variant gets the FLOPs of
+    the other run instead.
     """
 
     other: str
@@ -227,13 +237,14 @@ def create_stage(
     argv: Sequence[str],
     cost: Cost | None = None,
 ) -> Stage:
-    """Return a stage whose command is `argv` with the stage's directory in place of `OUT`, plus `--json`.
+    """Return a stage whose command is `argv`, with the stage's directory in place of `OUT`.
 
-    Pretraining and its measurements also get the requested number of processes, and commands that compute on a device
-    get `--device`.
+    The command also gets `--json`. `pretrain` and `speed` get the requested number of processes, and commands that
+    compute on a device get `--device`.
     """
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
-    directory = str(request.directory(stage))  # it depends on the id and so on the facts, but not on the command
+    # The directory's name is the stage's id, which does not depend on `argv`. So a stage without `argv` has it already.
+    directory = str(request.directory(stage))
     words = [directory if word == OUT else word for word in argv]
     if kind in ("pretrain", "speed") and request.nproc > 1:
         words += ["--nproc", str(request.nproc)]

@@ -170,6 +170,7 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
             scored = _mean_scores(job, pairs, rule)
             if "order_accuracy" in scored:
                 estimates[f"{rule}_accuracy"] = scored["order_accuracy"]
+    # An estimate is the score of all sequences, and then the score without each jackknife group (`uncertainty`).
     scores = {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
     without_groups = {
         name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items() if np.isfinite(estimate).all()
@@ -210,7 +211,7 @@ def _layer_distances(job: PretrainingJob, batches: Sequence[PackedBatch]) -> Lay
             neighbors = itertools.pairwise(values)
             summaries[f"{name}_variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
     return LayerDistances(
-        masked_words=sum(len(batch.masked_index) for batch in batches),
+        masked_tokens=sum(len(batch.masked_index) for batch in batches),
         steps={name: [round(value, 6) for value in values] for name, values in steps.items()},
         summaries={name: round(value, 6) for name, value in summaries.items() if math.isfinite(value)},
     )
@@ -223,8 +224,8 @@ def _measure_steps(
     """Return the distances between each layer's input and output on unmasked text, by measure and layer.
 
     They are means over all tokens. `l2` is the Euclidean distance, `cosine` the cosine similarity, and `degrees` the
-    angle. `two_back` is the Euclidean distance between a layer's output and the input of the layer before it; for the
-    first layer it equals `l2`.
+    angle. With x(d) for the output of layer d, and x(0) for the input of the first layer, `l2` is |x(d) - x(d-1)| and
+    `two_back` is |x(d) - x(d-2)|; for the first layer `two_back` equals `l2`.
     depth: the number of layers to run, as in `Encoder.forward`.
     """
     tokens = 0

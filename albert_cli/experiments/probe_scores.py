@@ -18,7 +18,9 @@ class TextScores:
     """Scores on held-out text by name, such as `mlm_accuracy`."""
 
     values: dict[str, float]
-    without_groups: dict[str, list[float]]  # the scores without each jackknife group of the sequences
+    # Leave-one-group-out scores, from which the sampling error is computed (`uncertainty`): for each jackknife group of
+    # sequences, the score of all other sequences.
+    without_groups: dict[str, list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class LayerDistances:
     `summaries` are statistics of these distances over the layers (`l2_mean`, `degrees_last`, …).
     """
 
-    masked_words: int  # masked tokens in the scored text
+    masked_tokens: int  # number of masked tokens in the scored text; the key in `--json` is `masked_words`
     steps: dict[str, list[float]]
     summaries: dict[str, float]
 
@@ -39,10 +41,10 @@ class DepthScores:
     """The scores of a model whose layers are run to every depth up to `layers`.
 
     `trained` is the depth that the model was trained with, beyond which its layers repeat. Each list has one value per
-    depth. `l2` is the distance between the input and the output of the last layer at this depth, and `two_back` the
-    distance between this output and the input of the layer before. `mlm_accuracy` and `speed` are those of a model that
-    ends at this depth; the speed is relative to the trained depth. `behaviour` is "converges", "oscillates" or "keeps
-    moving".
+    depth d from 1. With x(d) for the output of layer d, and x(0) for the input of the first layer, `l2` is the distance
+    |x(d) - x(d-1)| and `two_back` the distance |x(d) - x(d-2)|; at depth 1 `two_back` equals `l2`. `mlm_accuracy` and
+    `speed` are those of a model that ends at depth d; the speed is relative to the trained depth. `behaviour` is
+    "converges", "oscillates" or "keeps moving".
     """
 
     layers: int
@@ -82,7 +84,7 @@ class ProbeScores:
             "layers": self.layers,
             **self.text.values,
             "without_parts": self.text.without_groups,
-            "masked_words": self.distances.masked_words,
+            "masked_words": self.distances.masked_tokens,
             "layer_steps": self.distances.steps,
             **self.distances.summaries,
         }
@@ -94,6 +96,7 @@ class ProbeScores:
                 "minimal_pairs_accuracy": self.minimal_pairs.accuracy,
                 "minimal_pairs_preference": self.minimal_pairs.preference,
             }
+            # An estimate is the score of all pairs, and then a score without each jackknife group (`uncertainty`).
             values |= {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
             without_groups = {name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items()}
             values["without_parts"] = self.text.without_groups | without_groups
@@ -135,9 +138,9 @@ def format_probe(probed: ProbeScores) -> str:
             (str(depth), f"{l2:.3f}", f"{two_back:.3f}", f"{accuracy:.1%}", f"{speed:.2f}x")
             for depth, (l2, two_back, accuracy, speed) in enumerate(columns, start=1)
         ]
-        headers = ("depth", "step", "from two blocks before", "MLM accuracy", "speed")
+        headers = ("depth", "L2 to layer before", "L2 to two layers before", "MLM accuracy", "speed")
         parts.append(console.format_table(headers, depth_rows))
-        parts.append(f"Run to {depths.layers} blocks, the stack of {depths.trained} {depths.behaviour}.")
+        parts.append(f"Run to {depths.layers} layers, the model of {depths.trained} layers {depths.behaviour}.")
     if probed.minimal_pairs is not None:
         parts.append(format_minimal_pairs(probed.minimal_pairs))
     return "\n\n".join(parts)

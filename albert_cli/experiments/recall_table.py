@@ -3,7 +3,9 @@
 An example is about 620 consecutive words of any text. One additional sentence states the key word, and another one at
 the end asks for the key word. A model that reads only the first 512 tokens can do no better than guess among four
 words. A model that reads everything has to find one sentence among about fifty. A hash of an example's name, such as
-`dev-17`, chooses the sentences, the key word and its position. The module is the command of the stage `table`.
+`dev-17`, chooses the sentences, the key word and its position.
+
+The experiment has a stage `table`, a step of its plan. This stage runs `main`.
 """
 
 from __future__ import annotations
@@ -69,7 +71,11 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
 
 
 def _find_last_start(word_counts: Sequence[int]) -> int:
-    """Return the last index of a sentence from which there are `WORDS` words to the end; 0 or -1 if there is none."""
+    """Return the index of the last sentence with which an example of `WORDS` words can begin.
+
+    The text is too short if the result is 0 or -1. 0: all sentences together are needed for one example, or are too
+    few; -1: there are no sentences.
+    """
     start = len(word_counts) - 1
     while start > 0 and sum(word_counts[start:]) < WORDS:
         start -= 1
@@ -83,20 +89,23 @@ def _make_row(sentences: Sequence[str], word_counts: Sequence[int], last_start: 
     words_before_key = minimum + int(hash_to_unit_interval(f"{name} place") * (maximum - minimum))
     key_word = KEY_WORDS[int(hash_to_unit_interval(f"{name} label") * len(KEY_WORDS))]
     chosen: list[str] = []
-    position = 0  # of the key word's sentence, after at least `words_before_key` words
+    key_index = 0  # of the key word's sentence among the chosen ones, after at least `words_before_key` words
     words = 0
     while words < WORDS and index < len(sentences):
         if words < words_before_key:
-            position += 1
+            key_index += 1
         chosen.append(sentences[index])
         words += word_counts[index]
         index += 1
-    chosen.insert(position, f"The key word is {key_word}.")
+    chosen.insert(key_index, f"The key word is {key_word}.")
     return {"id": name, "text": " ".join([*chosen, "What is the key word?"]), "label": key_word}
 
 
 def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
-    """Run the command of the stage `table`; return its exit code, and the number of examples by split as JSON."""
+    """Write the table; return the exit code 0, and the number of examples by split as JSON.
+
+    The signature is that of `cli.app.invoke`, because `experiments.runner` calls one or the other to run a stage.
+    """
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.recall_table", description=__doc__)
     parser.add_argument("source", help="a text, as for `albert data`")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")

@@ -21,6 +21,7 @@ from albert_cli.experiments.metrics import (
     INDEPENDENT_OF_LEARNING,
     LEARNED_ABOVE,
     METRICS,
+    SMALLEST_DIFFERENCE,
     list_tasks,
 )
 
@@ -180,6 +181,14 @@ class Condition:
     def is_exact(self) -> bool:
         """True if all measured values are counts, which have no error."""
         return self.metrics <= EXACT
+
+    @property
+    def smallest_difference(self) -> float:
+        """The difference that counts as none if the condition claims only that one accuracy or score is higher."""
+        are_scores = all(metric.endswith("_accuracy") or metric.startswith("task") for metric in self.metrics)
+        if self.bound == 0 and self.minus and are_scores:
+            return SMALLEST_DIFFERENCE
+        return 0.0
 
     def __str__(self) -> str:
         left = "".join([self.value, *(f" − {name}" for name in self.minus), *(f" + {name}" for name in self.plus)])

@@ -2,7 +2,7 @@
 
 The acceptable sentence of a pair is a sentence of the text, and the unacceptable one has two neighboring words swapped.
 At the scale `mini` the pairs are a task of the experiments, because a few minutes of pretraining are enough for a model
-to prefer the original sentences. The module is the command of the stage `pairs`.
+to prefer the original sentences. These experiments have a stage `pairs`, a step of their plan, which runs `main`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> tuple[int, str]:
-    """Run the command of the stage `pairs`; return its exit code, and the number of pairs as JSON."""
+    """Write the pairs; return the exit code 0, and the number of pairs as JSON.
+
+    The signature is that of `cli.app.invoke`, because `experiments.runner` calls one or the other to run a stage.
+    """
     parser = argparse.ArgumentParser(prog="python -m albert_cli.experiments.word_order_pairs", description=__doc__)
     parser.add_argument("data", type=Path, help="data directory")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")

@@ -22,7 +22,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
-from albert_cli.inference.predict import InferenceSummary, InputTotals, encode_rows
+from albert_cli.inference.predict import InferenceSummary, InputTotals, tokenize_rows
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.model.heads import BareEncoder
@@ -36,8 +36,9 @@ Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
 WriteVectors = Callable[[Sequence[InputRow[Any]], Vectors], None]  # writes the vectors [N, H] of N rows
-# A task without labels and metrics, which only reads texts and pairs of texts (`inputs=0`) as a classifier does.
-TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=0))
+_ONE_OR_TWO_TEXTS = 0  # value of `Classification.inputs`: an input line is one text or a pair of texts
+# A task without labels and metrics, which only reads texts and pairs as a classifier does.
+TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=_ONE_OR_TWO_TEXTS))
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
     """
     result = np.empty((len(features), model.config.hidden_size), np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
-        states = model(tokens)
+        states = model(tokens)  # packed: `states.tokens` [T, H] has the tokens of all inputs of the batch
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
             input_of_token = torch.repeat_interleave(lengths)  # [T], indices into the batch
@@ -111,12 +112,13 @@ def encode_file(
     totals = InputTotals()
     reader = InputReader(TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for encoded in run_ahead(encode_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
+        for tokenized in run_ahead(tokenize_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
             with autocast(opened.settings.precision, opened.device):
-                vectors = encode_features(model, encoded.features, pooling, opened.device)
-            write(encoded.rows, vectors)
-            totals.add(encoded)
-    summary = totals.summarize(out, opened.settings.precision, limit, f"lines are longer than {limit} tokens")
+                vectors = encode_features(model, tokenized.features, pooling, opened.device)
+            write(tokenized.rows, vectors)
+            totals.add(tokenized)
+    truncation = f"lines are longer than {limit} tokens"
+    summary = totals.summarize(out, opened.settings.precision, limit=limit, truncation=truncation)
     return EncodingSummary(**asdict(summary), dimensions=width, pooling=pooling)
 
 

@@ -52,7 +52,7 @@ class InferenceSummary:
 
 
 @dataclass(frozen=True)
-class EncodedRows:
+class TokenizedRows:
     """Rows of an input, and the tokens of their examples, as the task's `encode` returns them."""
 
     rows: Sequence[InputRow[Any]]
@@ -68,11 +68,11 @@ class InputTotals:
     truncated: int = 0
     longest: int = 0
 
-    def add(self, encoded: EncodedRows) -> None:
+    def add(self, tokenized: TokenizedRows) -> None:
         """Add the numbers of a chunk of rows."""
-        self.lines += len(encoded.rows)
-        self.truncated += encoded.features.truncated
-        self.longest = max(self.longest, int(encoded.features.lengths.max(initial=0)))
+        self.lines += len(tokenized.rows)
+        self.truncated += tokenized.features.truncated
+        self.longest = max(self.longest, int(tokenized.features.lengths.max(initial=0)))
 
     def summarize(self, out: Path | None, precision: str, limit: int, truncation: str) -> InferenceSummary:
         """Print how many inputs were truncated and the length of the longest input, and return the summary.
@@ -104,11 +104,11 @@ class Predictor:
     vocabulary: Vocabulary
     opened: InferenceCheckpoint
 
-    def predict(self, encoded: EncodedRows) -> list[dict[str, object]]:
+    def predict(self, tokenized: TokenizedRows) -> list[dict[str, object]]:
         """Return the prediction of each row: the JSON object that the task writes for the row's example."""
         with autocast(self.opened.settings.precision, self.opened.device):
-            outputs = self.task.predict(self.model, encoded.features, self.opened.device)
-        examples = [row.example for row in encoded.rows]
+            outputs = self.task.predict(self.model, tokenized.features, self.opened.device)
+        examples = [row.example for row in tokenized.rows]
         return [json.loads(line) for line in self.task.format_predictions(examples, outputs, with_details=False)]
 
 
@@ -157,29 +157,31 @@ def predict_file(
     totals = InputTotals()
     with open_prediction_writer(out) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
-        for encoded in run_ahead(encode_rows(chunks, task, predictor.vocabulary, limit)):
-            predictions = predictor.predict(encoded)
+        for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit)):
+            predictions = predictor.predict(tokenized)
             rows = []
-            for row, prediction in zip(encoded.rows, predictions, strict=True):
+            for row, prediction in zip(tokenized.rows, predictions, strict=True):
                 columns = row.columns
                 if writes_table and not columns:  # plain text has no columns: the table gets the id and the texts
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)
-            totals.add(encoded)
-    return totals.summarize(out, predictor.opened.settings.precision, limit, task.describe_truncation(limit))
+            totals.add(tokenized)
+    return totals.summarize(
+        out, predictor.opened.settings.precision, limit=limit, truncation=task.describe_truncation(limit)
+    )
 
 
-def encode_rows(
+def tokenize_rows(
     chunks: Iterable[list[InputRow[Any]]], task: AnyTask, vocabulary: Vocabulary, max_length: int
-) -> Iterator[EncodedRows]:
+) -> Iterator[TokenizedRows]:
     """Tokenize chunks of rows; a chunk is split if its examples cannot be encoded together."""
     for chunk in chunks:
         start = 0
         for examples in task.group_for_encoding([row.example for row in chunk]):
             rows = chunk[start : start + len(examples)]
             start += len(examples)
-            yield EncodedRows(rows, task.encode(examples, vocabulary, max_length))
+            yield TokenizedRows(rows, task.encode(examples, vocabulary, max_length))
 
 
 def read_rows(

@@ -34,7 +34,8 @@ def run_ahead(items: Iterable[T]) -> Iterator[T]:
             end = _End(error)
         results.put(end)
 
-    # The thread is a daemon, because it may still be waiting for a pipe when the program ends.
+    # The thread is a daemon, so that it cannot keep the program from ending: if the input is stdin, it may still wait
+    # for the next line.
     threading.Thread(target=produce, daemon=True).start()
     while not isinstance(result := results.get(), _End):
         yield result

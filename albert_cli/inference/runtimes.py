@@ -1,6 +1,7 @@
 """Run a model in torch and as ONNX files on the same padded batches, and compare the outputs of these runtimes.
 
-Shapes: T packed tokens, N texts or questions, S positions, L labels, C choices of a question.
+Shapes: T packed tokens (sequences concatenated without padding), N texts or questions, S positions, L labels, C choices
+of a question.
 """
 
 from __future__ import annotations

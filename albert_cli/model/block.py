@@ -3,8 +3,9 @@
 The weights are arguments, so one compiled function serves all layers. LayerNorm follows each residual connection, as in
 BERT.
 
-Shapes: T packed tokens, R rows (the tokens whose output is needed), N sequences, S tokens of the longest sequence, Q
-rows of the sequence that has the most rows, A attention heads of width d, H hidden size, F feed-forward size.
+Shapes: T packed tokens (sequences concatenated without padding), R rows (the tokens whose output is needed), N
+sequences, S tokens of the longest sequence, Q rows of the sequence that has the most rows, A attention heads of width
+d, H hidden size, F feed-forward size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ALBERT encoder (§3.1): factorized embeddings, and a stack of blocks that share weights.
 
-A packed batch goes in, hidden states come out. `ModelConfig.blocks()` lists the weights that each block uses, so one
-loop serves every kind of sharing in Tables 3 and 4.
+A packed batch (sequences concatenated without padding) goes in, hidden states come out. `ModelConfig.blocks()` lists
+the weights that each block uses, so one loop serves every kind of sharing in Tables 3 and 4.
 
 Shapes: T packed tokens, R rows (the tokens that a task or pretraining head reads), N sequences, E embedding size, H
 hidden size, F feed-forward size.

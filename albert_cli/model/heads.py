@@ -1,6 +1,7 @@
 """The models: an encoder with the heads of the pretraining objectives (§3.1) or with the head of a task.
 
-Every model takes a packed batch and returns logits; `BareEncoder`, which has no head, returns hidden states.
+Every model takes a packed batch (sequences concatenated without padding) and returns logits; `BareEncoder`, which has
+no head, returns hidden states.
 
 Shapes: T tokens, R rows that the model's heads read, M masked positions, N sequences, H hidden size, E embedding size,
 V vocabulary size, C labels or choices.

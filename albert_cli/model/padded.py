@@ -1,6 +1,7 @@
 """Run the models of `heads` on padded batches: this form is exported to ONNX for other runtimes.
 
-The padded form uses the same weights as the packed form, but only plain operations, which every runtime has.
+The padded form uses the same weights as the packed form, in which the sequences of a batch are concatenated without
+padding. It uses only plain operations, which every runtime has.
 
 Shapes: N sequences, S positions, E embedding size, H hidden size, V vocabulary size, C labels or choices.
 """

@@ -8,8 +8,9 @@ their whole sequence attends to them, with the same weights as for other tokens 
 `add_sparse_layout` computes on the host which tokens attend to which. Each attention layer of the encoder then calls
 `attend_flex`, which needs CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into chunks.
 
-Shapes: T packed tokens, R rows (query tokens), N sequences, S tokens of the longest sequence, A attention heads of
-width d; C chunks of c tokens, each within one sequence; Q queries and K keys of a chunk; G global tokens of a sequence.
+Shapes: T packed tokens (sequences concatenated without padding), R rows (query tokens), N sequences, S tokens of the
+longest sequence, A attention heads of width d; C chunks of c tokens, each within one sequence; Q queries and K keys of
+a chunk; G global tokens of a sequence.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cannot be read ({reason})", "download it again") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: contains no tensors by name", "save the model's state_dict()")
-    for key in _WEIGHT_KEYS:
+    for key in _WEIGHT_KEYS:  # they may be nested: the weights in content["state_dict"]["model"]
         if isinstance(content.get(key), dict):
             content = content[key]
     tensors = {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}

@@ -12,6 +12,7 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -50,6 +51,7 @@ _STYLE: Any = {  # typed as Any, because matplotlib's type for settings is a lit
     "legend.frameon": False,
     "lines.linewidth": 1.8,
 }
+_BASELINE_STYLES: Final = (":", (0, (6, 3)))  # dotted, and dashed: dashes of 6 line widths with gaps of 3
 LineStyle = Literal["thin", "faint", "marked"]
 _LINE_STYLES: Mapping[LineStyle, dict[str, Any]] = {
     "thin": {"linewidth": 1.2, "alpha": 0.85},
@@ -198,7 +200,8 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
         axes.set_ylim(-0.6, len(rows) - 0.4)
         all_scores = [100 * score for row in rows for score in row.scores]
         center = (min(all_scores) + max(all_scores)) / 2
-        width = max(max(all_scores) - min(all_scores), 1.0)  # at least one point, so that tiny differences look tiny
+        # At least one percentage point, so that tiny differences look tiny.
+        width = max(max(all_scores) - min(all_scores), 1.0)
         half_width = 0.56 * width  # half of the width, and a margin of 6 % of the width
         axes.set_xlim(center - half_width, center + half_width)
         axes.grid(axis="x")
@@ -235,19 +238,20 @@ def draw_points(points: Sequence[LabeledPoint]) -> str:
 def draw_trends(trends: Sequence[TrendSeries]) -> str:
     """Draw scores times 100 over the number of labeled examples, on a logarithmic axis.
 
-    A line joins the medians, and dots are seeds; a baseline has a broken line and no dots. The legend has the median
-    with the most examples.
+    A model has a solid line through the medians of its seeds, and a dot for each seed. Baselines have dotted and dashed
+    lines in turn, and no dots. The legend lists each series with its median at its largest number of examples.
     """
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import NullLocator
 
+        baseline_styles = cycle(_BASELINE_STYLES)
         for trend in trends:
             counts = sorted(trend.scores)
             medians = [100 * statistics.median(trend.scores[count]) for count in counts]
             label = f"{_shorten(trend.label)}  {medians[-1]:.1f}"
-            style = "--" if trend.is_baseline else "-"
-            axes.plot(counts, medians, style, color=trend.color, label=label)
+            style = next(baseline_styles) if trend.is_baseline else "-"
+            axes.plot(counts, medians, linestyle=style, color=trend.color, label=label)
             if not trend.is_baseline:
                 dots = [(count, 100 * score) for count in counts for score in trend.scores[count]]
                 axes.plot(*zip(*dots, strict=True), "o", markersize=6, color=trend.color, alpha=0.75)
@@ -256,7 +260,7 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
         axes.set_xticks(all_counts, [f"{count:,.0f}" for count in all_counts])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("labeled examples")
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=2.6)
         _use_plain_ticks(axes.yaxis)
 
     return _draw_image(draw, (9.6, 4.3))

@@ -79,14 +79,18 @@ def reject_binary_formats(path: Path, raw: bytes) -> None:
 
 
 def reject_file_of_other_format(path: Path) -> None:
-    """Raise `InputError` for a workbook, an archive and the like, whatever the file's name is."""
+    """Raise `InputError` that names the format if a file's first bytes are not text; its ending may be unknown."""
     if path.is_file():  # a pipe can be read only once, and its reader checks it
         with translate_read_errors(path), path.open("rb") as stream:
             reject_binary_formats(path, stream.read(_LONGEST_MAGIC))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file, without line ends: a line feed, also after a carriage return, but not U+2028."""
+    """Read the lines of a UTF-8 file, without their ends.
+
+    A line ends with a line feed, or with a carriage return and a line feed. Other characters, such as U+2028, end no
+    line.
+    """
     lines = read_text(path).split("\n")
     if not lines[-1]:
         lines.pop()
@@ -110,12 +114,16 @@ def validate_as(schema: type[RecordT], value: object, where: str, hint: str) -> 
 
 
 def read_table(path: Path, settings: TableSettings) -> TextTable:
-    """Read a delimited file with a header as a custom table, in the dialect of its ending, `settings` and content.
+    """Read a delimited file with a header as a custom table.
+
+    The file's ending and `settings` determine the delimiter and the quoting. If they leave it open, the content does:
+    the header can show another delimiter, and the cells can show that they are in quotes.
 
     Raises `InputError` for a column name that occurs twice, and for a row that is not as wide as the header.
     """
     numbered_lines = list(enumerate(read_lines(path), start=1))
     dialect = choose_dialect(path.suffix, settings)
+    # With "auto", `choose_dialect` turns quoting on for .csv files only, so the content of other files decides.
     if settings.quoting == "auto" and not dialect.quoting:
         dialect = replace(dialect, quoting=is_quoted(iter(numbered_lines), dialect))
     delimited = open_delimited(str(path), iter(numbered_lines), dialect)

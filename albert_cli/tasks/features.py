@@ -1,4 +1,4 @@
-"""Hold encoded examples, choose the examples of each batch, and pack them.
+"""Hold encoded examples, choose the examples of each batch, and pack them: concatenate them without padding.
 
 `Features` is the interface that training and evaluation use. `PairFeatures` holds texts and pairs of texts. Other
 features are `token_features.TokenFeatures` and `squad.windows.SpanFeatures`.

@@ -33,10 +33,11 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 
 
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
-    """Read a split of a data set as a table. Columns of class numbers are replaced by the names of the classes.
+    """Read a split of a data set as a table; in columns of class numbers, the numbers become names of classes.
 
-    `labels` are the classes of the task. If they lack one of these names, the class numbers serve as names. Hidden
-    labels (-1 or None) become empty cells. Raises `MissingDataError` if the split cannot be loaded.
+    The names are those of the data set, and `labels` are the classes of the task. If one of a column's names is not
+    among `labels`, the column keeps its numbers. Hidden labels (-1 or None) become empty cells. Raises
+    `MissingDataError` if the split cannot be loaded.
     """
     hub_access.prefer_offline()
     import datasets

@@ -17,14 +17,17 @@ from albert_cli.tasks.columns import require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-# Spellings of a missing value, in lower case. Those in the second set may also be the name of a class.
-_NEVER_A_CLASS = frozenset(
+# Spellings of a missing value, in lower case. Each of them is a class if `table.labels` lists it. Otherwise one of the
+# first set is never a class, and one of the second set is a class for `infer_classes` unless all other labels are
+# numbers or `table.missing` is "skip".
+_NEVER_INFERRED = frozenset(
     ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
 )
-_MAYBE_A_CLASS = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
+_SOMETIMES_INFERRED = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
 _NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
-_MAX_USUAL_CLASSES = 20  # more classes than this and than half of the labels cause a warning
+# A warning is printed if there are more classes than this number, and more than half as many classes as labels.
+_MAX_USUAL_CLASSES = 20
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -62,14 +65,14 @@ def _is_number_with_comma(text: str) -> bool:
 
 def is_missing(text: str, classes: Sequence[str] = ()) -> bool:
     """Return True for a usual spelling of a missing value, unless it is one of the classes."""
-    return text not in classes and text.lower() in _NEVER_A_CLASS | _MAYBE_A_CLASS
+    return text not in classes and text.lower() in _NEVER_INFERRED | _SOMETIMES_INFERRED
 
 
 def missing_label(cell: LabelCell) -> InputError:
     """Return the error for a row without a label."""
     problem = f"the label {cell.text!r} is a missing value" if cell.text else "the label is empty"
     hint = "fill it in, remove the row, or use -s table.missing=skip"
-    if cell.text.lower() in _MAYBE_A_CLASS:
+    if cell.text.lower() in _SOMETIMES_INFERRED:
         hint += "; list it in table.labels if it is a class"
     return InputError(f"{cell.where}: {problem}", hint)
 
@@ -77,9 +80,10 @@ def missing_label(cell: LabelCell) -> InputError:
 def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: str) -> tuple[str, ...]:
     """Return the classes in order, or () if the labels are values to predict by regression.
 
-    With `table.kind = "auto"` labels are values if all are numbers and at least one has a fraction. Raises `InputError`
-    for missing values unless `table.missing` skips them, for numbers with a comma or a unit, for labels that are JSON
-    lists or objects, and for fewer than two classes.
+    With `table.kind = "auto"` labels are values if all are numbers and at least one has a fraction. The caller handles
+    `table.kind = "regression"` and the classes in `table.labels`. Raises `InputError` for missing values unless
+    `table.missing` skips them, for numbers with a comma or a unit, for labels that are JSON lists or objects, and for
+    fewer than two classes.
     """
     cells = _without_missing(cells, settings)
     if settings.kind == "auto" and _are_values(cells):
@@ -87,7 +91,7 @@ def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: s
     for cell in cells:
         if cell.text[:1] in ("[", "{"):
             _reject_json(cell)
-    maybe_missing = next((cell for cell in cells if cell.text.lower() in _MAYBE_A_CLASS), None)
+    maybe_missing = next((cell for cell in cells if cell.text.lower() in _SOMETIMES_INFERRED), None)
     if maybe_missing is not None:
         label = maybe_missing.text
         console.warn(f"{maybe_missing.where}: the label {label!r} counts as a class, not as a missing value")
@@ -139,9 +143,9 @@ def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> lis
     present = [cell for cell in cells if not is_missing(cell.text)]
     if settings.missing == "skip":
         return present
-    missing_spellings = _NEVER_A_CLASS
+    missing_spellings = _NEVER_INFERRED
     if present and all(_is_number_with_comma(cell.text) for cell in present):
-        missing_spellings |= _MAYBE_A_CLASS
+        missing_spellings |= _SOMETIMES_INFERRED
     for cell in cells:
         if cell.text.lower() in missing_spellings:
             raise missing_label(cell)

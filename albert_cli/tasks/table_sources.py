@@ -43,8 +43,9 @@ class TableSource(ABC, Generic[ExampleT]):
         """Read the rows of a split's file as examples."""
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[ExampleT]:
-        """Read a split; without a dev file, a part of train is held out as dev. `tables` has the files, not `data`.
+        """Read a split; without a dev file, a part of train is held out as dev.
 
+        `data` is ignored, because `open_table` has already found the files (`tables`).
         With `task.scores_whole_file` all rows of a single file are dev, and reading train raises `MissingDataError`.
         """
         files = self.tables.files
@@ -158,6 +159,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
             question = "" if columns.question is None else cells[columns.question]
             correct = None
             is_readable = self.label_reading != "auto" and not is_missing(row.label)
+            # If the rows must have labels, the reading is never "auto", because `open_table` inferred it from them.
             if must_have_labels or is_readable:
                 correct = parse_choice_label(row, self.label_reading)
             examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))

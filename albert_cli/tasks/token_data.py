@@ -86,7 +86,7 @@ class TokenFiles:
     is_single_file: bool
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
-        """Read the texts of a split from `files`; `data` is not used."""
+        """Read the texts of a split from `files`; `data` is ignored, because `files` names them."""
         if "dev" in self.files or split == "test":
             return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits, tags=task.labels)
         examples = read_token_file(Path(self.files["train"]), tags=task.labels)

@@ -38,8 +38,9 @@ def keep_character(charsmap: bytes, character: str) -> bytes:
     node = _find_node(units, character.encode())
     if node is None or not units[node] & _HAS_LEAF:
         return charsmap  # no rule changes the character
-    # The old leaf must not be changed, because other nodes with the same replacement may share it. A new block at the
-    # end contains only the new leaf, which maps the character to itself, and the node's distance leads to this leaf.
+    # Darts-clone stores equal subtrees once, so another node with the same replacement may lead to the same leaf. The
+    # old leaf therefore stays unchanged. A new block at the end contains only the new leaf, which maps the character to
+    # itself, and the node's distance leads to this leaf.
     leaf = len(units)
     units += [_IS_LEAF | len(replacements), *[0] * (_BLOCK_UNITS - 1)]
     units[node] = (units[node] & _LABEL_MASK) | _HAS_LEAF | (node ^ leaf) << _DISTANCE_SHIFT

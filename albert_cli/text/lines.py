@@ -19,7 +19,9 @@ NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from
 _ENCODING_SAMPLE_BYTES = 4096
 # The least fractions of zeros by which an encoding is detected
 _MIN_UTF32_ZEROS = 0.9  # in each of the two high bytes of UTF-32, which are zero in nearly all characters
-_MIN_UTF16_ZEROS = 0.1  # in the high byte of UTF-16, which is zero in ASCII characters; a sum of two fractions
+# In the high byte of UTF-16, which is zero in ASCII characters. This byte is at two of the four offsets modulo 4; the
+# limit is for the sum of the fractions at both offsets.
+_MIN_UTF16_ZEROS = 0.1
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
@@ -39,22 +41,22 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
     max_bytes = settings.max_line
     with open_part(part, counter) as stream:
         number = 0
-        offset, _ = record_range(part)  # of the current line in the decompressed file
+        line_start, _ = record_range(part)  # bytes before the current line in the decompressed file
         while line := stream.readline(max_bytes + 2):  # 2: the longest line end, \r\n
             number += 1
             if number == 1 and not part.start:
                 _reject_binary_start(part, line)
                 if line.startswith(_UTF8_BYTE_ORDER_MARK):
                     line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
-                    offset = len(_UTF8_BYTE_ORDER_MARK)
+                    line_start = len(_UTF8_BYTE_ORDER_MARK)
             content = line.rstrip(b"\r\n")
             if len(content) <= max_bytes:
-                yield number, _decode_line(content, part, number, offset, settings.on_bad_bytes, counter)
+                yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter)
             else:
                 reject_or_count_long_line(part.location, number, settings, counter)
                 if not line.endswith(b"\n"):
-                    offset += skip_line(stream)
-            offset += len(line)
+                    line_start += skip_line(stream)
+            line_start += len(line)
 
 
 def reject_or_count_long_line(
@@ -122,9 +124,12 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
 
 
 def _decode_line(
-    line: bytes, part: SourcePart, number: int, offset: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
+    line: bytes, part: SourcePart, number: int, line_start: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
 ) -> str:
-    """Decode a line, with invalid UTF-8 and NUL rejected or replaced; offset: of the line in the file, for errors."""
+    """Decode a line, with invalid UTF-8 and NUL rejected or replaced.
+
+    line_start: number of bytes before the line in the file, for errors.
+    """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -132,7 +137,7 @@ def _decode_line(
             counter.counts += LineCounts(replaced=1)
             return line.decode("utf-8", errors="replace").replace("\0", "")
         raise InputError(
-            f"{part.location(number)}: invalid UTF-8 at byte {offset + error.start} ({error.reason})",
+            f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
             "convert the file, for example with iconv, or use --on-bad-bytes replace",
         ) from None
     if "\0" in text:
@@ -165,4 +170,6 @@ def check_characters(
         raise InputError(f"{location(number)}: {problem} in the text", "remove it, or use --on-bad-bytes replace")
     if counter is not None:
         counter.counts += LineCounts(replaced=1)
+    # UTF-16 can hold surrogates. Decoding it joins a pair of surrogates to one character, and replaces a lone surrogate
+    # by U+FFFD.
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -17,8 +17,8 @@ from typing import Final, get_args
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.text.backend_sample import sample_texts
 from albert_cli.text.clean import Cleaning, NormalForm, TokenizerConfig
+from albert_cli.text.comparison_texts import sample_texts
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocabulary, read_tokenizer_files
 from albert_cli.text.unigram import SPECIAL_TOKENS

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.text.backend_sample import sample_texts
 from albert_cli.text.clean import Cleaning, clean, clean_single_spaced
+from albert_cli.text.comparison_texts import sample_texts
 from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json
 from albert_cli.text.unigram import SPECIAL_TOKENS, describe_unsupported_model, penalize_digit_comma, read_model
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, SpecialIds, Vocabulary

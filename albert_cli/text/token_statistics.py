@@ -88,7 +88,8 @@ def _measure_pruned(
     for fraction in _PRUNED_FRACTIONS:
         model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
         pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
-        if pruned.size not in rates_by_size:  # a smaller fraction may prune no more, if all pieces left are required
+        # Special tokens and single characters are never removed, so two fractions may give the same vocabulary.
+        if pruned.size not in rates_by_size:
             rates = _measure_rates(normalized, pruned.encode_batch(sentences), pruned.unk_id)
             rates_by_size[pruned.size] = PrunedRates(**vars(rates), size=pruned.size)
     return list(rates_by_size.values())

@@ -41,7 +41,7 @@ _BEST_WEIGHTS = "best.safetensors"  # in a step's directory: the weights of the 
 _CHANCE_FRACTION = 0.99  # a run is at chance if its dev loss is at least this fraction of the loss at chance
 _COLLAPSE_HINT = "try a lower optimizer.lr, a longer warmup or another seed"
 
-TaskBatch = tuple[PackedBatch, Array]  # a packed batch and its labels
+TaskBatch = tuple[PackedBatch, Array]  # a batch, its sequences concatenated without padding, and its labels
 
 
 @dataclass
@@ -135,7 +135,7 @@ def finetune(
     An unfinished run in `out` resumes. A finished run with the same recipe is verified and not repeated. A diverged run
     continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again.
     """
-    prepared = replace(prepared, recipe=prepared.recipe.with_label_protocol(inputs.num_training_examples))
+    prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
     schedule = task_model.resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)

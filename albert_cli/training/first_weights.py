@@ -20,10 +20,11 @@ from albert_cli.training.warm_start import copy_parent_weights, load_parent
 
 
 @dataclass(frozen=True)
-class ContinuedRun:
+class ParentRun:
     """A run that another run continues: the directory and the number of the step to continue from, and the recipe.
 
-    `data` is the fingerprint of the continued run's data directory, None if the step's manifest has none.
+    `data` is the fingerprint of the data directory that this parent run trained on, None if the step's manifest has
+    none.
     """
 
     directory: Path
@@ -32,8 +33,8 @@ class ContinuedRun:
     data: str | None
 
     @classmethod
-    def load(cls, directory: Path) -> ContinuedRun:
-        """Load a run from the directory of a step.
+    def load(cls, directory: Path) -> ParentRun:
+        """Load a parent run from the directory of a step.
 
         Raises `CheckpointError` unless this is a step of `albert pretrain` with all its files.
         """

@@ -60,8 +60,8 @@ class SampledBatch:
     """A micro-batch of N sequences with M masked positions.
 
     `host` has the arrays in host memory, which only `bench/pretrain.py` and tests read. The other fields are on the
-    device: the packed tokens, the ids of the masked tokens (int64 [M]), and the classes of the sentence pairs
-    (int64 [N]; `NO_LABEL` for a sequence without a pair).
+    device: the packed tokens (sequences concatenated without padding), the ids of the masked tokens (int64 [M]), and
+    the classes of the sentence pairs (int64 [N]; `NO_LABEL` for a sequence without a pair).
     """
 
     host: PackedBatch

@@ -187,7 +187,8 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     warmup = planned.schedule.warmup_steps
     if warmup and not planned.first_step:
         total = planned.schedule.total_steps
-        text += f", with {fitted.schedule.warmup:,} warmup steps (the recipe has {warmup:,} of {total:,})"
+        fitted_warmup = fitted.schedule.resolved_warmup_steps
+        text += f", with {fitted_warmup:,} warmup steps (the recipe has {warmup:,} of {total:,})"
     return text
 
 
@@ -300,7 +301,7 @@ def describe_run(
         parameters=costs.count_parameters(recipe.model).total,
         steps=recipe.schedule.total_steps,
         steps_done_before=recipe.first_step or None,
-        warmup_steps=recipe.schedule.warmup,
+        warmup_steps=recipe.schedule.resolved_warmup_steps,
         sequences_per_step=train.batch_size,
         sequences_in_first_step=len(recipe.examples_of(0)) if recipe.batch.warmup_steps else None,
         batch_warmup_steps=recipe.batch.warmup_steps or None,

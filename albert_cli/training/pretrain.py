@@ -16,7 +16,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import plan, run
 from albert_cli.training.device import use_threads
-from albert_cli.training.first_weights import ContinuedRun, set_first_weights
+from albert_cli.training.first_weights import ParentRun, set_first_weights
 from albert_cli.training.log import LossHints
 from albert_cli.training.loop import Loop
 from albert_cli.training.optimizers import make_optimizer
@@ -61,7 +61,7 @@ def pretrain(
             state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
-            hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.warmup)
+            hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.resolved_warmup_steps)
             loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
             loop.run()
             loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
@@ -110,7 +110,7 @@ def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: 
     if warm_start is not None and not store.saved_steps(out):  # a run with a saved step no longer reads its parent
         parent = load_parent(warm_start, inputs.recipe.model, inputs.corpora.vocabulary)
         if warm_start.continues is not None:
-            parent_run = ContinuedRun.load(parent.directory)
+            parent_run = ParentRun.load(parent.directory)
         parent_fingerprint = store.fingerprint(parent.directory)
     fit_steps = None
     if budget is not None:

@@ -87,7 +87,7 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
     return PretrainResult(
         checkpoint=last_checkpoint,
         steps=state.step,
-        seconds=round(state.seconds, 1),
+        seconds=round(state.seconds, 3),  # a run of the smoke scale takes some milliseconds
         tokens_per_second=speeds[-1] if speeds else None,
         metrics=metrics,
         model_sha256=store.sha256_file(last_checkpoint / hub.WEIGHTS_FILE),

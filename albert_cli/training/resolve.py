@@ -15,13 +15,13 @@ from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
 from albert_cli.training.device import resolve_auto
-from albert_cli.training.first_weights import ContinuedRun
+from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import RESUME_SAFE_KEYS
 
-# Sections and keys in which a run may differ from the parent run that it continues, without a line in `changes`: the
-# parent run has another [warm_start] or none, and [init] and masked_bias only set first weights.
+# Differences in these sections and keys are not listed in `warm_start.changes`: the parent run has another [warm_start]
+# or none, and [init] and masked_bias only set first weights, which the parent's weights replace.
 _IGNORED_KEYS = ("warm_start", "init", "masked_bias")
 
 
@@ -38,16 +38,16 @@ class RunEnvironment:
     group: RankGroup
     data_fingerprint: str
     parent_fingerprint: str | None = None
-    parent_run: ContinuedRun | None = None
+    parent_run: ParentRun | None = None
     fit_steps: Callable[[PretrainRecipe], PretrainRecipe] | None = None
 
 
 def resolve_recipe(recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None) -> PretrainRecipe:
     """Fill in every value of a recipe that the first start determines; `saved` is the recipe of the run to resume.
 
-    Raises `ConfigError` if the teacher's fingerprint is not the one in the recipe, or if no step is left. If the parent
-    or the teacher has changed since the first start, the result differs from `saved`, and `run.check_same_recipe`
-    reports it.
+    Raises `ConfigError` if the teacher's fingerprint is not the one in the recipe, or if no step is left. The result
+    differs from `saved` if the user's recipe, the parent or the teacher has changed since the first start; the caller
+    compares them with `run.check_same_recipe`.
     """
     recipe = with_warm_start(recipe, environment, saved)
     if recipe.distill is not None:
@@ -62,7 +62,7 @@ def with_warm_start(
 ) -> PretrainRecipe:
     """Fill in the parent's fingerprint and, if the run continues its parent, the parent's step and finished warmup.
 
-    A run with a saved step no longer reads its parent; `saved` has the values then.
+    Once the run has saved a step, `environment` has no parent, and the values are those in `saved`.
     """
     warm_start = recipe.warm_start
     if warm_start is None:
@@ -72,18 +72,22 @@ def with_warm_start(
         warmup = None
         if environment.parent_run is not None:
             step = environment.parent_run.step
-            warmup = environment.parent_run.recipe.schedule.warmup
+            warmup = environment.parent_run.recipe.schedule.resolved_warmup_steps
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
-        warmup = saved.schedule.warmup_steps  # None if the parent's warmup was not over, and the recipe has a ratio
+        # The first start has set this to the parent's warmup if the parent had finished it. Otherwise it is that of the
+        # recipe, None if the recipe has a ratio.
+        warmup = saved.schedule.warmup_steps
+        # A fingerprint in the recipe is retained, so that `run.check_same_recipe` reports it if it is another one.
         fingerprint = warm_start.fingerprint or saved.warm_start.fingerprint
         warm_start = replace(warm_start, fingerprint=fingerprint, step=step, changes=saved.warm_start.changes)
     else:
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
     if step is not None and warmup is not None and warmup <= step:
-        # The parent finished its warmup. With a warmup of the same length, this run begins after it.
+        # The parent has finished its warmup. The steps of this run continue the parent's, so with a warmup of the same
+        # length none of them is a warmup step.
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
     return recipe
 
@@ -103,7 +107,7 @@ def with_auto_values(
         if saved is None:
             tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
         else:
-            tokens = saved.batch.max_micro_tokens  # a saved recipe has a number, so this is its `micro_tokens`
+            tokens = saved.batch.max_micro_tokens  # the saved `micro_tokens`, which the first start has resolved
         recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))
     train, batch = environment.group.broadcast((recipe.train, recipe.batch))
     return replace(recipe, train=train, batch=batch)
@@ -127,7 +131,7 @@ def with_time_budget(
 
 
 def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> PretrainRecipe:
-    """Record in the recipe of a continued run how it differs from its parent run's.
+    """Record in `warm_start.changes` how the recipe differs from that of the parent run, if the run continues one.
 
     Raises `ConfigError` if the parent run has already made all steps of this recipe.
     """
@@ -145,14 +149,15 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
     return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
 
 
-def list_changes(parent_run: ContinuedRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
-    """Return a line for each recipe key that differs between a run and its parent run, and one if the data differ.
+def list_changes(parent_run: ParentRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:
+    """Return a line for each key in which a recipe differs from the parent run's, and one if the data differ.
 
     `_IGNORED_KEYS` and `RESUME_SAFE_KEYS` are left out.
     """
     before = parent_run.recipe
-    if before.schedule.warmup == recipe.schedule.warmup_steps:  # equal lengths, though the parent may have a ratio
-        before = replace(before, schedule=replace(before.schedule, warmup_steps=before.schedule.warmup))
+    warmup = before.schedule.resolved_warmup_steps
+    if warmup == recipe.schedule.warmup_steps:  # equal lengths, though the parent's recipe may have a ratio
+        before = replace(before, schedule=replace(before.schedule, warmup_steps=warmup))
     lines = [
         *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
         *config.list_differences({"data": parent_run.data}, {"data": data_fingerprint}),

@@ -86,9 +86,9 @@ def resume_state(
 ) -> TrainState:
     """Load weights and moments from the newest valid checkpoint, and return the state that training resumes from.
 
-    Without a checkpoint, `set_weights` sets the first weights and returns the state; its default keeps the model's
-    weights and returns step 0. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises `ConfigError`
-    if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
+    Without a checkpoint, `set_weights` sets the first weights and returns the state. The default, `TrainState` itself,
+    returns step 0 and changes no weights. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises
+    `ConfigError` if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
     """
     step = None
     if group.rank == 0:
@@ -98,6 +98,8 @@ def resume_state(
             assert manifest is not None, "a valid checkpoint has a manifest"
             check_parents(out, manifest.parents, parents)
             step = checkpoint.step_number(newest)
+    # If rank 0 has raised an error, its connections are closed, and this call fails on the other ranks
+    # (`ranks.process_group`).
     step = group.broadcast(step)
     if step is None:
         return set_weights()
@@ -143,9 +145,10 @@ _FAILURE_STATES = {5: "diverged", 75: "interrupted"}  # by exit code; every othe
 
 @contextmanager
 def write_run_status(out: Path) -> Iterator[RunStatus]:
-    """Lock `out`, and keep `status.json` up to date while the block runs and after it.
+    """Lock `out` while the block runs, and write the end of the run to `status.json` after it.
 
-    Nothing is written until the block calls `mark_running`, because `out` may hold files of another run until then.
+    The file is written twice: by `mark_running`, which the block calls when training begins, and when the block ends.
+    If the block ends before `mark_running`, nothing is written, because `out` may hold files of another run until then.
     """
     if not is_main():
         yield RunStatus()

@@ -49,7 +49,7 @@ class OptimizerSettings:
 
         This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises
         `ConfigError` for AdamW, because the rule is not made for it. Fine-tuning with AdamW replaces "auto" by
-        `FinetuneRecipe.with_label_protocol` instead.
+        `FinetuneRecipe.with_auto_values` instead.
         """
         if self.lr != "auto":
             return self
@@ -76,41 +76,41 @@ class ScheduleSettings:
 
     def check(self) -> None:
         """Raise `ConfigError` if the rate would be zero before the last step, or still be rising at it."""
-        if self.decay < self.total_steps:
+        if self.resolved_decay_steps < self.total_steps:
             raise ConfigError(
-                f"schedule.decay_steps is {self.decay:,}: the learning rate would be zero from there to the last "
-                f"step, {self.total_steps:,}",
+                f"schedule.decay_steps is {self.resolved_decay_steps:,}: the learning rate would be zero from there to "
+                f"the last step, {self.total_steps:,}",
                 f"set schedule.decay_steps to {self.total_steps} or more, or leave it out",
             )
-        if self.warmup > self.total_steps:
+        if self.resolved_warmup_steps > self.total_steps:
             raise ConfigError(
-                f"schedule.warmup_steps is {self.warmup:,} and schedule.total_steps {self.total_steps:,}: "
-                "the learning rate would never reach its peak",
+                f"schedule.warmup_steps is {self.resolved_warmup_steps:,} and schedule.total_steps "
+                f"{self.total_steps:,}: the learning rate would never reach its peak",
                 f"use -s schedule.warmup_steps={max(1, self.total_steps // 10)}, or --max-time, which shortens the "
                 "warmup of pretraining",
             )
 
     @property
-    def decay(self) -> int:
-        """The step at which the rate reaches zero."""
+    def resolved_decay_steps(self) -> int:
+        """The step at which the rate reaches zero: `decay_steps`, or else `total_steps`."""
         return self.total_steps if self.decay_steps is None else self.decay_steps
 
     @property
-    def warmup(self) -> int:
+    def resolved_warmup_steps(self) -> int:
         """The number of warmup steps: `warmup_steps`, or else `warmup_ratio` of the steps until the rate is zero."""
         if self.warmup_steps is None:
-            return round(self.warmup_ratio * self.decay)
+            return round(self.warmup_ratio * self.resolved_decay_steps)
         return self.warmup_steps
 
     def rate(self, step: int, peak: float) -> float:
         """Return the learning rate of update number `step` (from 0): linear warmup, then linear decay to zero.
 
-        As in ALBERT's released code, the decay is counted from step 0 and the warmup replaces it while
-        `step < warmup`. So the rate drops at the end of the warmup, to `peak * (1 - warmup / decay)`.
+        As in ALBERT's released code, the decay is counted from step 0, and during the warmup the linear rise replaces
+        it. So the rate drops at the end of the warmup, to `peak * (1 - warmup_steps / decay_steps)`.
         """
-        if step < self.warmup:
-            return peak * step / self.warmup
-        return peak * max(0.0, 1 - step / self.decay)
+        if step < self.resolved_warmup_steps:
+            return peak * step / self.resolved_warmup_steps
+        return peak * max(0.0, 1 - step / self.resolved_decay_steps)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,10 @@ from albert_cli.training.task_setup import PreparedTask
 
 
 def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSettings:
-    """Return the recipe's `[train]` with every "auto" resolved, for micro-batches like the first one of the inputs."""
+    """Return the recipe's `[train]` with every "auto" resolved.
+
+    `resolve_auto` measures the speed of some values at the size of the first micro-batch of the inputs.
+    """
     features = inputs.train if prepared.needs_training else inputs.dev
     train = prepared.recipe.train
     packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
@@ -37,9 +40,10 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
-    # The number of labels determines the epochs of "auto".
-    recipe = prepared.recipe.with_label_protocol(inputs.num_training_examples)
-    # Without epochs the schedule ignores the number of items, and the inputs may have no training features.
+    # Fill in the epochs if they are "auto"; they depend on the number of labeled examples.
+    recipe = prepared.recipe.with_auto_values(inputs.num_training_examples)
+    # A schedule with steps instead of epochs ignores the number of items, and the inputs of a run that only scores may
+    # have no training features.
     num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
 
@@ -50,8 +54,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     The encoder is the intermediate task's, or the one that `model.weights` selects. The head is new or the checkpoint's
     (`model.head`). New weights are sampled from `seed`. `train` configures the encoder and must not contain "auto".
     """
-    # Free the model of the previous run now. It is part of a reference cycle: creating the first optimizer of a process
-    # leaves a cycle that contains the frames of the callers, and they hold the model.
+    # Free the model of the previous run before this run needs the memory. Creating the first optimizer of a process
+    # leaves a reference cycle with the frames of the callers. The frames refer to the model, so only `gc` frees it.
     gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
@@ -65,11 +69,14 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     assert isinstance(model.encoder, Encoder)
     _load_checkpoint(model, prepared)
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
-    if prepared.intermediate is None:  # otherwise the intermediate run has already initialized these heads
+    # The overlap heads replace the first heads of each block, and the context heads the last ones, also in a pretrained
+    # encoder. With 0 overlap heads nothing is replaced. An intermediate run has already replaced and trained them.
+    if prepared.intermediate is None:
         vocabulary = prepared.vocabulary
-        # Overlap heads attend to the same word in the other text of a pair, and most pairs fit in these positions.
+        # Words are measured at the positions at which the heads must recognize them. Most pairs of texts end within the
+        # first `SAMPLED_POSITIONS`.
         positions = SAMPLED_POSITIONS
-        # Context heads attend to the tokens around a token, such as an answer anywhere in a long passage.
+        # Context heads are for answers, which may be anywhere in a long passage.
         if settings.overlap_context_heads:
             positions = prepared.recipe.data.max_seq_length
         init_overlap_heads(

@@ -36,7 +36,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
         epochs=float(f"{epochs:.3g}"),  # three significant digits
         batch_size=recipe.train.batch_size,
         lr=recipe.optimizer.peak,
-        warmup_steps=schedule.warmup,
+        warmup_steps=schedule.resolved_warmup_steps,
         max_seq_length=recipe.data.max_seq_length,
         dropout=recipe.model.encoder_dropout,
         eval_every=recipe.train.eval_every,

@@ -36,9 +36,9 @@ class TaskDataSettings:
 
     `max_seq_length` is the longest input in tokens. Longer inputs are truncated; of two texts, the longer one is
     truncated first. `train_examples` is the number of training examples that the run's seed samples (0: all), for
-    curves over the number of labels. A larger subset contains the smaller subsets of the same seed. With `both_orders`
-    an epoch also has every training pair with its texts swapped, for tasks whose label does not depend on the order
-    (STS-B, MRPC, QQP).
+    curves over this number. A larger subset contains the smaller subsets of the same seed. With `both_orders` an epoch
+    also has every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B,
+    MRPC, QQP).
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # room for two texts and their special tokens
@@ -50,8 +50,8 @@ class TaskDataSettings:
 class TaskScheduleSettings:
     """`[schedule]` of a fine-tuning recipe: the length in `total_steps` or in `epochs` (default: 1,000 steps).
 
-    The number of labels determines `epochs = "auto"` (`training/label_protocol.py`). The keys of the warmup mean the
-    same as in `ScheduleSettings`.
+    The number of labeled examples determines `epochs = "auto"` (`training/label_protocol.py`). The keys of the warmup
+    mean the same as in `ScheduleSettings`.
     """
 
     total_steps: PositiveInt | None = None
@@ -193,18 +193,19 @@ class FinetuneRecipe:
             recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=_DEFAULT_STEPS))
         if recipe.intermediate_task == recipe.task:
             recipe = replace(recipe, intermediate_task=PRETRAINED)
-        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of labels (`with_label_protocol`)
+        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of examples (`with_auto_values`)
             recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
         return recipe
 
-    def with_label_protocol(self, num_labels: int) -> FinetuneRecipe:
+    def with_auto_values(self, num_examples: int) -> FinetuneRecipe:
         """Replace "auto" epochs, learning rate and dropout by the values of `training/label_protocol.py`.
 
-        With 0 labels, which only scoring has, the epochs are those for one label.
+        num_examples: number of labeled training examples, which determines the epochs. Scoring has none; the epochs
+        are then those for one example.
         """
         recipe = self
         if recipe.schedule.epochs == "auto":
-            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=choose_epochs(max(1, num_labels))))
+            recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=choose_epochs(max(1, num_examples))))
         if recipe.optimizer.lr == "auto":
             recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=LEARNING_RATE))
         if recipe.model.dropout == "auto":

@@ -94,7 +94,7 @@ def test_data_survives_a_killed_node_and_one_member_is_repeated(
     last = submit_last(slurm, tmp_path, member, merge)
     assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
     printed = (tmp_path / f"{member}-7.log").read_text()
-    assert "job 7/16, 1 tasks" in printed and "1 of 20 tasks are finished" in printed
+    assert "job 7/16, 1 work units" in printed and "1 of 20 work units are finished" in printed
     albert("data", *corpus, "--vocab", tiny_vocabulary, "--out", tmp_path / "whole", "--workers", 1)
     assert contents(out) == contents(tmp_path / "whole")
 

@@ -1,4 +1,4 @@
-"""Build data directories in parts: tasks, workers, array jobs, kills, and sources that change."""
+"""Build data directories in parts: work units, workers, array jobs, kills, and sources that change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.data.build import build_data, plan_tasks
+from albert_cli.data.build import build_data, plan_units
 from albert_cli.data.records import SPLITS, BuildSettings
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
@@ -214,7 +214,7 @@ def test_build_split_file_gives_the_same_documents(
 def test_build_killed_five_times_gives_the_same_bytes(
     small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
 ) -> None:
-    """A build is killed a random moment after it has finished one more task, five times over."""
+    """A build is killed a random moment after it has finished one more work unit, five times over."""
     settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
     sources = write_files(3)
     sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
@@ -237,13 +237,13 @@ def test_build_killed_five_times_gives_the_same_bytes(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
+def test_plan_units_joins_small_and_splits_large_files(tmp_path: Path, small_vocabulary: Path, out: Path) -> None:
     names = {"a.txt": 400, "b.txt": 500, "c.txt": 2100, "d.jsonl": 10, "e.txt.gz": 100, "f.csv": 3000}
     for name, size in names.items():
         (tmp_path / name).write_bytes(b"x" * size)
     sources = [str(tmp_path / name) for name in names] + ["docs:stdlib"]
-    tasks = plan_tasks(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
-    assert [task.name for task in tasks] == [
+    units = plan_units(sources, small_vocabulary, out, BuildSettings(split_bytes=1000))
+    assert [unit.name for unit in units] == [
         "00000-a.txt-and-1-more",
         "00001-c.txt-00000000M",
         "00002-c.txt-00000000M",
@@ -252,17 +252,17 @@ def test_plan_tasks_joins_small_and_splits_large_files(tmp_path: Path, small_voc
         "00005-f.csv",
         "00006-docs-stdlib",
     ]
-    assert [(t.parts[0].start, t.parts[0].end) for t in tasks[1:4]] == [(0, 1000), (1000, 2000), (2000, None)]
-    assert len(plan_tasks(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
+    assert [(t.parts[0].start, t.parts[0].end) for t in units[1:4]] == [(0, 1000), (1000, 2000), (2000, None)]
+    assert len(plan_units(sources[2:3], small_vocabulary, out, BuildSettings(split_bytes=1))) == 2100
 
 
-def test_plan_tasks_enlarges_parts_of_a_huge_corpus(
+def test_plan_units_enlarges_parts_of_a_huge_corpus(
     tmp_path: Path, small_vocabulary: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("albert_cli.text.work_units._MAX_WORK_UNITS", 100)
     (tmp_path / "a.txt").write_bytes(b"x" * 3000)
-    tasks = plan_tasks([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
-    assert {task.size for task in tasks} == {40}
+    units = plan_units([str(tmp_path / "a.txt")], small_vocabulary, out, BuildSettings(split_bytes=10))
+    assert {unit.size for unit in units} == {40}
 
 
 def test_build_touched_source_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
@@ -372,8 +372,8 @@ def test_build_splits_hub_dataset_by_file(
         rows = (json.dumps({"text": document}) + "\n" for document in documents[number::4])
         (folder / f"train-{number}-of-4.jsonl").write_text("".join(rows))
     sources = [f"hf:{folder}"]
-    tasks = plan_tasks(sources, small_vocabulary, tmp_path / "data", TENTH)
-    assert [task.name for task in tasks] == [f"{n:05d}-dataset-{n:05d}" for n in range(4)]
+    units = plan_units(sources, small_vocabulary, tmp_path / "data", TENTH)
+    assert [unit.name for unit in units] == [f"{n:05d}-dataset-{n:05d}" for n in range(4)]
     report = build(sources, small_vocabulary, tmp_path / "data", TENTH, workers=2)
     assert sum(counts.documents for counts in report.facts.totals.values()) == len(documents)
     build(write_files(1), small_vocabulary, tmp_path / "files", TENTH)

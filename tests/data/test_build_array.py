@@ -11,7 +11,7 @@ import pytest
 from albert_cli import store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.data import build
-from albert_cli.data.build import build_data, plan_tasks
+from albert_cli.data.build import build_data, plan_units
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import BusyError
@@ -63,7 +63,7 @@ def test_build_failure_keeps_the_work_of_other_jobs(
     assert contents(out) == before
     shutil.rmtree(out / "shards")
     (out / "shards" / ".first-being-written").mkdir(parents=True)
-    monkeypatch.setattr("albert_cli.data.build.tokenize_task", interrupt)
+    monkeypatch.setattr("albert_cli.data.build.tokenize_unit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build_data(sources, small_vocabulary, out, TENTH, workers=1)
     assert (out / "shards" / ".first-being-written").is_dir()
@@ -80,7 +80,7 @@ def test_build_waits_for_a_task_of_another_process(
 ) -> None:
     monkeypatch.setattr(build, "_SECONDS_BETWEEN_ATTEMPTS", 0.1)
     sources = write_files(2)
-    (first, *_) = plan_tasks(sources, small_vocabulary, out, TENTH)
+    (first, *_) = plan_units(sources, small_vocabulary, out, TENTH)
     with ThreadPoolExecutor(1) as thread:
         with store.lock(out / ".tasks" / first.name):
             future = thread.submit(build_data, sources, small_vocabulary, out, TENTH, 1, array_job)
@@ -92,10 +92,10 @@ def test_build_waits_for_a_task_of_another_process(
     assert array_job is None or first.is_finished
 
 
-def test_array_jobs_cover_every_task_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    tasks = plan_tasks(write_files(4), small_vocabulary, out, TENTH)
-    dealt = [task.name for index in range(3) for task in ArrayJob(index, 3).select(tasks, size=lambda task: task.size)]
-    assert sorted(dealt) == sorted(task.name for task in tasks)
+def test_array_jobs_cover_every_unit_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
+    units = plan_units(write_files(4), small_vocabulary, out, TENTH)
+    dealt = [unit.name for index in range(3) for unit in ArrayJob(index, 3).select(units, size=lambda unit: unit.size)]
+    assert sorted(dealt) == sorted(unit.name for unit in units)
 
 
 def test_merge_of_verified_shards_reads_no_text_again(

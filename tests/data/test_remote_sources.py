@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from albert_cli.data.build import plan_tasks
+from albert_cli.data.build import plan_units
 from albert_cli.data.records import SPLITS
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
@@ -68,7 +68,7 @@ def test_build_from_s3_equals_local_build(
 
 def test_plain_file_on_s3_is_split_over_workers(bucket: str, small_vocabulary: Path, tmp_path: Path) -> None:
     sources = [f"{bucket}/plain/all.txt"]
-    assert len(plan_tasks(sources, small_vocabulary, tmp_path / "data", TENTH)) > 3
+    assert len(plan_units(sources, small_vocabulary, tmp_path / "data", TENTH)) > 3
     build(sources, small_vocabulary, tmp_path / "two", TENTH, workers=2)
     build(sources, small_vocabulary, tmp_path / "one", TENTH, workers=1)
     assert document_set(tmp_path / "two", "train") == document_set(tmp_path / "one", "train")

@@ -92,7 +92,7 @@ def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.M
 def test_build_on_a_cluster_tokenizes_nothing_here(
     cluster: Any, documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "tokenize_task", lambda *_: pytest.fail("tokenized in the command's process"))
+    monkeypatch.setattr(build, "tokenize_unit", lambda *_: pytest.fail("tokenized in the command's process"))
     with use_cluster(cluster.scheduler_address):
         report = build.build_data([str(documents_file)], tiny_vocabulary, tmp_path / "out", BuildSettings(), workers=1)
     assert isinstance(report, BuildReport) and report.facts.totals["train"].documents > 0

@@ -128,6 +128,22 @@ def test_claim_has_the_verdict_of_its_worst_condition(verdicts: tuple[float, flo
 
 
 @pytest.mark.parametrize(
+    ("scores", "bound", "verdict"),
+    [
+        ((0.5010, 0.5012), 0, HOLDS),  # certainly better, by however little
+        ((0.5000, 0.5020), 0, FAILS),  # between -0.3 and 0.5 points
+        ((0.4990, 0.5070), 0, NOISY),  # between -1 and 1.6 points
+        ((0.5000, 0.5020), 0.001, NOISY),  # a margin is taken as it is
+    ],
+)
+def test_difference_below_half_a_point_is_none(scores: tuple[float, float], bound: float, verdict: str) -> None:
+    condition = Condition("a.mlm_accuracy", "above", bound, minus=("b.mlm_accuracy",))
+    assert check_condition(condition, values(a=scores, b=(0.5, 0.5))).verdict == verdict
+    reversed_condition = Condition("b.mlm_accuracy", "below", -bound, minus=("a.mlm_accuracy",))
+    assert check_condition(reversed_condition, values(a=scores, b=(0.5, 0.5))).verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("nats", "accuracy", "verdict"),
     [
         ((1.2, 1.3), (0.5, 0.5), HOLDS),

@@ -24,7 +24,7 @@ def test_more_labels_have_fewer_epochs_and_more_updates() -> None:
 def test_recipe_auto_values_follow_the_label_count() -> None:
     recipe = load_recipe("table", (), "mini")
     assert (recipe.schedule.epochs, recipe.optimizer.lr, recipe.model.dropout) == ("auto", "auto", "auto")
-    resolved = recipe.with_label_protocol(500)
+    resolved = recipe.with_auto_values(500)
     assert resolved.schedule.epochs == choose_epochs(500)
     assert resolved.optimizer.lr == LEARNING_RATE
     assert resolved.model.encoder_dropout == DROPOUT
@@ -33,7 +33,7 @@ def test_recipe_auto_values_follow_the_label_count() -> None:
 def test_recipe_numbers_override_auto_values() -> None:
     overrides = ("schedule.epochs=3", "optimizer.lr=1e-4", "model.dropout=0.3")
     recipe = load_recipe("table", overrides, "mini")
-    assert recipe.with_label_protocol(500) == recipe
+    assert recipe.with_auto_values(500) == recipe
 
 
 def test_pretraining_with_adamw_and_auto_rate_raises() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
-from albert_cli.training.first_weights import ContinuedRun
+from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.resolve import RunEnvironment, list_changes, resolve_recipe
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
@@ -20,7 +20,7 @@ ENVIRONMENT = RunEnvironment(torch.device("cpu"), RankGroup(), data_fingerprint=
 SCHEDULE = ScheduleSettings(total_steps=100, warmup_steps=10)
 TRAIN = TrainSettings(precision="fp32", compile="off", threads=1)
 RECIPE = PretrainRecipe(schedule=SCHEDULE, train=TRAIN)
-PARENT_RUN = ContinuedRun(Path("run/step-00000050"), 50, RECIPE, "01d")
+PARENT_RUN = ParentRun(Path("run/step-00000050"), 50, RECIPE, "01d")
 
 
 def test_resolve_recipe_fills_in_auto_values() -> None:
@@ -52,7 +52,7 @@ def test_resolve_recipe_continuing_run_skips_finished_warmup() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=ScheduleSettings(total_steps=200))
     environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
     resolved = resolve_recipe(recipe, environment, None)
-    assert resolved.warm_start is not None and resolved.schedule.warmup == 10
+    assert resolved.warm_start is not None and resolved.schedule.resolved_warmup_steps == 10
     assert (resolved.warm_start.fingerprint, resolved.warm_start.step) == ("f00d", 50)
     assert resolved.warm_start.changes == ("schedule.total_steps: 100 -> 200", "data: '01d' -> 'da7a'")
     resumed = resolve_recipe(recipe, ENVIRONMENT, resolved)

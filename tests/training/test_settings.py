@@ -37,10 +37,10 @@ def test_rate_without_warmup_starts_at_peak() -> None:
 
 
 def test_warmup_is_number_or_fraction() -> None:
-    assert ScheduleSettings(total_steps=1000).warmup == 100
-    assert ScheduleSettings(total_steps=1000, warmup_ratio=0.025).warmup == 25
-    assert ScheduleSettings(total_steps=1000, warmup_steps=3).warmup == 3
-    assert ScheduleSettings(total_steps=1000, warmup_steps=0).warmup == 0
+    assert ScheduleSettings(total_steps=1000).resolved_warmup_steps == 100
+    assert ScheduleSettings(total_steps=1000, warmup_ratio=0.025).resolved_warmup_steps == 25
+    assert ScheduleSettings(total_steps=1000, warmup_steps=3).resolved_warmup_steps == 3
+    assert ScheduleSettings(total_steps=1000, warmup_steps=0).resolved_warmup_steps == 0
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class BeamQuestionAnswering(nn.Module):
 
 
 class _TokenRoles(NamedTuple):
-    """The roles of a packed batch's tokens.
+    """The roles of the tokens of a packed batch, whose sequences are concatenated without padding.
 
     * `sequence` [T] is the index of each token's sequence.
     * `cls` [N] is the index of each [CLS].

@@ -1,6 +1,7 @@
-"""Sample texts on which two tokenizers must give equal ids, so that one can replace the other.
+"""Sample texts on which two tokenizers must give equal ids before one may replace the other.
 
-Loading replaces a Unigram `tokenizer.json` by SentencePiece. Saving writes a `tokenizer.json` next to a `spiece.model`.
+`load_vocabulary` uses the texts to check a SentencePiece model with which it replaces a Unigram `tokenizer.json`.
+`SentencePieceVocabulary` uses them to check the `tokenizer.json` that it saves next to its `spiece.model`.
 """
 
 from __future__ import annotations
