@@ -116,7 +116,7 @@ class ModelScores:
     """A model's metrics on every dev split, and its outputs on the first dev split.
 
     The names of metrics on other dev splits have a prefix, such as `mismatched_` for MNLI's second split.
-    `best_threshold` is the best threshold on the null odds; only SQuAD 2.0 has one.
+    `best_threshold` is the best threshold on the null score; only SQuAD 2.0 has one.
     """
 
     scores: dict[str, float]

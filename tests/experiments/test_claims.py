@@ -138,9 +138,9 @@ def test_claim_has_the_verdict_of_its_worst_condition(verdicts: tuple[float, flo
 )
 def test_difference_below_half_a_point_is_none(scores: tuple[float, float], bound: float, verdict: str) -> None:
     condition = Condition("a.mlm_accuracy", "above", bound, minus=("b.mlm_accuracy",))
-    assert check_condition(condition, values(a=scores, b=(0.5, 0.5))).verdict == verdict
+    assert check_condition(condition, values(a=list(scores), b=[0.5, 0.5])).verdict == verdict
     reversed_condition = Condition("b.mlm_accuracy", "below", -bound, minus=("a.mlm_accuracy",))
-    assert check_condition(reversed_condition, values(a=scores, b=(0.5, 0.5))).verdict == verdict
+    assert check_condition(reversed_condition, values(a=list(scores), b=[0.5, 0.5])).verdict == verdict
 
 
 @pytest.mark.parametrize(
