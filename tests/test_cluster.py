@@ -61,7 +61,7 @@ def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     array = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "1"}
     for job in ("1", "0"):
         env = make_environment(tmp_path, **shared, **array, SLURM_ARRAY_TASK_ID=job)
-        assert f"job {job}/2, 2 tasks" in run(["bash", str(CLUSTER / "data.slurm")], env)
+        assert f"job {job}/2, 2 work units" in run(["bash", str(CLUSTER / "data.slurm")], env)
     # Repeated alone, a job is still counted from the whole array.
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
     again = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")

@@ -144,7 +144,8 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
 
     ids: int32 [n]; offsets: the start and end of each token as `tokenizers` returns them, int32 [n, 2]; is_word_mark:
     the token is nothing but the word mark, bool [n]. Such a token becomes empty, at the start of the next visible
-    character. A mark that the cleaning has dropped from the text belongs to the token of its letter.
+    character, unless an earlier token has this character. A mark that the cleaning has dropped from the text belongs to
+    the token of its letter.
     """
     length = len(text)
     positions = np.arange(length + 1, dtype=np.int32)
@@ -160,6 +161,8 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
         end_with_marks = np.minimum(next_letter[ends], np.maximum(next_token_start, ends))
         is_empty = starts == ends
         ends = np.where(is_empty, ends, end_with_marks)
+    # A character may become several words ("ﷺ" becomes four): a later word mark comes from the same character.
+    ends = np.maximum.accumulate(ends)
     return TokenOffsets(ids, starts.astype(np.int32), ends.astype(np.int32))
 
 

@@ -40,6 +40,7 @@ def token_texts(vocabulary: Vocabulary, text: str) -> list[str]:
 @example("zero\u200bwidth a\u200bb")
 @example("▁a ▁")
 @example("[MASK] <pad>")
+@example("ﷺ")
 def test_offsets_of_any_text_increase_with_equal_ids(vocabulary: Vocabulary, text: str) -> None:
     encoded = encode(vocabulary, text)
     assert encoded.ids.tolist() == vocabulary.encode(text)
