@@ -135,7 +135,7 @@ def evaluate(
     if verify.is_verify_recipe(task):
         if submission or retrain or controls or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes no --submission, --retrain, --controls or --recipes", "remove them")
-        # An empty checkpoint and 0 runs stand for those of the recipe.
+        # An empty checkpoint and 0 runs mean the values of the recipe.
         _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
         return
     if not checkpoint:

@@ -83,6 +83,11 @@ COLUMN_METRICS: Final = {
 }
 
 
+def is_score(metric: str) -> bool:
+    """Return True for an accuracy and for a task's score, whose values are fractions and are shown as percentages."""
+    return metric.endswith("_accuracy") or metric.startswith("task")
+
+
 def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
     """Return the names of the tasks among metrics: `squad1` for `task_squad1` and for `task_squad1_f1`."""
     return frozenset(_task_of_score(metric.removeprefix("task_")) for metric in metrics if metric.startswith("task_"))

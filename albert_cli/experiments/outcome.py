@@ -211,7 +211,8 @@ def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
     """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
-        has_sampling_error = name.endswith(("_accuracy", "_preference", "mlm_loss")) or name == "below_unigram_entropy"
+        is_fraction = name.endswith(("_accuracy", "_preference"))
+        has_sampling_error = is_fraction or name in ("mlm_loss", "below_unigram_entropy")
         without_groups = probe.without_parts.get(name, [])
         if not has_sampling_error:
             estimates[name] = exact_value(value)

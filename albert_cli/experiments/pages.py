@@ -21,7 +21,7 @@ from albert_cli.counting.costs import format_bytes
 from albert_cli.errors import InputError
 from albert_cli.experiments.budget import describe_matched_time
 from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, NOT_LEARNED, CheckedClaim, Finding, Verdict
-from albert_cli.experiments.metrics import EXACT, METRICS
+from albert_cli.experiments.metrics import EXACT, METRICS, is_score
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.recipe import PaperTable
@@ -249,7 +249,7 @@ def _format_metric(metric: str, value: float) -> str:
         return f"{value:,.0f}"
     if metric == "seconds":
         return console.format_duration(value)
-    if metric.endswith("_accuracy") or metric.startswith("task"):
+    if is_score(metric):
         return f"{100 * value:.1f}"
     return f"{value:.1f}x" if metric == "speedup" else f"{value:.3f}"
 

@@ -22,6 +22,7 @@ from albert_cli.experiments.metrics import (
     LEARNED_ABOVE,
     METRICS,
     SMALLEST_DIFFERENCE,
+    is_score,
     list_tasks,
 )
 
@@ -185,8 +186,7 @@ class Condition:
     @property
     def smallest_difference(self) -> float:
         """The difference that counts as none if the condition claims only that one accuracy or score is higher."""
-        are_scores = all(metric.endswith("_accuracy") or metric.startswith("task") for metric in self.metrics)
-        if self.bound == 0 and self.minus and are_scores:
+        if self.bound == 0 and self.minus and all(map(is_score, self.metrics)):
             return SMALLEST_DIFFERENCE
         return 0.0
 
