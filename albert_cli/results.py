@@ -63,7 +63,8 @@ class Protocol(Record):
 
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
     the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
-    the reason. `train_examples` is the number of training examples in each seed's subset, 0 for all of them.
+    the reason. `train_examples` is the number of training examples in each seed's subset, 0 for all of them;
+    `dev_examples` is the number of scored examples of each dev split, 0 for all of them.
     """
 
     steps: int
@@ -79,6 +80,7 @@ class Protocol(Record):
     intermediate_task: str | None = None
     intermediate_note: str | None = None
     train_examples: int = 0
+    dev_examples: int = 0
     both_orders: bool = False
     overlap_heads: int = 0
     overlap_context_heads: int = 0

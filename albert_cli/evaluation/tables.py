@@ -215,6 +215,8 @@ def protocol_pairs(result: TrainedResult) -> list[tuple[str, str]]:
     pairs = [_seeds_pair(result)]
     if protocol.train_examples:
         pairs.append(("subset", f"{result.examples['train']:,} training examples sampled by the seed"))
+    if protocol.dev_examples:
+        pairs.append(("scored on", f"at most {protocol.dev_examples:,} examples of each dev split"))
     epochs = f"{protocol.epochs:g}"
     if protocol.both_orders:
         epochs += " (each pair in both orders)"

@@ -13,8 +13,8 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 
-# A training subset is the beginning of this epoch's order. Training never gets to this epoch, so no epoch has the same
-# order as the subset.
+# A subset is the beginning of this epoch's order. Training never gets to this epoch, so no epoch has the same order as
+# the training subset.
 _SUBSET_EPOCH = 2**64 - 1
 
 
@@ -23,8 +23,9 @@ class InputSettings:
     """The settings that, together with a task's files, determine the task's inputs.
 
     `train_split` is None if a checkpoint is only scored. `train_examples` is the size of the training subset that
-    `seed` samples; with 0 all examples are used, and `seed` stays 0. With `both_orders` the training features hold
-    every pair in both orders.
+    `seed` samples; with 0 all examples are used, and `seed` stays 0. `dev_examples` is the size of the subset of each
+    dev split, which does not depend on the seed; with 0 all examples are used. With `both_orders` the training features
+    hold every pair in both orders.
     """
 
     train_split: str | None
@@ -32,6 +33,7 @@ class InputSettings:
     max_seq_length: int
     train_examples: int = 0
     seed: int = 0
+    dev_examples: int = 0
     both_orders: bool = False
 
 
@@ -89,7 +91,7 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
 
 
 def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:
-    """Return the examples by split: the training split (or its subset) if `settings` name one, and every dev split.
+    """Return the examples by split, or of their subsets: the training split if `settings` name one, and all dev splits.
 
     Raises `InputError` for missing or damaged files.
     """
@@ -100,7 +102,13 @@ def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> d
             order = epoch_order(len(train), settings.seed, _SUBSET_EPOCH)
             train = [train[i] for i in order[: settings.train_examples]]
         examples[settings.train_split] = train
-    return examples | {split: task.read(split, data) for split in settings.dev_splits}
+    for split in settings.dev_splits:
+        dev = task.read(split, data)
+        if settings.dev_examples:
+            order = epoch_order(len(dev), 0, _SUBSET_EPOCH)
+            dev = [dev[i] for i in sorted(order[: settings.dev_examples])]
+        examples[split] = dev
+    return examples
 
 
 def require_training_data(task: AnyTask) -> str:

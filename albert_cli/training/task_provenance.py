@@ -45,6 +45,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
         intermediate_task=_intermediate_task(prepared),
         intermediate_note=prepared.intermediate_note,
         train_examples=recipe.data.train_examples,
+        dev_examples=recipe.data.dev_examples,
         both_orders=recipe.data.both_orders,
         overlap_heads=recipe.model.overlap_heads,
         overlap_context_heads=recipe.model.overlap_context_heads,

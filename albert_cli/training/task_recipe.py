@@ -36,13 +36,15 @@ class TaskDataSettings:
 
     `max_seq_length` is the longest input in tokens. Longer inputs are truncated; of two texts, the longer one is
     truncated first. `train_examples` is the number of training examples that the run's seed samples (0: all), for
-    curves over this number. A larger subset contains the smaller subsets of the same seed. With `both_orders` an epoch
-    also has every training pair with its texts swapped, for tasks whose label does not depend on the order (STS-B,
-    MRPC, QQP).
+    curves over this number. A larger subset contains the smaller subsets of the same seed. `dev_examples` is the
+    number of examples of each dev split that are scored, the same ones for all seeds (0: all), for quick checks. With
+    `both_orders` an epoch also has every training pair with its texts swapped, for tasks whose label does not depend on
+    the order (STS-B, MRPC, QQP).
     """
 
     max_seq_length: Annotated[int, Ge(5)] = 512  # room for two texts and their special tokens
     train_examples: NonNegativeInt = 0
+    dev_examples: NonNegativeInt = 0
     both_orders: bool = False
 
 

@@ -78,7 +78,12 @@ class PreparedTask:
     def input_settings(self, seed: int | None = None) -> InputSettings:
         """Return the settings that determine a seed's inputs; the default seed is the recipe's."""
         data = self.recipe.data
-        settings = InputSettings(train_split=None, dev_splits=self.task.dev_splits, max_seq_length=data.max_seq_length)
+        settings = InputSettings(
+            train_split=None,
+            dev_splits=self.task.dev_splits,
+            max_seq_length=data.max_seq_length,
+            dev_examples=data.dev_examples,
+        )
         if not self.needs_training:
             return settings
         train_split = require_training_data(self.task)

@@ -209,6 +209,20 @@ def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path
     assert pairs["subset"] == "16 training examples sampled by the seed"
 
 
+def test_load_inputs_dev_subset_is_the_same_for_all_seeds(prepared: PreparedTask, tmp_path: Path) -> None:
+    request = prepared.request
+    overrides = (*OVERRIDES, "data.dev_examples=7", "data.train_examples=10")
+    few = prepare("table", request.checkpoint, request.data, overrides, "cpu")
+    everything = prepared.load_inputs().dev_examples
+    subset = few.load_inputs(0).dev_examples
+    assert len(subset) == 7 and few.load_inputs(1).dev_examples == subset
+    indices = [everything.index(example) for example in subset]
+    assert indices == sorted(indices) and indices != list(range(7))  # sampled, in the order of the file
+    result = finetune(few, tmp_path / "run", 0)
+    assert result["examples"] == {"train": 10, "dev": 7}
+    assert dict(protocol_pairs(summarize([result])))["scored on"] == "at most 7 examples of each dev split"
+
+
 def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finished: Path, tmp_path: Path) -> None:
     rows = [("kra bade", "figo", "yes"), ("luma", "wi wi wi", "no"), ("ne", "bade luma", "yes")]
     for name in ("train", "dev"):
