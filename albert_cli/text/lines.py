@@ -17,10 +17,10 @@ from albert_cli.text.sources import STDIN
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
 _ENCODING_SAMPLE_BYTES = 4096
-# The least fractions of zeros by which an encoding is detected
-_MIN_UTF32_ZEROS = 0.9  # in each of the two high bytes of UTF-32, which are zero in nearly all characters
-# In the high byte of UTF-16, which is zero in ASCII characters. This byte is at two of the four offsets modulo 4; the
-# limit is for the sum of the fractions at both offsets.
+# Encodings are detected by the fraction of zeros at each of the four offsets modulo 4. In UTF-32 it is above this limit
+# for each of the two high bytes, which are zero in nearly all characters:
+_MIN_UTF32_ZEROS = 0.9
+# In UTF-16 the high byte is zero in ASCII characters. The sum of the fractions at its two offsets is above this limit:
 _MIN_UTF16_ZEROS = 0.1
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSION_MAGIC = {
@@ -42,7 +42,8 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
     with open_part(part, counter) as stream:
         number = 0
         line_start, _ = record_range(part)  # bytes before the current line in the decompressed file
-        while line := stream.readline(max_bytes + 2):  # 2: the longest line end, \r\n
+        limit = max_bytes + 2  # 2: the longest line end, \r\n
+        while line := stream.readline(limit):
             number += 1
             if number == 1 and not part.start:
                 _reject_binary_start(part, line)
@@ -50,7 +51,8 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
                     line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
                     line_start = len(_UTF8_BYTE_ORDER_MARK)
             content = line.rstrip(b"\r\n")
-            if len(content) <= max_bytes:
+            is_whole = line.endswith(b"\n") or len(line) < limit
+            if is_whole and len(content) <= max_bytes:
                 yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter)
             else:
                 reject_or_count_long_line(part.location, number, settings, counter)
@@ -85,9 +87,9 @@ def reject_utf16(name: str | Path, start: bytes) -> None:
 def _detect_wide_encoding(start: bytes) -> str:
     """Return the name of a text's encoding by its first bytes, if it is UTF-16 or UTF-32, else "".
 
-    A byte order mark shows the encoding, and the name has no byte order. Without a mark, the name ends in LE or BE, and
-    the positions of zero bytes show the encoding: UTF-16 has zeros in one byte of each ASCII character, such as a
-    space, and UTF-32 in two of the four bytes of nearly every character.
+    If a byte order mark shows the encoding, the name is "UTF-16" or "UTF-32". Without a mark, the positions of zero
+    bytes show the encoding, and the name also has the byte order, LE or BE. UTF-16 has zeros in one byte of each ASCII
+    character, such as a space, and UTF-32 in two of the four bytes of nearly every character.
     """
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
@@ -97,6 +99,7 @@ def _detect_wide_encoding(start: bytes) -> str:
     if len(sample) < 8 or sample.count(0) < 2:
         return ""
     zeros = [sample[i::4].count(0) / len(sample[i::4]) for i in range(4)]  # fraction of zeros at offset i modulo 4
+    # In UTF-32LE the high bytes are at the offsets 2 and 3, and the lowest byte, which is rarely zero, is at 0.
     if min(zeros[2], zeros[3]) > _MIN_UTF32_ZEROS > zeros[0]:
         return "UTF-32LE"
     if min(zeros[0], zeros[1]) > _MIN_UTF32_ZEROS > zeros[3]:

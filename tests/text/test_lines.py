@@ -42,6 +42,13 @@ def test_long_line_is_rejected_with_number_or_skipped(tmp_path: Path) -> None:
     assert (counter.counts.too_long, counter.size) == (2, (tmp_path / "a.txt").stat().st_size)
 
 
+def test_long_line_end_counts_as_part_of_a_long_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 4096 + b"\r\r\n" + b"caf\xe9")
+    with pytest.raises(InputError, match=r"a\.txt:2: invalid UTF-8"):
+        read_texts(path, max_line=4096, on_long_line="skip")
+
+
 def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with path.open("wb") as stream:
