@@ -24,7 +24,8 @@ _ALIASING_BYTES: Final = 4096  # rows at multiples of this distance share the se
 def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: MatmulBackend = "torch") -> Tensor:
     """Return x @ weight.T + bias, [M, N], like `F.linear`.
 
-    The backend "onednn" is used for large fp32 matmuls on a CPU. Everything else is computed by `F.linear`.
+    The backend "onednn" is used for large fp32 matmuls on a CPU. Everything else is computed by `F.linear`, also an
+    `x_MK` with more than two dimensions.
     """
     if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
         return F.linear(x_MK, weight_NK, bias_N)
@@ -92,8 +93,9 @@ class _OnednnLinear(torch.autograd.Function):
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
             grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
-        # The weight's gradient is grad.T @ x, or the transpose of x.T @ grad. In both forms the first factor is copied,
-        # so that only the second factor may alias. If the rows of grad do not alias, x.T @ grad needs no second copy.
+        # The operator multiplies by the transpose of its second argument, which may be a view if the rows of the matrix
+        # do not alias. The weight's gradient is grad.T @ x, from a copy of grad.T and a view of x, or the transpose of
+        # x.T @ grad, from a copy of x.T and a view of grad. The second form is used if the rows of grad do not alias.
         if needs_weight and _rows_alias(grad_MN):
             grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:

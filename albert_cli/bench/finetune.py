@@ -3,6 +3,8 @@
 Both models have the same weights and get the same batches, in alternating rounds. `transformers` pads batches as its
 example scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The dropout
 rates are those of the task's recipe.
+
+Shapes: N texts, S tokens of the longest text, C classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Convert albert's models and batches for `transformers`, the library with which benchmarks compare albert.
 
 `transformers` is optional, and no other module of `albert_cli` imports it.
+
+Shapes: T tokens of a batch, N sequences, S tokens of the longest sequence.
 """
 
 from __future__ import annotations

@@ -205,13 +205,11 @@ def plan_units(sources: Sequence[str], vocabulary_dir: Path, out: Path, settings
     vocabulary_fingerprint = store.fingerprint(vocabulary_dir)
     units = []
     for unit in split_sources(sources, settings.read, settings.split_bytes):
-        name = _unit_name(unit.number, unit.parts)
         units.append(
             ShardUnit(
                 parts=unit.parts,
                 number=unit.number,
-                name=name,
-                directory=out / "shards" / name,
+                directory=out / "shards" / _unit_name(unit.number, unit.parts),
                 vocabulary_dir=vocabulary_dir,
                 vocabulary_fingerprint=vocabulary_fingerprint,
                 settings=settings,

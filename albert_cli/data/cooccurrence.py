@@ -4,6 +4,8 @@ Counts within a window become positive pointwise mutual information (PPMI), and 
 Skip-gram with negative sampling factorizes the same matrix by SGD, up to a constant shift (Levy and Goldberg, 2014,
 NeurIPS 27). The window, the weights by distance and the smoothing of contexts follow Levy, Goldberg and Dagan (2015,
 TACL 3).
+
+Shapes: V tokens of the vocabulary, C tokens that count as contexts, R singular vectors.
 """
 
 from __future__ import annotations

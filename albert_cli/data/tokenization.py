@@ -41,16 +41,17 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ShardUnit(WorkUnit):
-    """A work unit of a build, with the vocabulary and the settings to tokenize it, and the directory for its shards.
+    """A work unit of a build, with the vocabulary and the settings to tokenize it, and the directory for its shards."""
 
-    name: of the directory.
-    """
-
-    name: str
     directory: Path
     vocabulary_dir: Path
     vocabulary_fingerprint: str
     settings: BuildSettings
+
+    @property
+    def name(self) -> str:
+        """The name of the directory, which identifies the unit within the build."""
+        return self.directory.name
 
     @property
     def source_signatures(self) -> list[FileSignature | None]:
@@ -161,18 +162,20 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
 
     language: code of the language whose rules split sentences.
     """
-    paragraphs = [split_paragraphs(document.text) for document in documents]
-    hashes = np.fromiter((hash_single_spaced(" ".join(lines)) for lines in paragraphs), np.uint64, len(paragraphs))
-    sentences = [segment_paragraphs(lines, language) for lines in paragraphs]
-    tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences)))
+    paragraphs_by_document = [split_paragraphs(document.text) for document in documents]
+    texts = (" ".join(paragraphs) for paragraphs in paragraphs_by_document)
+    hashes = np.fromiter(map(hash_single_spaced, texts), np.uint64, len(documents))
+    sentences_by_document = [segment_paragraphs(paragraphs, language) for paragraphs in paragraphs_by_document]
+    tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences_by_document)))
     sentence_lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
     has_tokens = sentence_lengths > 0
-    document_ends = np.cumsum([len(lines) for lines in sentences], dtype=np.int64)
-    n_nonempty_before = np.append(0, np.cumsum(has_tokens))  # before each sentence, and last the total
-    document_sizes = np.diff(n_nonempty_before[document_ends], prepend=0)
-    is_nonempty = document_sizes > 0
-    return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[is_nonempty], hashes[is_nonempty])
+    document_ends = np.cumsum([len(sentences) for sentences in sentences_by_document], dtype=np.int64)
+    # For each sentence, the number of sentences with tokens before it; the last element is their total.
+    n_with_tokens_before = np.append(0, np.cumsum(has_tokens))
+    document_sizes = np.diff(n_with_tokens_before[document_ends], prepend=0)  # without sentences that have no token
+    has_sentences = document_sizes > 0
+    return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[has_sentences], hashes[has_sentences])
 
 
 # ---------------------------------------------------------------- finished work units
@@ -192,12 +195,12 @@ def load_finished_unit(unit: ShardUnit) -> ShardFacts | None:
         if not are_shards_unchanged(unit.directory, verified):
             store.verify(unit.directory, "shard")
         facts = store.read_record(unit.directory / "shard.json", ShardFacts)
-        is_usable = facts.identity == unit.identity and not unit.is_stream
-        # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
-        if is_usable and (
-            are_sources_unchanged(unit.source_signatures, verified) or unit.sha256() in (facts.sha256, None)
-        ):
-            return facts
+        if facts.identity == unit.identity and not unit.is_stream:
+            if are_sources_unchanged(unit.source_signatures, verified):
+                return facts
+            # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
+            if unit.sha256() in (facts.sha256, None):
+                return facts
     except CheckpointError as error:
         console.info(f"{error.message}; tokenizing its text again")
     store.remove_directory(unit.directory)

@@ -117,8 +117,10 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
     """Evaluate a task and compare its scores; a task without data is skipped, and a divergence is a verdict."""
     published = recipe.expected[task]
     tolerance = recipe.tolerance_of.get(task, recipe.tolerance)
+    if request.data is not None:
+        request = replace(request, data=find_task_data(task, request.data))
     try:
-        result = evaluate(task, replace(request, data=find_task_data(task, request.data)), out / task)
+        result = evaluate(task, request, out / task)
     except MissingDataError as error:
         console.warn(f"{task} is skipped: {error.message}")
         return TaskVerdict(verdict="skipped", published=published, tolerance=tolerance, reason=error.message)
@@ -136,14 +138,11 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
     )
 
 
-def find_task_data(task: str, data: str | None) -> str | None:
+def find_task_data(task: str, data: str) -> str:
     """Return the folder with the task's files in `data`; `data` itself if there is no such folder.
 
-    For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name. Returns
-    None if `data` is None.
+    For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name.
     """
-    if data is None:
-        return None
     if task in GLUE:
         names = ("glue", "GLUE", "Glue")
     elif task.startswith("squad"):

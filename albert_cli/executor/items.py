@@ -41,14 +41,14 @@ class WorkItem(Generic[T]):
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Limits of parallel work on this machine: the number of items at a time, and the resources of each."""
+    """Limits of parallel work on this machine: the number of items at a time, and their resources."""
 
     count: int = 1  # number of items at a time
     threads: int = 1  # number of threads of each rank
-    gpus: int = 0  # total of this machine, not per item; a rank uses one, and ranks share GPUs if there are too few
+    gpus: int = 0  # number of GPUs of this machine; each rank uses one, and ranks share GPUs if there are too few
     ranks: int = 1  # number of ranks that an item starts
     fresh: bool = False  # start a new process for every item
-    in_process: bool = False  # run the items in this process, one after the other
+    in_process: bool = False  # run the items in this process, one after the other; ignored on a cluster
     quiet: bool = False  # hide the messages of the items
 
 
@@ -77,8 +77,8 @@ def run_items(
     is raised here. An item whose worker is lost is repeated once. Raises `Interrupted` if a signal or the end of
     `max_seconds` stopped the work.
 
-    With `limits.in_process` no error is recorded: an item's error is raised here. This includes the `Interrupted` of a
-    training loop, which handles the signals itself while it runs.
+    If the items run in this process (`limits.in_process`), their errors are not recorded but raised here. This includes
+    the `Interrupted` of a training loop, which handles the signals itself while it runs.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
@@ -148,7 +148,8 @@ def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict
 class _LocalWorkers(Generic[T]):
     """The `limits.count` slots of this machine, numbered from 0; each runs one item at a time.
 
-    A slot has a pool of one process, which owns the slot's GPUs and cores.
+    A slot has a pool of one process, which owns the slot's GPUs and cores. modules: names of the modules that the
+    processes import before their first item (`process_context`), because they have the items' functions.
     """
 
     def __init__(self, limits: WorkerLimits, modules: set[str]) -> None:

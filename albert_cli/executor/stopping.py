@@ -1,4 +1,4 @@
-"""Stop all parallel work, after it has saved, on SIGTERM, on Ctrl-C or at the end of `--max-time`."""
+"""Stop all parallel work on SIGTERM, on Ctrl-C or at the end of `--max-time`; running work saves before it ends."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         return
 
     def send_signal() -> None:
-        # While a training loop runs in this process, SIGTERM calls the loop's handler instead of `stop`: the loop saves
-        # and raises `Interrupted` after its current step. A loop that has already done its last step misses the signal.
-        # With this request, no further work starts in either case.
+        # While a training loop runs in this process, SIGTERM calls the loop's handler instead of `stop`. The loop then
+        # saves and raises `Interrupted` after its current step. But if that was its last step, the loop ends as usual,
+        # and only this request prevents that further work starts.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

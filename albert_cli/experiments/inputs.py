@@ -25,10 +25,11 @@ WORD_ORDER_TASK: Final = "word-order"  # not a task of the registry: a probe sco
 
 @dataclass(frozen=True)
 class DataInput:
-    """A directory that stages read: its identity for the facts of these stages, its path, and the stage that writes it.
+    """A directory that stages read: its identity, its path, and the stage that writes it.
 
-    The identity is the id of the stage that writes the directory, the fingerprint of a data directory of the user, or
-    the path of a task's files.
+    The identity becomes one of the facts by which the stages that read the directory are identified (`Stage.facts`). It
+    is the id of the stage that writes the directory, the fingerprint of a data directory of the user, or the path of a
+    task's files.
     """
 
     identity: str
@@ -59,19 +60,20 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
     """Return a task's data: the directory of its files, or a stage that generates them."""
+    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so `argv` names no command.
     if name == WORD_ORDER_TASK:
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
         facts: dict[str, object] = {"data": data.identity}
         return _output(request, create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv))
     if name == RECALL_TASK:
-        source = _recall_text(request, scale)[0]  # the command takes a single source
+        source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
         argv = [source, "--out", OUT]
         facts = {"text": (source,)}
         return _output(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
-        directory = find_task_data(name, str(request.tasks)) or str(request.tasks)
+        directory = find_task_data(name, str(request.tasks))
     return DataInput(directory, directory)
 
 
@@ -119,8 +121,9 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
         return DataInput(store.fingerprint(request.data), str(request.data))
     usual_text = request.text or scale.text
     extra_text = request.extra_text
+    # The scale's `extra_text` supplements the scale's `text`, so it is not used if --text replaces that text.
     if not request.text and not extra_text:
-        extra_text = scale.extra_text  # a supplement to the scale's text, which --text would replace
+        extra_text = scale.extra_text
     if text == "extra" and not extra_text:
         raise ConfigError("this experiment needs additional text", "use --extra-text to name some")
     if "-" in (*usual_text, *extra_text):
@@ -146,7 +149,7 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     tasks = request.tasks
     sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]
     existing = []
-    if tasks is not None:
+    if tasks is not None:  # a source is `squad:FILE` or `race:FOLDER`
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
         existing = sources
@@ -162,7 +165,7 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
         needs = [plan_vocabulary(request, scale)]
         vocabulary = str(request.directory(needs[0]))
     argv = ["data", *existing, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
-    facts = {"text": existing, "vocab": usual.identity}
+    facts = {"text": existing, "vocab": usual.identity}  # the identity of the training data determines the vocabulary
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
     return _output(request, stage), skipped
 

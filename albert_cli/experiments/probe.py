@@ -5,6 +5,8 @@ as in Table 5, for the heads that the checkpoint has, and the distances of Figur
 The paper concludes from the distances that sharing weights smooths the transitions from layer to layer, and that the
 layers do not converge to a fixed point (§4.5). Checkpoints that are probed with the same settings see the same
 examples.
+
+Shapes: T tokens of a batch, H hidden size.
 """
 
 from __future__ import annotations

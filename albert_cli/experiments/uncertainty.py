@@ -5,6 +5,8 @@ Differences, means and ratios of estimates are estimates, too. All models leave 
 examples, so the error of a difference between two models comes only from the examples on which they differ. Leaving out
 groups instead of single examples gives the right error for any smooth score, such as a correlation (Shao & Wu, 1989,
 Annals of Statistics 17).
+
+Shapes: N examples.
 """
 
 from __future__ import annotations

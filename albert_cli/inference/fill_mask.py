@@ -1,4 +1,7 @@
-"""`albert fill-mask`: predict the most probable tokens for each `[MASK]` in texts with a pretrained model."""
+"""`albert fill-mask`: predict the most probable tokens for each `[MASK]` in texts with a pretrained model.
+
+Shapes: M masked positions, V vocabulary size.
+"""
 
 from __future__ import annotations
 

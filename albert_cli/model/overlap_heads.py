@@ -9,9 +9,10 @@ initialized like this, and only in the directions in which words differ.
 `init_overlap_heads` first embeds sampled words at several positions and measures the input of the first block
 (`FirstLayerStats`). It then computes the weights of the heads from these statistics.
 
-Shapes: n sampled words; k samples of each word in each of 2 segments; m = 2 k n samples; E embedding size, H hidden
-size, d width of an attention head; r directions in which words differ; c random combinations of these directions, which
-a head compares; i directions ordered by variance; j directions that depend on the position; f waves of the position.
+Shapes: n sampled words; k samples of each word in each of 2 segments; m = 2 k n samples; V vocabulary size, E embedding
+size, H hidden size, d width of an attention head; r directions in which words differ; c random combinations of these
+directions, which a head compares; i directions ordered by variance; j directions that depend on the position; f waves
+of the position.
 """
 
 from __future__ import annotations

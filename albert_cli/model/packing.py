@@ -4,7 +4,8 @@
 need padding: a `PaddedLayout` maps packed tokens to the slots of a padded rectangle [N, S] and back.
 
 Shapes: N sequences, T tokens, S tokens of the longest sequence, R rows (tokens whose last state a pretraining or task
-head reads), M masked positions, A attention heads of width d.
+head reads), M masked positions, A attention heads of width d; for sparse attention C chunks of c tokens, K keys of a
+chunk, G global tokens of a sequence.
 """
 
 from __future__ import annotations

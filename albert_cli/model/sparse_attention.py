@@ -9,8 +9,8 @@ their whole sequence attends to them, with the same weights as for other tokens 
 `attend_flex`, which needs CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into chunks.
 
 Shapes: T packed tokens (sequences concatenated without padding), R rows (query tokens), N sequences, S tokens of the
-longest sequence, A attention heads of width d; C chunks of c tokens, each within one sequence; Q queries and K keys of
-a chunk; G global tokens of a sequence.
+longest sequence, A attention heads of width d, X = A d; C chunks of c tokens, each within one sequence; G global tokens
+of a sequence; Q queries and K = L + G keys of a chunk, L of them in the chunk and its neighbors.
 """
 
 from __future__ import annotations

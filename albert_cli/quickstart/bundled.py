@@ -39,17 +39,17 @@ _MIN_MODULES: Final = 8  # of a package that becomes a class of the task
 
 
 @dataclass(frozen=True)
-class BundledData:
-    """The source and the size of the bundled data."""
+class BundledDataSettings:
+    """The source and the sizes of the bundled data."""
 
     source: str  # as for `albert data`
     packages: int  # number of packages that are classes of the task
     heldout: float  # fraction of the modules of these packages that only the task uses
     train_sentences: int
-    test_sentences: int
+    test_sentences: int  # of the split `dev`, on which the models are tested
 
 
-def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
+def load_or_write_bundled(out: Path, settings: BundledDataSettings) -> dict[str, object]:
     """Write the corpus and the tables of the task below `out`; return their sizes and a hash of the documentation.
 
     If `out` has them already, only read the sizes from `text.json`, which is written last.
@@ -57,24 +57,25 @@ def load_or_write_bundled(out: Path, data: BundledData) -> dict[str, object]:
     facts_file = out / "text.json"
     if facts_file.is_file():
         return store.read_json(facts_file)
-    documents = list(read_documents([data.source]))
-    names = _choose_packages(documents, data.packages)
+    documents = list(read_documents([settings.source]))
+    names = _choose_packages(documents, settings.packages)
     heldout = []
     with store.open_text_writer(out / "corpus.jsonl") as stream:
         for document in documents:
-            if _package(document) in names and hash_to_unit_interval(f"held out {document.name}") < data.heldout:
+            is_of_class = _package(document) in names
+            if is_of_class and hash_to_unit_interval(f"held out {document.name}") < settings.heldout:
                 heldout.append(document)
             else:
                 line = json.dumps({"id": document.name, "text": document.text}, ensure_ascii=False)
                 stream.write(line + "\n")
-    tables = build_task_tables(heldout, names, data)
+    tables = build_task_tables(heldout, names, settings)
     for split, rows in tables.items():
         with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
     characters = sum(len(document.text) for document in documents)
     fingerprint = hashlib.sha256("\0".join(document.text for document in documents).encode()).hexdigest()
     facts: dict[str, object] = {
-        "source": data.source,
+        "source": settings.source,
         "documents": len(documents),
         "characters": characters,
         "sha256": fingerprint,
@@ -103,13 +104,15 @@ def _package(document: Document) -> str:
     return document.name.split(".", 1)[0]
 
 
-def build_task_tables(heldout: Sequence[Document], names: Sequence[str], data: BundledData) -> dict[str, list[TaskRow]]:
+def build_task_tables(
+    heldout: Sequence[Document], names: Sequence[str], settings: BundledDataSettings
+) -> dict[str, list[TaskRow]]:
     """Return the rows of the splits `train` and `dev`, from different modules, with classes as balanced as possible.
 
     names: the packages that are classes. There is no split `test`: models are tested on `dev`, so its size is
-    `data.test_sentences`. A sentence has 5 to 40 words; repeated sentences are left out.
+    `settings.test_sentences`. A sentence has 5 to 40 words; repeated sentences are left out.
     """
-    sizes = {"train": data.train_sentences, "dev": data.test_sentences}
+    sizes = {"train": settings.train_sentences, "dev": settings.test_sentences}
     train_fraction = sizes["train"] / sum(sizes.values())
     name_pattern = _name_pattern(names)
     seen: set[str] = set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.quickstart.bundled import BundledData
+from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
@@ -36,7 +36,7 @@ class QuickstartPlan:
     sample_size: int  # sentences that the vocabulary is trained on
     labels: tuple[int, ...]  # numbers of training examples; a model is fine-tuned and scored for each
     runs: int = 3  # fine-tuning seeds
-    bundled: BundledData | None = None
+    bundled: BundledDataSettings | None = None
 
 
 FULL: Final = QuickstartPlan(
@@ -48,7 +48,7 @@ FULL: Final = QuickstartPlan(
     vocabulary_size=4_000,
     sample_size=40_000,
     labels=(125, 500, 2_000),
-    bundled=BundledData("docs:", packages=8, heldout=0.25, train_sentences=2_000, test_sentences=2_000),
+    bundled=BundledDataSettings("docs:", packages=8, heldout=0.25, train_sentences=2_000, test_sentences=2_000),
 )
 SMOKE: Final = replace(
     FULL,
@@ -57,7 +57,7 @@ SMOKE: Final = replace(
     sample_size=10_000,
     labels=(125, 500),
     runs=2,
-    bundled=BundledData("docs:stdlib", packages=5, heldout=0.5, train_sentences=500, test_sentences=1_000),
+    bundled=BundledDataSettings("docs:stdlib", packages=5, heldout=0.5, train_sentences=500, test_sentences=1_000),
 )
 
 

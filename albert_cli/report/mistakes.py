@@ -43,14 +43,14 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
     """Return the worst mistakes of each model on each task; those of controls only if the task has no other model."""
     mistakes = []
     for group in group_by_task(evaluations):
-        models = [evaluation for evaluation in group if not evaluation.control_rank]
+        models = [evaluation for evaluation in group if evaluation.control_rank == 0]
         for evaluation in models or group:
             examples = group_by_example([read_predictions(folder) for folder in evaluation.folders])
             worst = find_worst(examples)
             if not worst:
                 continue
             by_type = None
-            if is_entity_line(worst[0][0]):
+            if is_entity_line(worst[0][0]):  # all lines of a task have the same kind
                 table = tabulate_entity_mistakes(worst)
                 by_type = tabulate_entity_errors(line for lines in examples for line in lines)
             else:
@@ -72,11 +72,11 @@ def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLi
 def find_worst(examples: Sequence[ExampleLines]) -> list[ExampleLines]:
     """Return the `_MAX_MISTAKES` examples with the largest mean error over runs, the largest first.
 
-    Of equal errors the more confident one is first. Examples that every run predicts correctly, or that have no label,
-    are no mistakes.
+    Answer spans with equal errors are in the order of their probability. Examples that every run predicts correctly, or
+    that have no label, are no mistakes.
     """
     wrong = [lines for lines in examples if any(_is_mistake(line) for line in lines)]
-    wrong.sort(key=lambda lines: (_mean_error(lines), _mean_confidence(lines)), reverse=True)
+    wrong.sort(key=lambda lines: (_mean_error(lines), _mean_span_probability(lines)), reverse=True)
     return wrong[:_MAX_MISTAKES]
 
 
@@ -103,7 +103,10 @@ def measure_error(line: PredictionLine) -> float | None:
 
 
 def _is_mistake(line: PredictionLine) -> bool:
-    """Return True if the line has a label and another prediction; a span or a list is correct if its F1 is 1."""
+    """Return True if the line has a label and another prediction; a span or a list is correct if its F1 is 1.
+
+    A correct class has an error, too, unless its probability is 1.
+    """
     error = measure_error(line)
     if error is None:
         return False
@@ -118,8 +121,11 @@ def _mean_error(lines: ExampleLines) -> float:
     return fmean(error for error in errors if error is not None)
 
 
-def _mean_confidence(lines: ExampleLines) -> float:
-    """Return the mean probability of the predicted spans; "no answer" counts as 0, as do tasks without spans."""
+def _mean_span_probability(lines: ExampleLines) -> float:
+    """Return the mean probability of the predicted spans, with 0 for "no answer"; 0 for tasks without spans.
+
+    For a class, the error itself contains the probability.
+    """
     return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 

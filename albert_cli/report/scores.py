@@ -99,7 +99,7 @@ def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
 
 def _lead(group: TaskGroup) -> float:
     """Return the best median minus the best score of a control or a baseline, which counts as 0 without any."""
-    compared = [e.median for e in group if e.control_rank]
+    compared = [e.median for e in group if e.control_rank > 0]
     compared += _merge_baselines(group).values()
     return max(e.median for e in group) - max(compared, default=0.0)
 

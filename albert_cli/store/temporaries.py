@@ -33,7 +33,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
     """Delete temporary files and directories that killed processes of this machine have left in a directory.
 
     name: delete only the temporary siblings of this file; None: of all files. Call this function only while this
-    process writes none of these files: it deletes the temporary files with this process's number, too.
+    process writes none of these files: it deletes the temporary files with this process's id, too.
     """
     if not directory.is_dir():
         return
@@ -58,7 +58,7 @@ def _is_left_behind(match: re.Match[str]) -> bool:
     if match["machine"] != _machine():
         return False
     pid = int(match["pid"])
-    # The caller writes none of the files now. In a container, an earlier process may have had the same number.
+    # The caller writes none of the files now. In a container, an earlier process may have had the same id.
     if pid == os.getpid():
         return True
     try:

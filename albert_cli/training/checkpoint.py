@@ -46,7 +46,7 @@ def step_directory(out: Path, step: int) -> Path:
 
 
 def step_number(directory: Path) -> int:
-    """Return the step that a directory `step-…` holds."""
+    """Return the number in the name of a directory `step-…`."""
     return int(directory.name.removeprefix("step-"))
 
 
@@ -70,10 +70,10 @@ def save_checkpoint(
     if directory in saved:
         return directory
     if saved:
-        size = sum(path.stat().st_size for path in saved[-1].iterdir())
+        expected_bytes = sum(path.stat().st_size for path in saved[-1].iterdir())
     else:  # the weights and LAMB's two moments
-        size = sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-    with store.commit_directory(directory, "checkpoint", parents, size) as staging:
+        expected_bytes = sum(3 * parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+    with store.commit_directory(directory, "checkpoint", parents, needed=expected_bytes) as staging:
         write_model(staging)
         save_file({name: tensor.cpu() for name, tensor in state_tensors(optimizer).items()}, staging / OPTIMIZER_FILE)
         store.write_json(staging / "state.json", asdict(state))

@@ -2,6 +2,8 @@
 
 At every masked position the student learns the teacher's distribution over the vocabulary. The teacher is usually a
 larger model with the same vocabulary.
+
+Shapes: M masked positions, V vocabulary size.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ TaskBatch = tuple[PackedBatch, Array]  # a batch, its sequences concatenated wit
 class FinetuneJob(TrainingJob[TaskBatch]):
     """A fine-tuning run as a job of the training loop.
 
-    `settings` is the task's recipe with the run's seed and without "auto". `best` holds a copy of the weights at the
-    best evaluation so far, in host memory; it is empty before the first evaluation.
+    `settings` is the recipe that the run trains with: the task's recipe (`prepared.recipe`) with the run's seed, and
+    with a value for every "auto". `best` holds a copy of the weights at the best evaluation so far, in host memory; it
+    is empty before the first evaluation.
     """
 
     prepared: PreparedTask
@@ -96,7 +97,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             self.best = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
 
     def write_model(self, directory: Path) -> None:
-        """Write the current model and, for a resumed run, the weights of the best evaluation."""
+        """Write the current model and, so that the run can be resumed, the weights of the best evaluation."""
         task = self.prepared.task
         layout = _table_layout(task, self.settings.table)
         finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
@@ -230,7 +231,7 @@ def _publish_best(
         collapsed=collapsed,
         checkpoint=parents["checkpoint"],
         intermediate=parents.get("intermediate"),
-        recipe=hash_recipe(prepared.recipe),
+        recipe=hash_recipe(prepared.recipe),  # not of `job.settings`, whose values for "auto" depend on the machine
         data=inputs.fingerprint,
         examples={split: len(examples) for split, examples in inputs.examples.items()},
         protocol=training_protocol(prepared, inputs, schedule),
@@ -285,8 +286,9 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
     outputs: the published model's outputs on dev. log: the run's journal. beats_majority: the model scores higher than
-    a predictor that knows only the training labels, so its dev loss is not checked. Training losses are not compared
-    with chance, because the journal has their means over varying numbers of steps.
+    a predictor that knows only the training labels, or there is no such predictor; the dev loss is then not checked.
+
+    Only dev losses are compared with chance. For training losses, the journal has means over varying numbers of steps.
     """
     constant_predictions = task.describe_collapse(outputs, inputs.dev)
     if constant_predictions:
@@ -294,7 +296,7 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
     if beats_majority:
         return None
     chance_loss = task.chance_loss(inputs.train_examples)
-    if not chance_loss:
+    if not chance_loss:  # None: the task defines none; 0: all training labels are equal
         return None
     losses = [float(row["eval"]["loss"]) for row in journal.read_journal(log) if "loss" in row.get("eval", {})]
     if losses and min(losses) >= _CHANCE_FRACTION * chance_loss:

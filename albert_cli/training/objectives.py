@@ -2,6 +2,8 @@
 
 `PretrainingJob` samples micro-batches from a token corpus, computes their losses, scores held-out text, and writes the
 model with its card.
+
+Shapes: M masked positions, V vocabulary size, N sequences, C classes of the sentence-pair loss.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ A step of LAMB uses torch's fused AdamW kernel, which advances both moments and 
 The tensor holds `decay * w` before, and LAMB's update after it. Two norms and one addition to the weights follow.
 
 A step of LAMB moves 56 bytes of fp32 per parameter: 8 for the decay, 28 for the kernel, 8 for the norms and 12 for the
-addition. AdamW moves 28. No implementation of LAMB needs less than 40, because the ratio must be known before the first
-weight changes: 24 to advance the moments, and 16 to compute the update again, or to store it and read it back.
+addition. AdamW moves 28. No implementation of LAMB needs less than 40, because no weight can change before the ratio is
+known: it needs 24 to advance the moments and to compute the ratio (reading w, g, m and v, and writing m and v), and 16
+to change w (reading m, v and w again, or storing u and reading u and w; and writing w).
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class Lamb(Optimizer):
             if not group["trust_ratio"]:
                 self._advance(parameters, parameters, group["steps"], group["lr"], group["decay"])
                 continue
-            batches = [parameters]  # all at once on a GPU, in few kernels
+            chunks = [parameters]  # all at once on a GPU, in few kernels
             if parameters[0].device.type == "cpu":
-                batches = [[parameter] for parameter in parameters]  # one by one, so that each stays in the cache
-            for batch in batches:
-                # `updates` first holds decay * w. The kernel, at a rate of -1, adds m / (sqrt(v) + eps), which makes it
-                # u.
-                updates = self._scaled(batch, group["decay"])
-                self._advance(batch, updates, group["steps"], lr=-1.0, decay=0.0)
-                torch._foreach_addcmul_(batch, updates, trust_ratios(batch, updates), value=-group["lr"])
+                chunks = [[parameter] for parameter in parameters]  # one by one, so that each stays in the cache
+            for chunk in chunks:
+                # `updates` first holds decay * w. The kernel, at a rate of -1, adds m / (sqrt(v) + eps) to it. Then it
+                # holds u.
+                updates = self._scaled(chunk, group["decay"])
+                self._advance(chunk, updates, group["steps"], lr=-1.0, decay=0.0)
+                torch._foreach_addcmul_(chunk, updates, trust_ratios(chunk, updates), value=-group["lr"])
 
     def _advance(
         self, parameters: Sequence[Tensor], target: Sequence[Tensor], steps: int, lr: float, decay: float
@@ -126,7 +127,7 @@ def is_norm_or_bias(name: str) -> bool:
 
     Such parameters have no weight decay and, except under "nvlamb", no trust ratio.
     """
-    return name.endswith("bias") or ".norm." in f".{name}"
+    return name.endswith("bias") or ".norm." in f".{name}"  # the first dot is for a name that begins with `norm`
 
 
 def trust_ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
@@ -206,23 +207,22 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
     saved_keys = {full_name.partition(".")[0] for full_name in tensors}
     for name, parameter in _iter_parameters(optimizer):
         state = optimizer.state[parameter]
-        expected_keys = set(state) or saved_keys  # torch's own optimizers create their state in the first step
+        # Torch's optimizers have no state before their first step. Every saved key is then accepted.
+        expected_keys = set(state) or saved_keys
         for key in sorted(saved_keys | expected_keys):
             tensor = tensors.get(f"{key}.{name}")
             if tensor is None:
                 raise ValueError(f"no {key}.{name}")
             if key not in expected_keys:
                 raise ValueError(f"{key}.{name} is not of this optimizer")
-            if key not in state and tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
-                state[key] = tensor
-                continue
+            is_step_counter = key not in state and tensor.dim() == 0
             expected_shape = state[key].shape if key in state else parameter.shape
-            if tensor.shape != expected_shape:
+            if not is_step_counter and tensor.shape != expected_shape:
                 raise ValueError(f"{key}.{name} is {list(tensor.shape)}")
             if key in state:
                 state[key].copy_(tensor)
-            else:
-                state[key] = tensor.to(parameter.device)
+            else:  # torch's optimizers keep step counters on the CPU
+                state[key] = tensor if is_step_counter else tensor.to(parameter.device)
     for group in optimizer.param_groups:
         group["steps"] = steps
 

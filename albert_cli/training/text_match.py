@@ -2,6 +2,8 @@
 
 A checkpoint of `albert pretrain` has the token counts of its pretraining text in `token_counts.safetensors`. For other
 checkpoints, only the fraction of unknown tokens is checked.
+
+Shapes: V vocabulary size, n tokens of the task's texts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from albert_cli.text.vocabulary import Vocabulary
 _COUNTS_FILE: Final = "token_counts.safetensors"
 _COUNTS_KEY: Final = "counts"
 _MIN_TOKENS: Final = 500  # with fewer tokens the rates are mostly noise
-# The limits of `TextMatch`. Beyond them, pretraining on the task's text is the better use of time; docs/domain.md has
+# The limits of `TextMatch`, beyond which a warning advises to pretrain on text of the task's kind. docs/domain.md has
 # measurements on both sides of the limits.
 _MAX_UNKNOWN: Final = 0.02
 _MIN_RELATIVE_LENGTH: Final = 0.8
@@ -70,14 +72,15 @@ def read_token_counts(directory: Path) -> Counts | None:
 def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> TextMatch:
     """Compare the tokens [n] of a task's texts with the token counts [V] of the pretraining text."""
     unknown = float((ids == vocabulary.unk_id).mean())
-    if counts is None or len(counts) != vocabulary.size:
+    if counts is None or len(counts) != vocabulary.size:  # no counts, or counts for another vocabulary
         return TextMatch(unknown)
     lengths_V = np.array([len(piece) for piece in vocabulary.text_pieces])
     frequencies_V = (counts + 1) / (counts + 1).sum()  # add-one smoothing, because the task may have other tokens
     surprisal_V = -np.log(frequencies_V)
     relative_length = lengths_V[ids].mean() / (frequencies_V @ lengths_V)
     relative_surprisal = surprisal_V[ids].mean() / (frequencies_V @ surprisal_V)
-    return TextMatch(unknown, float(relative_length), float(relative_surprisal / relative_length))
+    relative_cost = relative_surprisal / relative_length  # nats per token / characters per token = nats per character
+    return TextMatch(unknown, float(relative_length), float(relative_cost))
 
 
 def warn_about_mismatch(title: str, vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> None:

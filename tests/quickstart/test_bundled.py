@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from albert_cli.quickstart.bundled import BundledData, build_task_tables
+from albert_cli.quickstart.bundled import BundledDataSettings, build_task_tables
 from albert_cli.text.corpus import Document
 
 
@@ -15,9 +15,9 @@ def make_document(name: str, module: int) -> Document:
 
 def test_task_tables_are_balanced_and_hide_names() -> None:
     names = ["numpy", "torch"]
-    data = BundledData("docs:stdlib", packages=2, heldout=0.5, train_sentences=30, test_sentences=20)
+    settings = BundledDataSettings("docs:stdlib", packages=2, heldout=0.5, train_sentences=30, test_sentences=20)
     modules = [make_document(name, i) for name in names for i in range(40)]
-    tables = build_task_tables(modules, names, data)
+    tables = build_task_tables(modules, names, settings)
     assert {split: len(rows) for split, rows in tables.items()} == {"train": 30, "dev": 20}
     for rows in tables.values():
         labels = [label for _, label in rows]
