@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from albert_cli import console, machine
 from albert_cli.errors import Interrupted
-from albert_cli.ranks import REPORTED_ERRORS
+from albert_cli.ranks import REPORTED_ERRORS_VARIABLE
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
         max_restarts=0,
     )
     with TemporaryDirectory(prefix="albert-", ignore_cleanup_errors=True) as folder:
-        os.environ[REPORTED_ERRORS] = folder
+        os.environ[REPORTED_ERRORS_VARIABLE] = folder
         try:
             elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
         except ChildFailedError as error:

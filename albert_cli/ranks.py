@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SECONDS_FOR_FAILING_RANK = 5.0  # the time in which a rank that fails can exit before the others
-_SECONDS_FOR_SIGN_OF_LIFE = 2.0  # the time in which every rank that is alive leaves a mark
+_SECONDS_FOR_SIGN_OF_LIFE = 2.0  # after a lost connection, the time in which every rank that is alive reports itself
 # Timeout of a collective, in which the other ranks wait while rank 0 verifies data, measures, evaluates or saves.
 _TIMEOUT = timedelta(hours=1)
-# Environment variable: seconds without a heartbeat of the next rank after which a rank exits.
-PEER_TIMEOUT = "ALBERT_PEER_TIMEOUT"
+# The environment variable with the number of seconds after which a rank exits if the next rank sends no heartbeat.
+PEER_TIMEOUT_VARIABLE = "ALBERT_PEER_TIMEOUT"
 _DEFAULT_PEER_TIMEOUT = 180.0
 _BEATS_PER_TIMEOUT = 12
-# Environment variable: a folder that the ranks of a launch share, with an entry for each error that was printed.
-REPORTED_ERRORS = "ALBERT_PRINTED_ERRORS"
+# The environment variable with a folder that the ranks of a launch share: it has an entry for each printed error.
+REPORTED_ERRORS_VARIABLE = "ALBERT_PRINTED_ERRORS"
 
 
 def rank() -> int:
@@ -145,8 +145,9 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # The store of torchrun's agent outlives the ranks. Without a prefix, a restarted rank would read the
-            # address of a rank of the previous attempt. The agents of several nodes count attempts separately, so on
-            # several nodes the user sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and each attempt has a new store.
+            # address of a rank of the previous attempt. The number of the attempt is the same on all ranks of a node,
+            # but not on all nodes. With several nodes the user therefore sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1:
+            # each attempt then has a new store, and this block does not run.
             store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         # With a device, NCCL connects here, so that a failure shows now and not at the first all-reduce.
         dist.init_process_group(
@@ -158,7 +159,7 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         # Errors of gloo are plain RuntimeErrors. Only the path of gloo's source code in their text identifies them.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        missing_ranks = _describe_missing_ranks()
+        missing_ranks = _find_missing_ranks()
         _wait_for_failing_rank()
         raise AlbertError(
             f"rank {rank()}: lost the connection to another rank{missing_ranks}",
@@ -174,10 +175,10 @@ def _heartbeat(store: Any) -> Iterator[None]:
     """Send heartbeats while the block runs, and exit this process if the heartbeats of the next rank stop.
 
     Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if the
-    next rank's count does not change, or the store does not answer, for `PEER_TIMEOUT` seconds. Without this, the
-    collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
+    next rank's count does not change, or the store does not answer, for `ALBERT_PEER_TIMEOUT` seconds. Without this,
+    the collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
     """
-    timeout = float(os.environ.get(PEER_TIMEOUT, _DEFAULT_PEER_TIMEOUT))
+    timeout = float(os.environ.get(PEER_TIMEOUT_VARIABLE, _DEFAULT_PEER_TIMEOUT))
     interval = timeout / _BEATS_PER_TIMEOUT
     peer = (rank() + 1) % world_size()
     peer_key = f"albert/beat/{peer}"
@@ -216,11 +217,11 @@ def _heartbeat(store: Any) -> Iterator[None]:
         is_done.set()
 
 
-def _describe_missing_ranks() -> str:
-    """Return the end of the message about a lost connection, which lists the ranks that are no longer alive.
+def _find_missing_ranks() -> str:
+    """Find the ranks that are no longer alive; return them as the end of the message about a lost connection.
 
-    Every rank that loses the connection leaves a mark in the store of the process group and, after a short time, reads
-    the marks of the other ranks.
+    Every rank that loses the connection writes a key to the store of the process group, waits for a short time, and
+    then reads the keys of the other ranks.
     """
     import torch.distributed as dist
 
@@ -247,13 +248,13 @@ def _wait_for_failing_rank() -> None:
 
 
 def is_already_reported(text: str, *, is_fatal: bool) -> bool:
-    """Return True if another rank of the launch prints this message, so that only one rank prints it.
+    """Return True if another rank of the launch prints this message, so that this rank need not print it.
 
-    is_fatal: True for an error that ends the ranks. This rank then waits, because the launcher stops it when the other
-    rank has ended. If this rank is still alive after waiting, it must print the message, and False is returned: the
-    other rank may have been killed before it printed.
+    is_fatal: True for an error that ends the ranks. If another rank prints it, this function waits, and the launcher
+    stops this rank when the other rank has ended. If this rank is still alive after the wait, the other rank may have
+    been killed before it printed the message. So the result is always False for a fatal error.
     """
-    folder = os.environ.get(REPORTED_ERRORS)
+    folder = os.environ.get(REPORTED_ERRORS_VARIABLE)
     if folder is None:
         return False
     name = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -263,8 +264,8 @@ def is_already_reported(text: str, *, is_fatal: bool) -> bool:
         if not is_fatal:
             return True
         _wait_for_failing_rank()
-    except OSError:  # such as a full disk
-        return False
+    except OSError:  # such as a full disk: print the message on every rank
+        pass
     return False
 
 

@@ -19,6 +19,10 @@ from albert_cli import store
 from albert_cli.errors import AlbertError, Interrupted
 
 PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
+# Folders with a directory for the lock and the note of each unit, for units whose own directory must not exist before
+# they are finished.
+UNIT_LOCKS: Final = ".tasks"  # of the units of `albert data`; in the output directory
+STAGE_LOCKS: Final = ".locks"  # of the stages of an experiment; in the folder of the stages
 _NOTE_FILE: Final = "note.json"  # in the directory of a unit's lock
 
 

@@ -1,7 +1,7 @@
 """Describe the state of the work in an output directory, on whichever machines it runs (`albert status`).
 
 The state is read from the files in the directory: the plans of unfinished commands (`work_plan`), the locks and notes
-of their units, the `status.json` of training runs, and the records of experiments' stages.
+on their units, the `status.json` of training runs, and the records of experiments' stages.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.work_plan import UnitNote, read_note, read_plans
+from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
 _STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # all units in these states are shown
-# Folders of locks for units whose directory does not exist before they are finished
-_UNIT_LOCKS = ".tasks"  # of `albert data`, in the output directory
-_STAGE_LOCKS = ".locks"  # of stages of a job array, next to the unit
-_MAX_SHOWN = 5  # units in each of the other states, of which there may be thousands
+_MAX_SHOWN = 5  # units that are shown in a state that needs no attention; there may be thousands
 
 
 class _RunStatus(TypedDict, total=False):
@@ -95,6 +92,7 @@ def read_status(directory: Path) -> DirectoryStatus:
     runs = {unit.name: unit for unit in _iter_runs(directory)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
     planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
+    # A stage is finished if it has a record. The stages of a finished experiment are in no plan.
     finished_stages = [f"stages/{path.stem}" for path in sorted(directory.glob("stages/*.json"))]
     planned |= {name: WorkUnitStatus(name, "done") for name in finished_stages}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
@@ -116,14 +114,13 @@ def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
     path = directory / name
     if (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
-    note = UnitNote()
-    # The lock and the note of a unit are in one of these directories, depending on the command.
-    for lock_directory in (path, path.parent / _STAGE_LOCKS / path.name, directory / _UNIT_LOCKS / path.name):
-        if note == UnitNote():
-            note = read_note(lock_directory)
-        if store.is_locked(lock_directory):
-            detail = f"on {note.host}" if note.host else ""
-            return WorkUnitStatus(name, "running", detail)
+    # The command determines which of these directories has the lock and the note of its units.
+    lock_directories = (path, path.parent / STAGE_LOCKS / path.name, directory / UNIT_LOCKS / path.name)
+    notes = [note for note in map(read_note, lock_directories) if note.host]
+    note = notes[0] if notes else UnitNote()
+    if any(map(store.is_locked, lock_directories)):
+        detail = f"on {note.host}" if note.host else ""
+        return WorkUnitStatus(name, "running", detail)
     if note.error:
         return WorkUnitStatus(name, "failed", f"on {note.host}: {note.error}")
     return WorkUnitStatus(name, "remaining")

@@ -48,7 +48,7 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_share_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    for name in ("OMP_NUM_THREADS", ranks.REPORTED_ERRORS):
+    for name in ("OMP_NUM_THREADS", ranks.REPORTED_ERRORS_VARIABLE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     threads: list[str] = []
@@ -73,7 +73,7 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
 
 
 def wait_for_silent_peer() -> None:
-    os.environ[ranks.PEER_TIMEOUT] = "3"
+    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "3"
     with process_group("cpu") as group:
         group.barrier()
         if group.rank == 1:
@@ -91,7 +91,7 @@ def test_rank_whose_peer_is_silent_exits(tmp_path: Path) -> None:
 
 
 def train_longer_than_the_timeout() -> None:
-    os.environ[ranks.PEER_TIMEOUT] = "2"
+    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "2"
     with process_group("cpu") as group:
         time.sleep(5 * group.rank)
         group.barrier()

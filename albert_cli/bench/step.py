@@ -1,8 +1,8 @@
 """`albert bench step`: time a forward and backward pass of albert and of `transformers`, on the same batch.
 
-A work is a kind of batch. `s128` and `s512` are pretraining batches of full sequences of 128 and 512 tokens, and `glue`
-is four fine-tuning batches with the lengths of real GLUE examples. The optimizer's update is not timed, because it is
-the same for both models.
+`--work` selects the batches. `s128` and `s512` are a pretraining batch of full sequences of 128 and 512 tokens, and
+`glue` is four fine-tuning batches with the lengths of real GLUE examples. The optimizer's update is not timed, because
+it is the same for both models.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ class StepBenchResult:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """A prepared work: albert's model and the call to time, and the inputs of `transformers` for the same batches."""
+class _PreparedWork:
+    """The inputs of a measurement: albert's model and call to time, and the same batches for `transformers`."""
 
     model: PretrainingModel | SequenceClassifier
     call: TimedCall
-    # For each kind of padding all padded batches; the key, such as ", padded to 128", completes the variant's name.
+    # All batches, once for each kind of padding. The key is the end of the variant's name: ", padded to 128" makes
+    # "transformers, padded to 128".
     peer_inputs: Mapping[str, Sequence[Mapping[str, Tensor]]]
-    workload: Workload
+    workload: Workload  # of all batches together
 
 
 def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
@@ -102,7 +103,7 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
     return StepBenchResult(name, conditions, peak, comparisons)
 
 
-def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCall]:
+def _make_variants(work: _PreparedWork, options: StepBenchOptions) -> dict[str, TimedCall]:
     """Return the calls to time by variant: albert, and `transformers` once for each kind of padding.
 
     The compiled model of `transformers` gets the last kind of padding only, in which all batches have the same shape.
@@ -123,7 +124,9 @@ def _make_variants(work: _Work, options: StepBenchOptions) -> dict[str, TimedCal
     return variants
 
 
-def _prepare_pretraining(config: ModelConfig, length: int, options: StepBenchOptions, device: torch.device) -> _Work:
+def _prepare_pretraining(
+    config: ModelConfig, length: int, options: StepBenchOptions, device: torch.device
+) -> _PreparedWork:
     """Build one batch of full sequences with 15 % of the positions masked."""
     tokens = options.tokens or (1024 if device.type == "cpu" else 65_536)
     batch = random_batch([length] * max(1, tokens // length), config.vocab_size)
@@ -132,10 +135,10 @@ def _prepare_pretraining(config: ModelConfig, length: int, options: StepBenchOpt
     call = harness.make_passes(model, loss_of, [batch], options.precision)
     token_count = len(batch.ids)
     workload = Workload(token_count, token_count * costs.training_flops(config, length))
-    return _Work(model, call, {"": [peer.pretraining_inputs(model, batch, device)]}, workload)
+    return _PreparedWork(model, call, {"": [peer.pretraining_inputs(model, batch, device)]}, workload)
 
 
-def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _Work:
+def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _PreparedWork:
     """Build a batch for each task; a call runs them one after the other. Sentence-order labels serve as classes."""
     rng = np.random.default_rng(1)
     batches = [random_batch(rng.permutation(lengths).tolist(), config.vocab_size) for lengths in GLUE_LENGTHS.values()]
@@ -153,7 +156,7 @@ def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> 
     lengths = [int(length) for batch in batches for length in np.diff(batch.offsets)]
     flops = sum(length * costs.training_flops(config, length, masked_fraction=0.0) for length in lengths)
     call = harness.make_passes(model, loss_of, labeled, precision)
-    return _Work(model, call, peer_inputs, Workload(sum(lengths), flops))
+    return _PreparedWork(model, call, peer_inputs, Workload(sum(lengths), flops))
 
 
 def format_result(result: StepBenchResult) -> str:

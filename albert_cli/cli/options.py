@@ -33,8 +33,8 @@ def _set_debug(is_set: bool) -> None:
     console.settings.debug = is_set
 
 
-# Every command has these three options. Their callbacks set `console.settings`, and the command's function receives no
-# value (`expose_value=False`), although typer requires the parameters.
+# Every command has these three options. A command's function has a parameter for each, because typer finds its options
+# that way, but it does not receive the value (`expose_value=False`): the callback writes it to `console.settings`.
 AsJson = Annotated[
     bool,
     typer.Option(
@@ -72,7 +72,7 @@ Sources = Annotated[
         metavar="SOURCE...",
         help="Files, folders or globs of .txt, .jsonl, .csv, .tsv (also .gz, .bz2, .xz, .zst) and .parquet; - for "
         "stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE and race:FOLDER for their passages, squad-answers:FILE for "
-        "questions next to their answers' sentences; docs: for the documentation "
+        "each question with the sentence of its answer; docs: for the documentation "
         "installed on this machine. SOURCE@WEIGHT: how often a pass uses the source's text.",
     ),
 ]

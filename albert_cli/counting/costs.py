@@ -69,8 +69,8 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
     return ParameterCounts(
         embeddings=table_rows * e + _norm_parameters(e),
         projection=_linear_parameters(e, h) if config.has_projection else 0,
-        attention=config.num_attention_blocks * (4 * _linear_parameters(h, h) + _norm_parameters(h)),
-        feed_forward=config.num_feed_forward_blocks
+        attention=config.num_attention_sublayers * (4 * _linear_parameters(h, h) + _norm_parameters(h)),
+        feed_forward=config.num_feed_forward_sublayers
         * (_linear_parameters(h, f) + _linear_parameters(f, h) + _norm_parameters(h)),
         pooler=_linear_parameters(h, h),
         mlm_head=_linear_parameters(h, e) + _norm_parameters(e) + config.vocab_size,  # the decoder has only a bias

@@ -105,8 +105,8 @@ class ModelCosts:
             "config": asdict(config),
             "parts": asdict(self.parts),
             "distinct_blocks": {
-                "attention": config.num_attention_blocks,
-                "feed_forward": config.num_feed_forward_blocks,
+                "attention": config.num_attention_sublayers,
+                "feed_forward": config.num_feed_forward_sublayers,
             },
             "block_applications": len(config.blocks()),
             "applied": self.applied,
@@ -236,8 +236,8 @@ def _detail_cells(model: ModelCosts) -> dict[str, str]:
     parts = model.parts
     state = model.state
     flops = model.flops_per_token
-    attention = model.config.num_attention_blocks
-    feed_forward = model.config.num_feed_forward_blocks
+    attention = model.config.num_attention_sublayers
+    feed_forward = model.config.num_feed_forward_sublayers
     weight_sets = str(attention)
     if attention != feed_forward:
         weight_sets = f"{attention} attn, {feed_forward} FFN"

@@ -40,10 +40,9 @@ from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
-from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan
+from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, record_plan
 
 _BUILD_PLAN_FILE: Final = "plan.json"  # the inputs of an unfinished build; `PLAN_FILE` has its units' names
-_LOCKS: Final = ".tasks"  # the folder of the units' locks
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
@@ -87,7 +86,7 @@ def build_data(
 
 def _remove_plans(out: Path) -> None:
     """Remove the locks and the plans, which exist only while a build is unfinished."""
-    shutil.rmtree(out / _LOCKS, ignore_errors=True)
+    shutil.rmtree(out / UNIT_LOCKS, ignore_errors=True)
     for name in (_BUILD_PLAN_FILE, ARRAY_FILE, PLAN_FILE):
         (out / name).unlink(missing_ok=True)
 
@@ -135,7 +134,7 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
 
     Raises `BusyError` if `out` contains something that these units would not build, `CheckpointError` if it is damaged.
     """
-    if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, _LOCKS) is None:
+    if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, UNIT_LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
@@ -246,7 +245,7 @@ def _run_unless_locked(unit: ShardUnit, on_progress: ProgressCallback | None = N
     Returns None while another process tokenizes the unit.
     """
     out = unit.directory.parent.parent
-    with suppress(LockedError), locked_unit(out / _LOCKS / unit.name):
+    with suppress(LockedError), locked_unit(out / UNIT_LOCKS / unit.name):
         finished_facts = load_finished_unit(unit)
         if finished_facts is not None:
             return finished_facts

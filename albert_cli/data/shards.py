@@ -105,8 +105,8 @@ class Shard:
 class MappedShards(Sequence[Shard]):
     """The shards below a folder, each mapped when it is first read.
 
-    A shard has three mapped files, and the system limits the number of mapped and open files of a process. If too many
-    shards are open, the least recently used shard is closed.
+    A shard has three files, which stay open while they are mapped, and the system limits a process's open files and
+    memory maps. If too many shards are open, the least recently used shard is closed.
     """
 
     def __init__(self, folder: Path, records: Sequence[ShardRecord], dtype: str) -> None:
@@ -231,9 +231,9 @@ class TokenCorpus:
     def group_by_shard(self, values: Integers, starts: Integers) -> Iterator[tuple[Integers, Shard, int, int]]:
         """Group global token positions, or global document numbers, by the shard that contains them.
 
-        starts: `self.token_starts` if `values` are token positions, `self.document_starts` if they are document
-        numbers. Yields for each shard: the indices of its values in `values`, int64; the shard; the global position of
-        its first token; and the global number of its first document.
+        values: token positions with `self.token_starts` as `starts`, or document numbers with `self.document_starts`.
+        Yields for each shard with a value: the indices of its values in `values`, int64; the shard; the global position
+        of its first token; and the global number of its first document.
         """
         shard_of_value = np.searchsorted(starts, values, "right") - 1
         for number in np.unique(shard_of_value).tolist():

@@ -1,8 +1,8 @@
 """The outcome of an experiment: values by variant, metric and seed, the paper's values, and verdicts on its claims.
 
 `read_outcome` computes the outcome from the result files of a plan's finished stages, so an unfinished experiment has
-an outcome, too. Inside this module a value is a jackknife estimate, which includes the sampling error; `Outcome` has
-only the values themselves.
+an outcome, too. The functions of this module compute with estimates: arrays of a value and the values without each
+jackknife group, from which the claims get the sampling error (`uncertainty`). `Outcome` has only the values themselves.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Outcome:
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
     layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
-    """Figure 1: variant -> l2, degrees or cosine -> seed -> the distance between each layer's input and output."""
+    """Figure 1: variant -> l2, degrees or cosine -> for each seed, the distances from input to output of the layers."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
-    """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> one curve per seed."""
+    """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> for each seed, the curve."""
     task_titles: Mapping[str, str] = field(default_factory=dict)
     """Name of a task or of one of its scores, such as squad1 or squad1_f1 -> column header."""
     diverged: Mapping[str, int] = field(default_factory=dict)
@@ -76,12 +76,14 @@ class Outcome:
     def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
         """Return row -> column -> [(our value, the paper's value)] in the paper's units.
 
-        Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. A row of
-        a model that is no variant is compared with the variant `table.compare_with`.
+        Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. The row
+        of a model that is no variant is compared with the variant `table.compare_with`, and left out if that is None.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
-            variant = row if row in self.plan.experiment.variants else str(table.compare_with)
+            variant = row if row in self.plan.experiment.variants else table.compare_with
+            if variant is None:
+                continue
             for column, cell in zip(table.columns, cells, strict=True):
                 if (column, table.version) == ("speedup", "version 1"):
                     continue  # version 1 relates speeds to BERT-xlarge, which is no variant here
@@ -129,7 +131,7 @@ class _TaskMeasurement:
 
     title: str
     metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
-    extra: Estimates  # of metrics that only some of the tables show; they are not part of the mean
+    extra: Estimates  # of metrics that a table shows instead of the usual ones; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
     above_majority: JackknifeEstimate | None  # `mean` minus the majority class's score, if any
 
@@ -155,7 +157,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             _, heldout_curves = read_curves(plan.directory(run.pretrain))
             for name, curve in heldout_curves.items():
                 curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
-        pretraining = read_record(plan, run.pretrain, StageRecord[BaseModel])
+        pretraining = read_record(plan, run.pretrain, StageRecord[BaseModel])  # a diverged run has no result
         if pretraining is not None and pretraining.diverged:
             diverged[run.variant] += 1
     if plan.experiment.speed_against is not None:
@@ -196,7 +198,8 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         }
         return {name: exact_value(count) for name, count in counts.items()}
     metrics = {}
-    if run.recipe is not None:  # the bytes of one sequence that a GPU would save for the backward pass, by counting
+    if run.recipe is not None:
+        # Counted, not measured: the bytes that a GPU saves for the backward pass of one sequence.
         length = run.recipe.data.max_seq_length
         metrics["activation_bytes"] = exact_value(activation_bytes(run.recipe.model, length, GPU_SETUP))
     trained = read_result(plan, run.pretrain, StageRecord[PretrainOutput])
@@ -213,11 +216,11 @@ def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
     for name, value in probe.metrics.items():
         is_fraction = name.endswith(("_accuracy", "_preference"))
         has_sampling_error = is_fraction or name in ("mlm_loss", "below_unigram_entropy")
-        without_groups = probe.without_parts.get(name, [])
+        jackknife_values = probe.without_parts.get(name, [])
         if not has_sampling_error:
             estimates[name] = exact_value(value)
-        elif len(without_groups) == JACKKNIFE_GROUPS:
-            estimates[name] = np.array([value, *without_groups])
+        elif len(jackknife_values) == JACKKNIFE_GROUPS:
+            estimates[name] = np.array([value, *jackknife_values])
         else:
             estimates[name] = value_of_unknown_error(value)
     return estimates
@@ -285,7 +288,7 @@ def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> 
 def _compute_speedups(
     values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
 ) -> dict[str, dict[int, JackknifeEstimate]]:
-    """Return how many times as fast as the baseline's each variant's steps are, by variant and seed (Table 2)."""
+    """Return the baseline's seconds per step divided by the variant's, by variant and seed (Table 2)."""
     seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
     reference = seconds_per_step[baseline]
     speedups = {}

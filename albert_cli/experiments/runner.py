@@ -37,12 +37,11 @@ from albert_cli.experiments.stages import make_plan
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
-from albert_cli.work_plan import PLAN_FILE, locked_unit, record_plan, recorded_plan
+from albert_cli.work_plan import PLAN_FILE, STAGE_LOCKS, locked_unit, record_plan, recorded_plan
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
 # Stages that run a module of this package; see `plan.MODULES`.
 _MODULE_COMMANDS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
-_STAGE_LOCKS = ".locks"  # in the folder of the stages: a folder per stage, which the job that runs the stage locks
 _SECONDS_BETWEEN_ATTEMPTS = 10  # of an array job to find a stage that it can run
 _MAX_LOCK_SECONDS = 600.0  # that a stage waits for a process of a killed run that is still writing
 _LOCK_POLL_SECONDS = 5.0
@@ -189,7 +188,7 @@ def run_array_job(
 def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bool:
     """Run a stage unless another job runs it or has finished it; return True if it was run."""
     try:
-        with locked_unit(plan.request.stage_folder / _STAGE_LOCKS / stage.id):
+        with locked_unit(plan.request.stage_folder / STAGE_LOCKS / stage.id):
             if plan.is_finished(stage):
                 return False
             console.info(stage.title)

@@ -122,9 +122,9 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
 def _required_names(source: hub.Checkpoint) -> list[str]:
     """Return the names of the weights that every encoder of this shape has."""
     names = ["encoder.embeddings.word.weight", "encoder.embeddings.norm.weight"]
-    for block in range(source.config.num_attention_blocks):
+    for block in range(source.config.num_attention_sublayers):
         names += [f"encoder.attention.{block}.{part}.weight" for part in ("query", "key", "value", "output", "norm")]
-    for block in range(source.config.num_feed_forward_blocks):
+    for block in range(source.config.num_feed_forward_sublayers):
         names += [f"encoder.feed_forward.{block}.{part}.weight" for part in ("up", "down", "norm")]
     return names
 

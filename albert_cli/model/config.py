@@ -28,8 +28,13 @@ _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_
 # Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
 _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
-    "bert": {"vocab_size": 30522, "hidden_size": 768, "hidden_act": "gelu"}
-    | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "bert": {
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    },
 }
 # Settings of old Hugging Face releases, and for each setting the only value that this model implements.
 _REQUIRED_VALUES: Final = {"position_embedding_type": "absolute", "is_decoder": False}
@@ -55,7 +60,8 @@ class ModelConfig:
     `attention`: the tokens to which a token attends. `full`: its whole sequence; `window`: `attention_window` tokens to
     either side; `block`: its block of `attention_block` tokens and the two adjacent blocks.
     `attention_global`: the tokens of sparse attention (`model/sparse_attention.py`) that attend to all tokens, and to
-    which all tokens attend. `cls`: [CLS]; `sep`: also each [SEP]; `question`: also a pair's question.
+    which all tokens attend. `cls`: [CLS]; `sep`: also each [SEP]; `question`: also the shorter text of a pair if it is
+    short, such as a question about a passage.
 
     Raises `ConfigError` for values from which no encoder can be built.
     """
@@ -175,7 +181,7 @@ class ModelConfig:
             section["classifier_dropout_prob"] = section["hidden_dropout_prob"]
             if values.get("classifier_dropout") is not None:
                 section["classifier_dropout_prob"] = values["classifier_dropout"]
-        if model_type == "albert":
+        if model_type == "albert":  # False at E != H, where it has no effect, so that equal shapes have equal fields
             section["always_project"] = section.get("embedding_size", cls.embedding_size) == section["hidden_size"]
         activation = str(section.get("hidden_act", "gelu_new"))
         section["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
@@ -241,13 +247,13 @@ class ModelConfig:
         return self.always_project or self.embedding_size != self.hidden_size
 
     @property
-    def num_attention_blocks(self) -> int:
-        """Number of distinct attention sub-layers (weights, not applications)."""
+    def num_attention_sublayers(self) -> int:
+        """Number of attention sub-layers with separate weights; layers may share one."""
         return 1 + max(attention for attention, _ in self.blocks())
 
     @property
-    def num_feed_forward_blocks(self) -> int:
-        """Number of distinct feed-forward sub-layers (weights, not applications)."""
+    def num_feed_forward_sublayers(self) -> int:
+        """Number of feed-forward sub-layers with separate weights; layers may share one."""
         return 1 + max(feed_forward for _, feed_forward in self.blocks())
 
     def blocks(self) -> tuple[tuple[int, int], ...]:

@@ -113,8 +113,8 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.projection = nn.Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
-        self.attention = nn.ModuleList(Attention(config) for _ in range(config.num_attention_blocks))
-        self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_blocks))
+        self.attention = nn.ModuleList(Attention(config) for _ in range(config.num_attention_sublayers))
+        self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(config.num_feed_forward_sublayers))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         self.apply(partial(initialize, std=config.initial_std))
         self.block: BlockFunction = block

@@ -92,7 +92,7 @@ def _prefix_map(config: ModelConfig, model_type: str) -> dict[str, str]:
     """Return Hugging Face's prefix for each of our prefixes, for all blocks of this shape; none for our own type."""
     table: dict[str, str] = {"albert": _ALBERT, "bert": _BERT, CUSTOM_MODEL_TYPE: {}}[model_type]
     inner = config.inner_group_num
-    blocks = max(config.num_attention_blocks, config.num_feed_forward_blocks)
+    blocks = max(config.num_attention_sublayers, config.num_feed_forward_sublayers)
     prefixes = {}
     for our, hf in table.items():
         for k in range(blocks):  # prefixes without {k} give the same entry each time

@@ -169,8 +169,8 @@ def check_size(files: Sequence[Path], config: ModelConfig) -> None:
     table_rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     parameters = (
         table_rows * config.embedding_size
-        + config.num_attention_blocks * 4 * hidden * hidden
-        + config.num_feed_forward_blocks * 2 * hidden * config.intermediate_size
+        + config.num_attention_sublayers * 4 * hidden * hidden
+        + config.num_feed_forward_sublayers * 2 * hidden * config.intermediate_size
     )
     size = sum(path.stat().st_size for path in files)
     if size < parameters:

@@ -33,7 +33,7 @@ class Segment:
 
     text: str
     label: str = ""
-    is_wrong: bool = False  # the color of the highlight is that of wrong parts
+    is_wrong: bool = False  # True for a mistake, which is highlighted in another color
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ _SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
 _DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
 _CHUNK_FILES = 32  # files that a worker process reads at a time
 
-# The documents of each corpus that was read to its end, by `stdlib_only`: about 15 MB. A command may read one twice.
+# The documents of the corpora that this process has read to the end, by `stdlib_only`, about 15 MB in all. They are
+# cached because some commands read the same corpus twice.
 _cached_documents: dict[bool, list[InstalledDoc]] = {}
 
 
@@ -73,7 +74,10 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
 
 
 def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str], None, None]:
-    """Yield each file's paragraphs in the order of `paths`; workers: worker processes; with 0, this process reads."""
+    """Yield each file's paragraphs in the order of `paths`.
+
+    workers: the number of worker processes that read the files; with 0, this process reads them.
+    """
     finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
     # The hint of the error if the worker process of a chunk is killed twice, for example because memory runs out.
@@ -126,7 +130,8 @@ def _iter_modules_below(folder: Path, parents: tuple[str, ...]) -> Iterator[tupl
 def _parse_docstrings(path: Path) -> list[str]:
     """Return a file's docstrings; an empty list for a file that is not valid Python."""
     source = path.read_bytes()
-    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")  # has its texts in a dictionary, in single quotes
+    # `pydoc_data.topics` has chapters of the language reference, as single-quoted strings in a dictionary.
+    is_topics = path.parts[-2:] == ("pydoc_data", "topics.py")
     # Parsing takes most of the time, so files without docstrings are not parsed.
     if b'"""' not in source and b"'''" not in source and not is_topics:
         return []
@@ -143,7 +148,7 @@ def _parse_docstrings(path: Path) -> list[str]:
 def _iter_docstrings(body: Iterable[ast.stmt], *, is_topics: bool = False) -> Iterator[str]:
     """Yield all docstrings in the body of a module or class, including those of attributes, functions and classes.
 
-    is_topics: the module is `pydoc_data.topics`, whose dictionaries contain chapters of the language reference.
+    is_topics: the module is `pydoc_data.topics`, whose long strings are yielded, too.
     """
     for node in body:
         match node:

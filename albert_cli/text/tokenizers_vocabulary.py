@@ -42,7 +42,8 @@ _USUAL_NAMES: Final = {
 }
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
-_RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")  # no text by itself
+# Tokens that are not text, although the tokenizer may not mark them as special; a byte is only a part of a character.
+_RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 _HIDDEN_PREFIX: Final = "\uffff"  # no character, so no text contains a name that begins with it
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
@@ -73,8 +74,9 @@ class TokenizersVocabulary(Vocabulary):
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
         byte_ids = {index for index in special_ids if _BYTE_TOKEN.fullmatch(pieces[index])}
-        # No text may get these ids. Without an unknown token, `special.unk` is [SEP]'s id, which stays forbidden.
+        # No text may get these ids.
         self._forbidden_ids = special_ids - byte_ids
+        # A tokenizer without an unknown token has [SEP]'s id as `special.unk`, and [SEP] stays forbidden.
         if "unk" in self._names_by_role:
             self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
@@ -106,9 +108,11 @@ class TokenizersVocabulary(Vocabulary):
         ids = _encode_after(mask_name, self.mask_id, text, self._tokenizer)
         if self._forbidden_ids.isdisjoint(ids):
             return ids
+        # The text contains the name of a special token, which is text only for the tokenizer with hidden names.
         return _encode_after(_HIDDEN_PREFIX + mask_name, self.mask_id, text, self._nameless_tokenizer)
 
     def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
+        """Return an `Encoding` with offsets for each text, which takes longer than `encode_batch`."""
         return self._without_special_tokens(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False))
 
     def _without_special_tokens(self, texts: list[str], encodings: list[Any]) -> list[Any]:
@@ -147,7 +151,10 @@ class TokenizersVocabulary(Vocabulary):
         return " ".join(str(self._tokenizer.decode(visible, skip_special_tokens=False)).split())
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json`; model_max_length: tokens to which others truncate."""
+        """Write `tokenizer.json` and `tokenizer_config.json`.
+
+        model_max_length: tokens to which other programs truncate a text.
+        """
         store.write_text(directory / TOKENIZER_FILE, self._json + "\n")
         config = {key: value for key, value in self._config.items() if key in _DEFAULT_WORDPIECE_OPTIONS}
         config |= {

@@ -91,7 +91,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
-        """Return an `Encoding` of the `tokenizers` library for each text, without special tokens."""
+        """Return an `Encoding` of the `tokenizers` library, with offsets, for each text, without special tokens."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:

@@ -33,7 +33,11 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 @dataclass(frozen=True)
 class PretrainInputs:
-    """An unresolved recipe, the corpora that it reads, and the ranks and the device that train it."""
+    """The user's recipe, the corpora that it reads, and the ranks and the device that train it.
+
+    `resolve.resolve_recipe` derives a resolved recipe from it: every value that the first start determines is filled
+    in, such as each "auto".
+    """
 
     recipe: PretrainRecipe
     corpora: PretrainingCorpora
@@ -59,7 +63,7 @@ class PretrainInputs:
 
     @cached_property
     def word_vectors(self) -> Tensor | None:
-        """The word vectors [V, W] of `[init]`, which take up to a minute the first time.
+        """The word vectors of `[init]`, [vocabulary size, `word_dimensions`]; computing them takes up to a minute.
 
         None if the recipe samples its word vectors, and on ranks other than 0, which receive rank 0's weights.
         """

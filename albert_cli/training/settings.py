@@ -20,9 +20,9 @@ _PAPER_BATCH: Final = 4096
 class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in ALBERT's released code.
 
-    `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr`), and the number of
-    labels for fine-tuning with AdamW (`training/label_protocol.py`); the saved recipe has the number. Pretraining with
-    AdamW has no such rule.
+    `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr`), and fine-tuning with
+    AdamW uses a constant (`training/task_auto_values.py`); the saved recipe has the number. Pretraining with AdamW does
+    not support "auto".
 
     `clip_norm` limits the global norm of the gradient (0: no limit). `bias_correction` is part of other published forms
     of LAMB, and "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`). The upper bounds

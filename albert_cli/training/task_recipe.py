@@ -21,8 +21,8 @@ from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import NER
-from albert_cli.training.label_protocol import DROPOUT, LEARNING_RATE, choose_epochs
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.task_auto_values import DROPOUT, LEARNING_RATE, choose_epochs
 
 PRETRAINED: Final = "pretrained"  # no intermediate task
 PAPER_RECIPES: Final = "finetune"  # the folder of the paper's recipes
@@ -36,8 +36,8 @@ class TaskDataSettings:
 
     `max_seq_length` is the longest input in tokens. Longer inputs are truncated; of two texts, the longer one is
     truncated first. `train_examples` is the number of training examples that the run's seed samples (0: all), for
-    curves over this number. A larger subset contains the smaller subsets of the same seed. `dev_examples` is the
-    number of examples of each dev split that are scored, the same ones for all seeds (0: all), for quick checks. With
+    learning curves. A larger subset contains the smaller subsets of the same seed. `dev_examples` is the number of
+    examples of each dev split that are scored, the same ones for all seeds (0: all), for quick checks. With
     `both_orders` an epoch also has every training pair with its texts swapped, for tasks whose label does not depend on
     the order (STS-B, MRPC, QQP).
     """
@@ -52,7 +52,7 @@ class TaskDataSettings:
 class TaskScheduleSettings:
     """`[schedule]` of a fine-tuning recipe: the length in `total_steps` or in `epochs` (default: 1,000 steps).
 
-    The number of labeled examples determines `epochs = "auto"` (`training/label_protocol.py`). The keys of the warmup
+    The number of labeled examples determines `epochs = "auto"` (`training/task_auto_values.py`). The keys of the warmup
     mean the same as in `ScheduleSettings`.
     """
 
@@ -64,7 +64,9 @@ class TaskScheduleSettings:
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
-        if self.epochs is None:  # with epochs, the number of steps is not known before the data are read
+        # With epochs, the number of steps depends on the data, which have not been read yet. Without, the numbers of
+        # items and of sequences per batch do not matter.
+        if self.epochs is None:
             self.to_steps(num_items=1, batch_size=1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
@@ -84,7 +86,7 @@ class TaskModelSettings:
     """`[model]` of a fine-tuning recipe.
 
     `dropout` applies inside the encoder, `classifier_dropout` before the classifier (Table 14: DR and 0.1).
-    `training/label_protocol.py` has the value for `dropout = "auto"`.
+    `training/task_auto_values.py` has the value for `dropout = "auto"`.
 
     `weights` are the encoder's initial weights: "pretrained", or one of two controls that show what pretraining
     contributes. "random" samples new weights for the checkpoint's shape and vocabulary. "init" takes the weights at
@@ -93,8 +95,9 @@ class TaskModelSettings:
     `head`: "new" trains a new head. "checkpoint" continues with the checkpoint's head, which may be that of another
     task (SQuAD 1.1 and 2.0 have the same head under `span.head = "linear"`). "auto" trains a new head, with one
     exception: `albert eval` scores a checkpoint's head for this task without training, unless `weights` or `--retrain`
-    requests training. A head whose classes are only called LABEL_0, LABEL_1 and so on may be another task's. If it has
-    as many classes as the task, `albert eval` raises an error (set `head` or `labels`); otherwise it trains a new head.
+    requests training. A head whose classes are only called LABEL_0, LABEL_1 and so on may be another task's. With it,
+    `albert eval` trains a new head if the task has another number of classes. With the same number it raises an error:
+    set `head` or `labels`.
 
     With `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
 
@@ -195,12 +198,12 @@ class FinetuneRecipe:
             recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=_DEFAULT_STEPS))
         if recipe.intermediate_task == recipe.task:
             recipe = replace(recipe, intermediate_task=PRETRAINED)
-        if recipe.optimizer.name != "adamw":  # AdamW's "auto" needs the number of examples (`with_auto_values`)
+        if recipe.optimizer.name != "adamw":  # `with_auto_values` replaces AdamW's "auto"
             recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
         return recipe
 
     def with_auto_values(self, num_examples: int) -> FinetuneRecipe:
-        """Replace "auto" epochs, learning rate and dropout by the values of `training/label_protocol.py`.
+        """Replace "auto" epochs, learning rate and dropout by the values of `training/task_auto_values.py`.
 
         num_examples: number of labeled training examples, which determines the epochs. Scoring has none; the epochs
         are then those for one example.

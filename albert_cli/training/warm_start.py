@@ -142,7 +142,7 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = 
 
 def _block_counts(model: ModelConfig) -> tuple[int, int]:
     """Return the numbers of attention blocks and of feed-forward blocks."""
-    return model.num_attention_blocks, model.num_feed_forward_blocks
+    return model.num_attention_sublayers, model.num_feed_forward_sublayers
 
 
 def _describe_blocks(counts: tuple[int, int]) -> str:

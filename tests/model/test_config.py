@@ -38,7 +38,7 @@ def test_config_any_groups_are_all_used_in_order(layers: int, groups: int, inner
     assert all(attention == feed_forward for attention, feed_forward in blocks)
     group_of_layer = [blocks[layer * inner][0] // inner for layer in range(layers)]
     assert group_of_layer == sorted(group_of_layer)
-    assert config.num_attention_blocks == config.num_feed_forward_blocks == groups * inner
+    assert config.num_attention_sublayers == config.num_feed_forward_sublayers == groups * inner
 
 
 def test_config_uneven_layers_give_groups_of_several_sizes() -> None:

@@ -68,7 +68,7 @@ def test_neighbor_heads_attend_to_their_neighbors(changes: dict[str, object]) ->
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
     model = started(FULL, config)
     ids = 5 + torch.randperm(195)[:30]
-    for block in range(config.num_attention_blocks):
+    for block in range(config.num_attention_sublayers):
         for head, offset in ((1, -1), (2, 1)):
             shares_SS = attention(model, ids, head, block)
             at_neighbour = shares_SS.diagonal(offset)

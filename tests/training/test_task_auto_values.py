@@ -1,4 +1,4 @@
-"""Tests of `training.label_protocol`, and of the recipes whose "auto" values it replaces."""
+"""Tests of `training.task_auto_values`, and of the recipes whose "auto" values it replaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from albert_cli.errors import ConfigError
-from albert_cli.training.label_protocol import DROPOUT, LEARNING_RATE, choose_epochs
+from albert_cli.training.task_auto_values import DROPOUT, LEARNING_RATE, choose_epochs
 from albert_cli.training.task_recipe import load_recipe
 
 COUNTS = (1, 50, 100, 500, 2_000, 20_000, 50_000, 1_000_000)

@@ -1,8 +1,9 @@
 """The values that replace "auto" in a fine-tuning recipe: learning rate, dropout, and the number of epochs.
 
-The number of labeled training examples determines the epochs. Few examples need many epochs, because an epoch has few
-updates; many examples need few epochs. The rule does not use the dev split. It is made for encoders that were
-pretrained for minutes, and its constants come from the measurements in `docs/domain.md`.
+The number of labeled training examples determines the epochs; learning rate and dropout are constants. Few examples
+need many epochs, because an epoch has few updates; many examples need few epochs. The rule does not use the dev split.
+It is made for encoders that were pretrained for minutes, and its constants come from the measurements in
+`docs/domain.md`.
 """
 
 from __future__ import annotations
