@@ -63,8 +63,7 @@ class Protocol(Record):
 
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
     the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
-    the reason. `train_examples` is the number of training examples in each seed's subset, 0 for all of them;
-    `dev_examples` is the number of scored examples of each dev split, 0 for all of them.
+    the reason. `train_examples` and `dev_examples` are the sizes of the training subset and of the dev subset (0: all).
     """
 
     steps: int
