@@ -144,7 +144,7 @@ def _explain_difference(config: ModelConfig, millions: int, table: str) -> str:
 
 _BATCH_NOTES: Final = (
     "Published: by BERT's authors, fine-tuning with Adam in fp32 on a Titan X.",
-    "By arithmetic: pretraining with LAMB and all activations saved, in fp32 and bf16; "
+    "By arithmetic: pretraining with LAMB, all activations saved, nothing compiled, in fp32 and bf16; "
     "`python -m benchmarks.gpu --part batches` measures it.",
     "In fp32 the arithmetic gives 3 to 11 times the published sizes that are not 0; the difference is unexplained.",
     "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take the same "
@@ -166,7 +166,8 @@ A star marks a figure of the paper that differs from the rounded count; the last
 A dash means that the paper has no figure.
 The source is the first table of the paper that has the shape.
 An ALBERT preset includes the dropout of the released model: 0.1 in v1, and none in v2.
-The exception is `albert-xxlarge-v1`, which has no dropout either and therefore equals `albert-xxlarge`."""
+A preset without a version, such as `albert-base`, is v2.
+`albert-xxlarge-v1` is an exception: it has no dropout either, and therefore equals `albert-xxlarge`."""
 
 
 def describe_paper(*, as_markdown: bool = False) -> tuple[dict[str, object], str]:
