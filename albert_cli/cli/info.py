@@ -108,6 +108,10 @@ def quickstart(
     size: Annotated[
         int | None, typer.Option(min=1, help="Tokens of the vocabulary for --text. Default: 8,000.")
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("-s", "--set", metavar="SECTION.KEY=VALUE", help="For --table, such as table.text=review."),
+    ] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run a smaller version in under a minute.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -125,10 +129,12 @@ def quickstart(
     if text and table:
         if smoke:
             raise ConfigError("--smoke runs on bundled data only", "use a short --max-time, such as 30s")
-        plan = plans.plan_own_data(text, table, max_time, labels, size)
-    elif text or table or max_time or labels or size:
+        plan = plans.plan_own_data(text, table, max_time, labels, size, overrides or ())
+    elif text or table or max_time or labels or size or overrides:
         message = "a quickstart on your own data needs both --text and --table"
-        raise ConfigError(message, "add the missing one, or leave out --text, --table, --max-time, --labels and --size")
+        raise ConfigError(
+            message, "add the missing one, or leave out --text, --table, --max-time, --labels, --size and -s"
+        )
     elif smoke:
         plan = plans.SMOKE
     else:

@@ -13,8 +13,9 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
-from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.training.task_recipe import load_recipe
 
+FINETUNE_RECIPE: Final = "mini/table"
 # The defaults for the user's data; see `QuickstartPlan`.
 _DEFAULT_LABELS: Final = (100, 500, 2_000)
 _DEFAULT_TIME: Final = "10m"
@@ -36,6 +37,7 @@ class QuickstartPlan:
     sample_size: int  # sentences that the vocabulary is trained on
     labels: tuple[int, ...]  # numbers of training examples; a model is fine-tuned and scored for each
     runs: int = 3  # fine-tuning seeds
+    overrides: tuple[str, ...] = ()  # of the fine-tuning recipe (`-s`), such as the names of the table's columns
     bundled: BundledDataSettings | None = None
 
 
@@ -62,14 +64,20 @@ SMOKE: Final = replace(
 
 
 def plan_own_data(
-    text: Sequence[str], table: str, max_time: str | None = None, labels: str | None = None, size: int | None = None
+    text: Sequence[str],
+    table: str,
+    max_time: str | None = None,
+    labels: str | None = None,
+    size: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> QuickstartPlan:
     """Return the plan for the user's own text and table.
 
-    max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. Raises
-    `InputError` if the table has no training data or too few dev rows, and `ConfigError` if `labels` is invalid.
+    max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. overrides: of the
+    fine-tuning recipe. Raises `InputError` if the table has no training data or too few dev rows, and `ConfigError` if
+    `labels` or an override is invalid.
     """
-    task = open_task(table)
+    task = open_task(table, overrides)
     if task.train_split is None:
         raise InputError(f"{table}: has no training data", "add a train file to --table")
     rows = len(task.read(task.train_split, table))
@@ -81,12 +89,13 @@ def plan_own_data(
     return QuickstartPlan(
         text=tuple(text),
         table=table,
-        title=TableSettings().title,
+        title=load_recipe(FINETUNE_RECIPE, overrides).table.title,
         recipe="mini/wiki",
         max_time=max_time or _DEFAULT_TIME,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
         sample_size=_SAMPLE_SIZE,
         labels=_choose_labels(labels, rows, table),
+        overrides=tuple(overrides),
     )
 
 
@@ -109,6 +118,6 @@ def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]
     return counts
 
 
-def open_task(table: str) -> AnyTask:
-    """Return a labeled table, a folder or a file, as a task with default settings."""
-    return open_table(TableSettings(), table)
+def open_task(table: str, overrides: Sequence[str] = ()) -> AnyTask:
+    """Return a labeled table, a folder or a file, as a task with the settings of the fine-tuning recipe."""
+    return open_table(load_recipe(FINETUNE_RECIPE, overrides).table, table)

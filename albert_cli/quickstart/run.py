@@ -18,7 +18,7 @@ from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
 from albert_cli.quickstart.bundled import load_or_write_bundled
-from albert_cli.quickstart.plan import QuickstartPlan, open_task
+from albert_cli.quickstart.plan import FINETUNE_RECIPE, QuickstartPlan, open_task
 from albert_cli.quickstart.summary import summarize
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.results import CONTROLS
@@ -75,7 +75,11 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
     path = out / "plan.json"
-    values = asdict(plan) | {"text": list(plan.text), "labels": list(plan.labels)}  # as JSON, which has no tuples
+    values = asdict(plan) | {
+        "text": list(plan.text),
+        "labels": list(plan.labels),
+        "overrides": list(plan.overrides),
+    }  # as JSON, which has no tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
             raise BusyError(f"{out}: contains something else", "choose another --out")
@@ -111,20 +115,21 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
     """Return the texts of a split's examples, of pairs the first texts; empty for other kinds of examples."""
-    task = open_task(plan.table)
+    task = open_task(plan.table, plan.overrides)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 
 def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: str) -> JsonObject:
     """Fine-tune with `count` labels, and return the output of `albert eval`.
 
-    The recipe `mini/table` scores dev only after the last step, so dev selects no checkpoint.
+    The recipe scores dev only after the last step, so dev selects no checkpoint.
     """
     return run(
-        *("eval", "mini/table", "--checkpoint", out / "pretrain", "--data", plan.table),
+        *("eval", FINETUNE_RECIPE, "--checkpoint", out / "pretrain", "--data", plan.table),
         *("--out", out / "scores" / str(count), "--runs", plan.runs),
         *("--nproc", min(machine.available_cores(), 2), "--controls", ",".join(CONTROLS)),
         *("-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", device),
+        *(word for override in plan.overrides for word in ("-s", override)),
     )
 
 

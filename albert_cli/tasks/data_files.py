@@ -18,7 +18,7 @@ from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.delimited import choose_dialect, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
-from albert_cli.text.lines import check_characters, reject_utf16
+from albert_cli.text.lines import check_characters, reject_utf16, suggest_conversion
 from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
@@ -68,7 +68,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not valid UTF-8", "convert the file, for example by iconv") from None
+        hint = suggest_conversion(raw[error.start : error.start + (1 << 16)])
+        raise InputError(f"{path}:{line}: not valid UTF-8", hint) from None
 
 
 def reject_binary_formats(path: Path, raw: bytes) -> None:

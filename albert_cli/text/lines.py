@@ -5,8 +5,10 @@ All line-based formats are read through `text_lines`, so they reject, replace or
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from albert_cli.errors import InputError
 from albert_cli.text.line_counts import LineCounts
@@ -23,6 +25,8 @@ _MIN_UTF32_ZEROS = 0.9
 # In UTF-16 the high byte is zero in ASCII characters. The sum of the fractions at its two offsets is above this limit:
 _MIN_UTF16_ZEROS = 0.1
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LEGACY_SAMPLE_BYTES = 1 << 16  # from which the encoding of a text that is not UTF-8 is guessed
+_MIN_LEGACY_CHARACTERS = 8  # fewer characters outside ASCII do not show an encoding
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
     b"\xfd7": "xz (.xz)",
@@ -53,7 +57,7 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
             content = line.rstrip(b"\r\n")
             is_whole = line.endswith(b"\n") or len(line) < limit
             if is_whole and len(content) <= max_bytes:
-                yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter)
+                yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter, stream)
             else:
                 reject_or_count_long_line(part.location, number, settings, counter)
                 if not line.endswith(b"\n"):
@@ -126,12 +130,38 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
             raise InputError(f"{part.source.name}: is a {compression} file by its first bytes", hint)
 
 
+def suggest_conversion(sample: bytes) -> str:
+    """Return the command that converts a text to UTF-8, with its probable encoding if the bytes show one.
+
+    sample: bytes of the text from its first line that is not UTF-8 on.
+    """
+    # A late import: the package is needed only for this message.
+    from charset_normalizer import from_bytes
+
+    invalid = sample.decode("utf-8", errors="replace").count("\ufffd")
+    valid = len(sample.decode("utf-8", errors="ignore").encode()) - len(sample.decode("ascii", errors="ignore"))
+    # A UTF-8 text with some damaged characters should not be converted.
+    if invalid >= _MIN_LEGACY_CHARACTERS and invalid > valid:
+        guess = from_bytes(sample, cp_exclusion=["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_7"]).best()
+        if guess is not None:
+            encoding = codecs.lookup(guess.encoding).name.upper().replace("_", "-")
+            return f"it may be in {encoding}; convert it: iconv -f {encoding} -t UTF-8"
+    return "convert it, for example: iconv -f WINDOWS-1252 -t UTF-8"
+
+
 def _decode_line(
-    line: bytes, part: SourcePart, number: int, line_start: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
+    line: bytes,
+    part: SourcePart,
+    number: int,
+    line_start: int,
+    on_bad_bytes: OnBadBytes,
+    counter: ReadCounter,
+    rest: IO[bytes],
 ) -> str:
     """Decode a line, with invalid UTF-8 and NUL rejected or replaced.
 
-    line_start: number of bytes before the line in the file, for errors.
+    line_start: number of bytes before the line in the file, for errors. rest: the stream after the line; an error reads
+    from it to guess the encoding.
     """
     try:
         text = line.decode("utf-8")
@@ -139,9 +169,10 @@ def _decode_line(
         if on_bad_bytes == "replace":
             counter.counts += LineCounts(replaced=1)
             return line.decode("utf-8", errors="replace").replace("\0", "")
+        sample = line + rest.read(_LEGACY_SAMPLE_BYTES)
         raise InputError(
             f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
-            "convert the file, for example with iconv, or use --on-bad-bytes replace",
+            f"{suggest_conversion(sample)}; for a few damaged characters, --on-bad-bytes replace",
         ) from None
     if "\0" in text:
         return check_characters(text, part.location, number, on_bad_bytes, counter)

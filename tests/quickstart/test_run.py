@@ -35,7 +35,7 @@ def own_data(tmp_path: Path) -> tuple[Path, Path]:
     documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
     text.write_text("\n\n".join(documents) + "\n")
     for split, count in (("train", 60), ("dev", 40)):
-        rows = [json.dumps(dict(zip(("text", "label"), sentence(rng), strict=True))) for _ in range(count)]
+        rows = [json.dumps(dict(zip(("review", "label"), sentence(rng), strict=True))) for _ in range(count)]
         (tmp_path / "table").mkdir(exist_ok=True)
         (tmp_path / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
     return text, tmp_path / "table"
@@ -53,6 +53,7 @@ def test_own_data_runs_every_step_and_resumes(
 
     monkeypatch.setattr(plans, "plan_own_data", one_seed)
     command = ["quickstart", "--text", text, "--table", table, "--size", 40, "--max-time", "1s", "--labels", 20]
+    command[5:5] = ["-s", "table.text=review"]
     ended = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
     result = store.read_json(tmp_path / "out" / "quickstart.json")
     assert list(result["task"]) == ["20"]
@@ -71,11 +72,21 @@ def test_own_data_runs_every_step_and_resumes(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--text", "no.txt", "--table", "{table}"], 3, "no.txt"),
+        (["--text", "no.txt", "--table", "{table}", "-s", "table.text=review"], 3, "no.txt"),
         (["--text", "{text}", "--table", "nowhere"], 3, "nowhere: no such file or directory"),
-        (["--text", "{text}", "--table", "{table}", "--labels", "500"], 2, "has 60 training rows"),
-        (["--text", "{text}", "--table", "{table}", "--labels", "many"], 2, "--labels many: not a list of numbers"),
+        (
+            ["--text", "{text}", "--table", "{table}", "--labels", "500", "-s", "table.text=review"],
+            2,
+            "has 60 training rows",
+        ),
+        (
+            ["--text", "{text}", "--table", "{table}", "--labels", "many", "-s", "table.text=review"],
+            2,
+            "--labels many: not a list of numbers",
+        ),
         (["--text", "{text}"], 2, "needs both --text and --table"),
+        (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
+        (["-s", "table.text=review"], 2, "needs both --text and --table"),
     ],
 )
 def test_wrong_own_data_is_one_clear_line(

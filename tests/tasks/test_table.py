@@ -41,6 +41,13 @@ def test_open_table_tsv_has_no_quoting(tmp_path: Path) -> None:
     assert task.read("dev") == [TextExample("bad", None, 0, "0")]
 
 
+def test_open_table_txt_is_read_as_tsv(tmp_path: Path) -> None:
+    write(tmp_path / "train.txt", 'id\tdocument\tlabel\n7\t"so, so\t1\n8\tfine\t0\n')
+    write(tmp_path / "dev.txt", "id\tdocument\tlabel\n9\tfine\t0\n")
+    task = open_table(settings(text="document"), str(tmp_path))
+    assert task.read("train") == [TextExample('"so, so', None, 1, "7"), TextExample("fine", None, 0, "8")]
+
+
 def test_open_table_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     content = 'id,Sentence1,sentence2,Label\nq1,"a, ""b""\nc",d,1\nq2,,"e\u2028f",0\n'
     write(tmp_path / "train.csv", content)
@@ -190,7 +197,7 @@ def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),
         ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl:1: not valid JSON", ""),
         ("a.parquet", "x", "a.parquet: not a readable Parquet file", "copy"),
-        ("a.xlsx", "x", "not a .tsv, .csv, .jsonl or .parquet file", ""),
+        ("a.xlsx", "x", "not a .tsv, .csv, .txt, .jsonl or .parquet file", ""),
     ],
 )
 def test_open_table_bad_table_is_rejected(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_part
+from albert_cli.text.lines import suggest_conversion
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
@@ -60,6 +61,28 @@ def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8e6  # the file has 60 MB
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("수정가능: 예\n오늘 영화는 정말 좋았고 배우들의 연기도 훌륭했습니다.\n", "CP949"),
+        ("Съешь же ещё этих мягких французских булок, да выпей чаю.\n", "CP1251"),
+        ("人民银行今天宣布下调利率,市场反应积极。\n", "GB18030"),
+    ],
+)
+def test_error_names_the_encoding_of_a_legacy_text(text: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"An ASCII line.\n" + (text * 20).encode(encoding))
+    with pytest.raises(InputError, match=r"a\.txt:2: invalid UTF-8 at byte 15") as caught:
+        read_texts(path)
+    assert f"iconv -f {encoding} -t UTF-8" in str(caught.value.hint)
+
+
+def test_suggest_conversion_names_no_encoding_for_damaged_utf8() -> None:
+    damaged = "Möbel über die Straße. ".encode() * 100 + b"\xff\xfe\xff " * 20
+    assert "it may be" not in suggest_conversion(damaged)
+    assert "it may be" not in suggest_conversion(b"caf\xe9")
 
 
 def test_error_in_later_part_names_line_and_byte(tmp_path: Path) -> None:
