@@ -135,8 +135,8 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
     columns = [header.columns[index] for index in indices]
     if inputs and len(columns) != inputs:
         shown = " and ".join(map(repr, columns))
-        trained_on = "pairs" if inputs == 2 else "single texts"
-        raise InputError(f"{header.origin}: the texts are in {shown}, but the model was fine-tuned on {trained_on}")
+        expected = "pairs of texts" if inputs == 2 else "single texts"
+        raise InputError(f"{header.origin}: the texts are in {shown}, but the model reads {expected}")
     return dict(zip(("text", "text_pair"), columns, strict=False))  # a single text has no text_pair
 
 

@@ -61,7 +61,11 @@ def describe_layout(directory: Path) -> tuple[str, str]:
             return content, hint
     if (directory / "config.json").is_file():
         return f"no weights ({WEIGHTS_FILE} or {_PICKLED_FILE})", "copy the weights next to config.json"
-    return "no checkpoint (no config.json, no finished step-*)", "name a model directory, a run or a Hub id"
+    content = "no checkpoint (no config.json, no finished step-*)"
+    runs = sorted(directory.glob("run-*/config.json"))
+    if runs:
+        return content, f"it is an evaluation; name one of its runs, such as {runs[0].parent}"
+    return content, "name a model directory, a run or a Hub id"
 
 
 def describe_file(path: Path) -> tuple[str, str]:

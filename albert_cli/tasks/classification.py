@@ -327,10 +327,10 @@ def parse_text_line(line: InputLine, inputs: int) -> TextExample:
         raise InputError(f'{line.where}: no string "text"', 'write {"text": "…", "text_pair": "…"}')
     if inputs == 1 and pair is not None:
         hint = "remove the tab, which begins a second text; only .jsonl can have one inside a text"
-        raise InputError(f"{line.where}: two texts, but the model was fine-tuned on single texts", hint)
+        raise InputError(f"{line.where}: two texts, but the model reads single texts", hint)
     if inputs == 2 and pair is None:
         hint = "separate two texts by a tab, or write text and text_pair in .jsonl; a text may be empty"
-        raise InputError(f"{line.where}: one text, but the model was fine-tuned on pairs", hint)
+        raise InputError(f"{line.where}: one text, but the model reads pairs of texts", hint)
     return TextExample(text, pair, None, identifier)
 
 

@@ -37,6 +37,7 @@ _PAIRS = (
     ("#1 string", "#2 string"),
     ("text1", "text2"),
 )
+_ENTITY_COLUMNS = {"entities", "spans", "tokens", "ner_tags"}  # of a file for the task `ner`
 _SAMPLED_ROWS = 100  # rows from which `_holds_texts` judges a column
 _MIN_WORDS = 2  # words of a cell that counts as text; a single word may be a label or a name
 
@@ -120,7 +121,7 @@ def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSet
         raise missing_column(table, "text_pair", [names[1], *COLUMN_NAMES["text_pair"]])
     if len(columns) > len(names):
         texts = " and ".join(repr(table.columns[index]) for index in columns)
-        message = f"{table.origin}: the texts are in {texts}, but the model was fine-tuned on single texts"
+        message = f"{table.origin}: the texts are in {texts}, but the model reads single texts"
         raise InputError(message, f"call the column with the texts {names[0]!r}, as in training")
     return columns
 
@@ -164,6 +165,8 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     hint = f"use -s table.{role}=COLUMN; line 1 names the columns"
     if has_wrong_delimiter(table.columns):
         hint = DELIMITER_HINT
+    elif _ENTITY_COLUMNS & set(_lowercase_columns(table)):
+        hint = f"for named entities, use the task ner; otherwise -s table.{role}=COLUMN"
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"

@@ -77,7 +77,8 @@ def _split_classes(cell: str, where: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in names if name))
     values = _parse_list(cell)
     if values is None or not all(isinstance(value, str | int) for value in values):
-        raise InputError(f"{where}: the label {cell!r} is not a list of texts", 'write ["…", "…"], or [] for no class')
+        hint = 'write ["…", "…"], or [] for no class; for named entities, use the task ner'
+        raise InputError(f"{where}: the label {cell!r} is not a list of texts", hint)
     return tuple(dict.fromkeys(str(value).strip() for value in values))
 
 

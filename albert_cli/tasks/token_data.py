@@ -22,6 +22,7 @@ from albert_cli.tasks.input_lines import first_of
 from albert_cli.text.records import parse_json_object
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
+_JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
 # The usual names of a split's file, and of an object's keys; the first that exists is taken.
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "testa"), "test": ("test", "testb")}
 _TOKEN_KEYS = ("tokens", "words")
@@ -113,7 +114,7 @@ def find_token_files(data: str) -> dict[str, str]:
         return {"train": str(path)}
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory", "check the path")
-    suffixes = (".jsonl", *CONLL_SUFFIXES)
+    suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     files: dict[str, str] = {}
     for split, names in _FILE_NAMES.items():
         candidates = [path / (name + suffix) for name in names for suffix in suffixes]
@@ -131,7 +132,7 @@ def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = (
     Raises `InputError` naming file and line if the file is damaged, and for a tag that is not in `tags` unless `tags`
     is empty.
     """
-    iter_examples = _iter_json_examples if path.suffix.lower() == ".jsonl" else _iter_conll_examples
+    iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
     examples = []
     for example, where in iter_examples(path, labeled=labeled):
         for tag in example.tags or ():

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from albert_cli import console, store
 from albert_cli.data.shards import TokenCorpus
@@ -26,6 +27,8 @@ from albert_cli.training.pretrain_result import DryRun, PretrainResult, read_las
 from albert_cli.training.resolve import RunEnvironment, resolve_recipe
 from albert_cli.training.settings import parse_duration
 from albert_cli.training.warm_start import load_parent
+
+_MIN_USEFUL_STEPS: Final = 20  # fewer hardly change the first weights; for the warning of `--max-time`
 
 
 def pretrain(
@@ -137,4 +140,10 @@ def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: Pr
     times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)
     fitted = plan.fit_steps_to_budget(recipe, times)
     console.info(plan.format_budget(recipe, fitted, times, budget))
+    steps = fitted.schedule.total_steps - fitted.first_step
+    if steps < _MIN_USEFUL_STEPS:
+        console.warn(
+            f"a model learns nothing in {steps} steps; delete --out and raise --max-time, or use shorter sequences "
+            "(-s data.max_seq_length=64)"
+        )
     return fitted

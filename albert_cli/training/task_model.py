@@ -148,12 +148,17 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
 
 
 def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
-    """Return the first metric of a predictor that knows only the training labels; None without training data."""
+    """Return the first metric of a predictor that knows only the training labels; None without training data.
+
+    If a single file is scored, it is the task's training file, too, but these labels must not be known.
+    """
     task = prepared.task
     if task.train_split is None:
         return None
     try:
         train = inputs.examples.get(task.train_split) or task.read(task.train_split, prepared.request.data)
     except MissingDataError:
+        return None
+    if train == inputs.dev_examples:
         return None
     return task.score_baseline(train, inputs.dev_examples)

@@ -33,8 +33,8 @@ def test_task_checkpoint_records_its_task(tuned: Tuned) -> None:
 @pytest.mark.parametrize(
     ("task", "lines", "message"),
     [
-        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model was fine-tuned on single texts"),
-        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model was fine-tuned on pairs"),
+        ("cola", "bade figo\nbade\tfigo\n", r"in\.txt:2: two texts, but the model reads single texts"),
+        ("mnli", "bade\tfigo\n\nwi\tne\n", r"in\.txt:2: one text, but the model reads pairs of texts"),
     ],
 )
 def test_predict_wrong_number_of_texts_is_rejected(

@@ -96,7 +96,7 @@ def test_predict_formats_agree_with_plain_lines(reviews: Path, tmp_path: Path) -
         ("in.csv", "1,2,3\nbade,figo,luma\n", r"in\.csv: no column 'text'"),
         ("in.tsv", "text\tother\nbade\n", r"in\.tsv:2: 1 field instead of 2"),
         ("in.csv", "text,other\nbade,figo,luma\n", r"in\.csv:2: 3 fields instead of 2"),
-        ("in.tsv", "sentence1\tsentence2\nbade\tfigo\n", "fine-tuned on single texts"),
+        ("in.tsv", "sentence1\tsentence2\nbade\tfigo\n", "reads single texts"),
         ("in.txt", "a\tb\tc\td\te\n", r"in\.txt:1: 5 columns, but a line holds one text"),
         ("in.csv", "text,text\nbade,figo\n", r"in\.csv:1: the column 'text' occurs twice"),
     ],

@@ -295,6 +295,14 @@ def test_checkpoint_of_missing_path_raises(tmp_path: Path) -> None:
             hub.find_checkpoint(name)
 
 
+def test_checkpoint_of_an_evaluation_names_its_run(tmp_path: Path) -> None:
+    (tmp_path / "run-0").mkdir()
+    (tmp_path / "run-0" / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="contains no checkpoint") as caught:
+        hub.find_checkpoint(str(tmp_path))
+    assert caught.value.hint == f"it is an evaluation; name one of its runs, such as {tmp_path / 'run-0'}"
+
+
 def test_hub_id_without_network_gives_one_line_at_once(tmp_path: Path) -> None:
     code = (
         "from albert_cli.errors import CheckpointError\n"

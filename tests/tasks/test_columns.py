@@ -118,7 +118,7 @@ def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     assert """-s 'table.label_columns=["toxic", "insult"]'""" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.gz", "dev.txt", "test.json"])
+@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.gz", "dev.tab", "test.json"])
 def test_open_table_warns_of_files_to_convert(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     for path in (tmp_path / name, tmp_path / "train.py"):
@@ -132,5 +132,5 @@ def test_find_same_columns_pair_for_single_texts_is_rejected(tmp_path: Path) -> 
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     (tmp_path / "dev.csv").write_text("premise,hypothesis,label\na,b,x\n")
     task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
-    with pytest.raises(InputError, match="but the model was fine-tuned on single texts"):
+    with pytest.raises(InputError, match="but the model reads single texts"):
         task.read("dev")

@@ -25,7 +25,7 @@ from albert_cli.tasks.entities import (
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import TokenClassification, open_token_task
-from albert_cli.tasks.token_data import TokenExample, read_token_file, split_words
+from albert_cli.tasks.token_data import TokenExample, find_token_files, read_token_file, split_words
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import QUICK, albert
@@ -228,12 +228,19 @@ def test_eval_ner_scores_a_file_and_predicts_tokens(model: Path, tmp_path: Path)
     call = ["eval", "ner", "--checkpoint", model, "--data", model.parent / "dev.conll", "--device", "cpu"]
     result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
     assert result["examples"] == {"dev": 12}
+    assert "majority" not in result  # the labels of the scored file are not those of training
     assert result["scores"] == json.loads((model / "results.json").read_text())["scores"]
     albert("report", tmp_path / "scores", "--out", tmp_path / "report.html")
     (tmp_path / "in.jsonl").write_text('{"id": "q", "tokens": ["bade", "wi"]}\n{"text": "figo luma"}\n')
     albert("predict", model, "--input", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", "--device", "cpu")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["id"], line["text"]) for line in lines] == [("q", "bade wi"), ("2", "figo luma")]
+
+
+def test_read_token_file_json_ending_holds_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"text": "Ann sat", "label": [[0, 3, "PER"]]}\n')
+    assert find_token_files(str(tmp_path)) == {"train": str(tmp_path / "train.json")}
+    assert read_token_file(tmp_path / "train.json")[0].tags == ("B-PER", "O")
 
 
 def test_open_token_task_holds_out_a_tenth(tmp_path: Path) -> None:

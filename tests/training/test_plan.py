@@ -128,6 +128,18 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
     assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down
 
 
+def test_time_budget_for_few_steps_warns(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 10.0)
+    monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
+    arguments = (str(recipe), tiny_data, tmp_path / "run", ["train.save_every=0"])
+    plan_pretraining(*arguments, max_time="1m", device="cpu")
+    assert "a model learns nothing in 5 steps; delete --out and raise --max-time" in capfd.readouterr().err
+    plan_pretraining(*arguments, max_time="1h", device="cpu")
+    assert "learns nothing" not in capfd.readouterr().err
+
+
 def test_time_budget_keeps_shape_of_schedule(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
