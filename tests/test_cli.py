@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from albert_cli import __version__, config, errors
 from albert_cli.cli import EPILOGUE, app
 from albert_cli.cli.app import STAGES, report_error
 from tests.helpers.command import QUICK, TINY, VERBS, albert, pretrained, write_table
+from tests.helpers.processes import start
 
 RECIPE_VERBS = ("list", "show", "copy", "validate")
 ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
@@ -187,6 +190,47 @@ def test_json_is_one_object_and_quiet_is_silent(name: str, road: Road, tmp_path:
     assert output_text.out.endswith("}\n")
     assert output_text.out.count("\n") == 1
     assert isinstance(json.loads(output_text.out), dict)
+
+
+# ---------------------------------------------------------------- files
+
+
+def writing_commands(road: Road, new: Path) -> dict[str, list[object]]:
+    """Return a quick call of every verb that writes to `new`."""
+    tuned = ["--checkpoint", road.run, "--data", road.table]
+    return {name: call for name, call in commands(road, new).items() if f"--out {new}" in " ".join(map(str, call))} | {
+        "data --task": ["data", road.text, "--vocab", road.vocabulary, "--out", new / "parts", "--task", "0/2"],
+        "convert": ["convert", road.run, "--out", new / "c"],
+        "export": ["export", road.task, "--data", road.table, "--out", new / "x"],
+        "search": ["search", "table", "lr=1e-3,2e-3", *tuned, "--runs", 1, "--out", new / "s", *QUICK],
+        "reproduce": ["reproduce", "sizes", "--scale", "smoke", "--out", new / "experiments"],
+    }
+
+
+def log_opened_files() -> None:
+    """Log the path of every file that this process and its forks open for writing."""
+    log = os.open(os.environ["OPENED_FILES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            os.write(log, os.path.abspath(os.fsencode(arguments[0])) + b"\n")  # noqa: PTH100
+
+    sys.addaudithook(record)
+
+
+@pytest.mark.parametrize("name", list(writing_commands(Road(*[Path()] * 6), Path())))
+def test_visible_files_appear_by_renaming(name: str, road: Road, tmp_path: Path) -> None:
+    """A reader never sees half a file: what is written has a hidden name or folder, except journals."""
+    new = tmp_path / "new"
+    new.mkdir()
+    environment = {"OPENED_FILES": str(tmp_path / "opened"), "TMPDIR": str(tmp_path)}
+    run = start(tmp_path / "log", *writing_commands(road, new)[name], environment=environment, before=log_opened_files)
+    assert run.wait() == 0, run.printed_text()
+    opened = {Path(line) for line in (tmp_path / "opened").read_text().splitlines()}
+    below = [path.relative_to(new) for path in opened if path.is_relative_to(new)]
+    visible = {path.name for path in below if not any(part.startswith(".") for part in path.parts)}
+    assert {name for name in visible if name != "metrics.jsonl" and ".tfevents." not in name} == set()
+    assert len(below) > len(visible)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""The shape of the package, read from its source: who may import whom, what is imported late, who writes."""
+"""The shape of the package, read from its source: which package imports which, and what is imported late."""
 
 from __future__ import annotations
 
@@ -155,63 +155,6 @@ def test_no_text_runs_as_code_nor_through_a_shell() -> None:
             is_restricted = name == "torch.load" and keywords.get("weights_only") == "True"
             assert name not in forbidden or is_restricted, where
             assert not any(keyword.arg in {"shell", "allow_pickle"} for keyword in call.keywords), where
-
-
-# ---------------------------------------------------------------- who writes
-
-# Besides store/. These fill a directory that store/ has staged (and will flush, hash and rename), or make one where
-# jobs meet.
-WRITES = {
-    ("journal.py", "open"): "a line at the end of a journal",
-    ("launch.py", "TemporaryDirectory"): "where the ranks mark what they have printed",
-    ("ranks.py", "mkdir"): "such a mark",
-    ("data/writer.py", "open"): "token ids, streamed into a staged shard",
-    ("data/writer.py", "write_bytes"): "boundaries and token counts, into a staged shard",
-    ("data/build.py", "mkdir"): "the folder that the jobs of an array share",
-    ("data/merge.py", "mkdir"): "the vocabulary's folder in the staged directory",
-    ("data/merge.py", "write_bytes"): "piece counts, into a staged directory",
-    ("data/rewrites.py", "copyfile"): "hashes, into a staged directory",
-    ("inference/onnx_files.py", "mkdir"): "the folder of ONNX files in a staged directory",
-    ("model/hub.py", "save_file"): "weights, into a staged checkpoint",
-    ("training/loop.py", "TemporaryDirectory"): "where the journal of a measurement lies",
-    ("training/checkpoint.py", "save_file"): "moments, into a staged checkpoint",
-    ("training/text_match.py", "save_file"): "token counts, into a staged checkpoint",
-    ("training/finetune.py", "save_file"): "the best weights so far, into a staged checkpoint",
-    ("report/figures.py", "savefig"): "an image in memory",
-}
-WRITERS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "tofile", "save_file", "savefig", "savez", "dump"}
-WRITERS |= {"symlink_to", "hardlink_to", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory", "copyfile"}
-WRITERS |= {"copytree", "copy2"}
-
-
-def writes(path: Path) -> Iterator[tuple[str, int]]:
-    """Calls that put bytes or directories on the disk, other than through `store`: their name and line."""
-    for call, name in calls(path):
-        last = name.rsplit(".", 1)[-1]
-        if name.startswith("store."):
-            continue
-        if last == "open":
-            arguments = [*call.args, *(k.value for k in call.keywords if k.arg == "mode")]
-            modes = [str(a.value) for a in arguments if isinstance(a, ast.Constant)]
-            if any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes):
-                yield "open", call.lineno
-        elif last in WRITERS:
-            yield last, call.lineno
-
-
-def test_only_the_store_writes() -> None:
-    writers = {
-        (relative(path), name): line for path in FILES for name, line in writes(path) if path.parent.name != "store"
-    }
-    new = {f"{file}:{line} {name}" for (file, name), line in writers.items() if (file, name) not in WRITES}
-    assert not new, f"write through albert_cli/store: {', '.join(sorted(new))}"
-    assert WRITES.keys() <= writers.keys(), "these exceptions are no longer needed"
-
-
-def test_the_writing_rule_sees_what_it_must(tmp_path: Path) -> None:
-    lines = ['open(p, "w")', 'p.open("ab")', 'p.open(mode="r+b")', 'p.open("rb")', "open(p)", 'p.write_text("x")']
-    (tmp_path / "example.py").write_text("\n".join([*lines, 'store.write_text(p, "x")']))
-    assert [line for _, line in writes(tmp_path / "example.py")] == [1, 2, 3, 6]
 
 
 def test_nothing_asks_a_clock_that_may_be_set() -> None:

@@ -2,7 +2,8 @@
 
 A block of commands is fenced as `sh` (only commands), `console` (`$ command`, then its output) or `python`. The comment
 `<!-- in tests: prepare NAME… -->` before a block names functions of `PREPARE`, which write files that a reader would
-have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run. The README's
+have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run: they differ
+only in the amount of work, and every command is also parsed exactly as the page shows it. The README's
 commands start in an empty folder, those of the other pages with the README's results. Blocks after the comment
 `<!-- in tests: only parsed -->` would take hours and are not run; their commands, options and recipes must exist.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -63,7 +65,12 @@ SUBSTITUTES = {
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
-OTHER_PROGRAMS = ("pip", "export", "wandb")  # programs in commands that are only parsed
+# All that a substitute may change, besides the name of a checkpoint that is not downloaded: options and settings that
+# determine how long a command takes.
+WORK_OPTIONS = {"max_time", "runs", "rounds", "tokens", "smoke", "device"}
+WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
+WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
+OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
 INSTALLS = ("pip ", "pytest")  # beginnings of commands that .ci/run runs on a fresh machine, not these tests
 
 
@@ -105,6 +112,10 @@ def blocks(text: str) -> list[Block]:
 
 def all_commands(text: str) -> list[str]:
     return [command for block in blocks(text) for command, _ in block.commands()]
+
+
+def shell_commands(text: str) -> list[str]:
+    return [command for block in blocks(text) if block.language != "python" for command, _ in block.commands()]
 
 
 # ---------------------------------------------------------------- files that a reader would have
@@ -326,52 +337,96 @@ def test_every_command_of_a_page_works_and_prints_what_is_shown(
     walk(DOCS[page], run)
 
 
-def check_benchmark(module: str, arguments: list[str]) -> None:
-    """Assert that a benchmark exists and accepts these arguments."""
-    from typer.main import get_command
+def iter_calls(command: str) -> Iterator[list[str]]:
+    """Yield the words of each program that a line of shell calls, without redirections and assigned variables."""
+    words: list[str] = []
+    lexer = shlex.shlex(re.sub(r">\s*\S+", "", command), posix=True, punctuation_chars="|&;")
+    lexer.whitespace_split = True
+    for word in [*lexer, ";"]:
+        if not set(word) <= set("|&;"):
+            words.append(re.sub(r"\$\w+", "0", word))
+            continue
+        while words and (words[0] == "do" or re.match(r"[A-Z_]+=", words[0])):
+            del words[0]
+        if words:
+            yield words
+        words = []
 
-    from benchmarks import gpu
 
-    parameters = get_command(importlib.import_module(module).app).make_context(module, list(arguments)).params
-    if module == "benchmarks.gpu":
-        assert set(parameters["part"] or ()) <= set(gpu.PARTS)
-
-
-def test_commands_that_take_hours_name_what_exists() -> None:
+@functools.cache
+def command_line(program: str) -> Any:
+    """Return the command line of `albert` or of a benchmark, which takes some hundredths of a second to build."""
     from typer.main import get_command
 
     from albert_cli.cli import app
-    from albert_cli.config import find_recipe
 
-    commands = [c for text in DOCS.values() for b in blocks(text) if not b.is_run for c, _ in b.commands()]
-    assert commands
-    for command in commands:
-        called_words = shlex.split(command)
-        while re.match(r"[A-Z_]+=", called_words[0]):  # an environment variable for this command
-            del called_words[0]
-        if called_words[0] in OTHER_PROGRAMS:
+    return get_command(importlib.import_module(program).app if program.startswith("benchmarks.") else app)
+
+
+def parse_call(words: list[str]) -> tuple[str, dict[str, Any]] | None:
+    """Return the name and the parameters of a call of `albert` or of a benchmark; None for other programs."""
+    from albert_cli import console
+
+    program, *arguments = words
+    if program == "torchrun":
+        arguments = arguments[arguments.index("albert_cli") + 1 :]
+    elif program == "python":
+        _, program, *arguments = arguments
+    elif program != "albert":
+        return None
+    name = program
+    command = command_line(program)
+    while hasattr(command, "commands") and arguments:
+        name = arguments.pop(0)
+        command = command.commands[name]
+    try:
+        return name, command.make_context(name, arguments).params
+    finally:
+        console.configure()  # undo --json and --quiet
+
+
+@pytest.mark.parametrize("page", ["README.md", *DOCS])
+def test_commands_are_accepted_exactly_as_shown(page: str) -> None:
+    """Without substitutes, also those that take hours: programs, options, recipes, parts and tests exist."""
+    from albert_cli.config import find_recipe
+    from benchmarks import gpu
+
+    for command in shell_commands(DOCS.get(page, README)):
+        for words in iter_calls(command):
+            name, parameters = parse_call(words) or ("", {})
+            assert name or words[0] in OTHER_PROGRAMS, command
+            if words[0] == "pytest":
+                assert all((ROOT / word).exists() for word in words if word.startswith("tests"))
+            if name == "benchmarks.gpu":
+                assert set(parameters["part"] or ()) <= set(gpu.PARTS)
+            if name == "reproduce" and parameters["experiment"]:
+                find_recipe(f"experiments/{parameters['experiment']}")
+                assert parameters["out"] or parameters["dry_run"], f"{command}: lacks --out"
+            for word in words if name else ():
+                if re.fullmatch(r"(mini|pretrain|finetune|verify)/[\w-]+", word):
+                    find_recipe(word)
+
+
+def test_substitutes_change_only_the_amount_of_work() -> None:
+    """And names that need a network; the verb, the inputs, the outputs and all other options are those shown."""
+    differing_settings = set[str]()
+    for command in (command for page in (README, *DOCS.values()) for command in shell_commands(page)):
+        local_command = command.replace("albert/albert-base-v2", "./downloaded")
+        if local_command == substituted(command):
             continue
-        if called_words[0] == "torchrun":
-            called_words = ["albert", *called_words[called_words.index("albert_cli") + 1 :]]
-        program, verb, *words = called_words
-        if program == "pytest":
-            assert all((ROOT / word).exists() for word in words if word.startswith("tests"))
-            continue
-        if program == "python" and words[0].startswith("benchmarks."):
-            check_benchmark(words[0], words[1:])
-            continue
-        assert program == "albert"
-        called: Any = get_command(app)
-        called = called.commands[verb]
-        if verb == "bench":
-            called = called.commands[verb := words.pop(0)]
-        parameters = called.make_context(verb, list(words)).params
-        if verb == "reproduce" and parameters["experiment"]:
-            find_recipe(f"experiments/{parameters['experiment']}")
-            assert parameters["out"], f"{command}: lacks --out"
-        for word in words:
-            if re.fullmatch(r"(mini|pretrain|finetune|verify)/[\w-]+", word):
-                find_recipe(word)
+        for shown, run in zip(iter_calls(local_command), iter_calls(substituted(command)), strict=True):
+            name, parameters = parse_call(shown) or ("", {})
+            run_name, run_parameters = parse_call(run) or ("", {})
+            assert name == run_name
+            different = {key for key in parameters if parameters[key] != run_parameters[key]}
+            assert different <= {*WORK_OPTIONS, "overrides"}, command
+            settings, run_settings = (
+                dict(override.split("=", 1) for override in p.get("overrides") or ())
+                for p in (parameters, run_parameters)
+            )
+            names = settings.keys() | run_settings.keys()
+            differing_settings |= {key for key in names if settings.get(key) != run_settings.get(key)}
+    assert differing_settings <= WORK_SETTINGS
 
 
 def test_ci_installs_as_the_readme_says() -> None:

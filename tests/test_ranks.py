@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 from albert_cli import ranks
 from albert_cli.launch import launch
 from albert_cli.ranks import RankGroup, process_group
-from tests.helpers.processes import PATIENCE, Run, albert, end, start, start_ranks
+from tests.helpers.processes import PATIENCE, Run, albert, end, free_port, start, start_ranks
 
 RECIPE = """
 extends = "mini/docs"
@@ -70,6 +71,33 @@ def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, before=share)
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     assert [r.printed_text() for r in ranks] == ["shared 0\n", "shared 1\n"]
+
+
+def start_attempt(folder: Path, port: int, attempts: Sequence[int], *, is_agent_store: bool) -> list[Run]:
+    """Start two ranks that join and leave a group, as agents of torchrun do in their given attempts."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    shared["TORCHELASTIC_USE_AGENT_STORE"] = str(is_agent_store)
+    runs = []
+    for rank, attempt in enumerate(attempts):
+        own_variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        log = folder / f"log-{attempt}-{rank}"
+        runs.append(start(log, environment=shared | own_variables, before=share))
+    return runs
+
+
+def test_restarted_ranks_read_no_addresses_of_killed_ones(tmp_path: Path) -> None:
+    """The store of torchrun's agent outlives the ranks, and contains the addresses of the previous attempt."""
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for attempt in range(2):
+        group = start_attempt(tmp_path, agent.port, [attempt, attempt], is_agent_store=True)
+        assert end(group) == [0, 0], "\n".join(run.printed_text() for run in group)
+        assert [run.printed_text() for run in group] == ["shared 0\n", "shared 1\n"]
+
+
+def test_ranks_whose_agents_count_differently_join(tmp_path: Path) -> None:
+    """Without a store that outlives them, the agents of several nodes count their attempts separately."""
+    group = start_attempt(tmp_path, int(free_port()), [0, 3], is_agent_store=False)
+    assert end(group) == [0, 0], "\n".join(run.printed_text() for run in group)
 
 
 def wait_for_silent_peer() -> None:
@@ -160,7 +188,8 @@ def test_nproc_starts_ranks_stops_them_and_tells_their_exit_code(tiny_data: Path
 
     first = started("first")
     first.terminate()
-    assert first.wait() == 75 and first.printed_text().count("stopped after step") == 1, first.printed_text()
+    assert first.wait() == 75, first.printed_text()
+    assert len([line for line in first.printed_text().splitlines() if "stopped after step" in line]) == 1
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("interrupted", 75)
     assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()

@@ -20,6 +20,8 @@ from albert_cli.training.optimizers import Lamb
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from benchmarks import gpu
 from tests.helpers.benchmarks import run_benchmark
+from tests.helpers.markdown import find_table
+from tests.helpers.snapshots import stored_text
 
 SMALL = ("hidden_size=32", "embedding_size=16", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=2")
 OPTIONS = ("--device", "cpu", "--tokens", 256, "--rounds", 1, "-s", "train.precision=fp32")
@@ -84,26 +86,40 @@ def test_every_part_is_measured_and_saved(measured: tuple[Path, dict[str, Any]])
 
 
 def test_markdown_has_a_row_for_every_variant(measured: tuple[Path, dict[str, Any]]) -> None:
-    lines = (measured[0] / "bench.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| base | s")]
+    text = (measured[0] / "bench.md").read_text()
+    rows = find_table(text, "model", "of the goal")
     titles = ["albert", "transformers", "albert, as trained", "albert, padded attention"]
-    assert [row[2] for row in rows] == [*titles, *(f"albert, {n} tokens" for n in (32, 64, 128, 256))]
-    assert [bool(row[6]) for row in rows] == [row[2].startswith("albert") for row in rows]  # fraction of the goal
-    assert [bool(row[7]) for row in rows] == [row[2] == "transformers" for row in rows]  # speedup
-    assert any(line.startswith("Against the CPU in fp32, fp32: ") and "within rounding" in line for line in lines)
-    assert not any("failed" in line for line in lines)
-    assert lines[-1].startswith("Seconds: correctness ")
-    assert "| waits | 0.0 | at most 1 |" in lines and "| pageable copies | 0.0 | 0 |" in lines
-    assert any(line.startswith("| 12 heads of 64 |") for line in lines)
+    assert [row[""] for row in rows] == [*titles, *(f"albert, {n} tokens" for n in (32, 64, 128, 256))]
+    assert [bool(row["of the goal"]) for row in rows] == [row[""].startswith("albert") for row in rows]
+    assert [bool(row["albert is"]) for row in rows] == [row[""] == "transformers" for row in rows]
+    assert len(find_table(text, "kernel")) == len(measured[1]["profile-base-s512"]["profile"]["kernels_ms"])
+    assert len(find_table(text, "attention alone, ms")) == len(measured[1]["attention"]["attention"])
 
 
-def test_fine_tuning_table_shows_goal_and_speedup() -> None:
-    timing = {"median_ms": 70.0, "tokens_per_second": 9, "speedup": 2.5}
-    works = {"glue": {"variants": {"albert": timing, "transformers": timing}}}
+def test_tables_of_fixed_measurements_are_those_stored() -> None:
+    """One part of each kind, and two that failed."""
+    timing = {"tokens_per_second": 475_000, "mfu": 0.41}
+    variants = {"albert": timing | {"speedup": 1.0}, "transformers": timing | {"speedup": 2.5}}
+    step = {"matmul_peak_flops": 7.9e14, "micro_batch": {"tokens": 32_768}, "variants": variants}
+    step["memory"] = {"dropout 0": {"peak": 21_500_000_000}}
+    profile = {"ms": 40.0, "busy": 0.97, "launches": 310.0, "waits": 1.0, "pageable_copies": 0.0}
+    losses = {"loss_fp32_cpu": 10.5, "loss": 10.50012, "loss_difference": 1.2e-5, "gradient_difference": 3.4e-3}
+    fine_tuning = {"median_ms": 70.0, "tokens_per_second": 90_000, "speedup": 2.5}
+    parts = {
+        "correctness": gpu.Part(correctness={"form": "bf16, compiled", **losses, "is_correct": True}, seconds=12.0),
+        "base-s128": gpu.Part(results={"": step}, seconds=34.0),
+        "variants-base-s512": gpu.Part(results={"as trained": step, "deterministic": {"failed": "no memory"}}),
+        "profile-base-s512": gpu.Part(profile=profile | {"kernels_ms": {"gemm": 21.5, "layer_norm": 3.25}}),
+        "attention": gpu.Part(attention={"12 heads of 64": {"varlen": 1.5, "padded": "no kernel"}}),
+        "fine-tuning": gpu.Part(
+            fine_tuning={"works": {"glue": {"variants": {"albert": fine_tuning, "transformers": fine_tuning}}}}
+        ),
+        "batches": gpu.Part(batches={"albert-base": {"measured": [64] * 6, "by_arithmetic": [65] * 6}}),
+        "profile-large-s512": gpu.Part(failed="CUDA error"),
+    }
     conditions = {"device_name": "a GPU", "data": None, "versions": {"torch": "2"}}
-    result = gpu.GpuBenchResult(conditions, {"fine-tuning": gpu.Part(fine_tuning={"works": works})})
-    lines = gpu.format_result(result, console.format_markdown_table).splitlines()
-    assert lines[-4:-2] == ["| albert | 70.0 | 9 | 65 ms |  |", "| transformers | 70.0 | 9 |  | 2.50x |"]
+    text = gpu.format_result(gpu.GpuBenchResult(conditions, parts), console.format_markdown_table) + "\n"
+    assert text == stored_text(Path(__file__).parent / "snapshots" / "gpu.md", text)
 
 
 def test_profile_counts_operations_on_a_cpu(measured: tuple[Path, dict[str, Any]]) -> None:

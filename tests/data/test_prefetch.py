@@ -15,6 +15,7 @@ from albert_cli.data.batches import PackedBatch, sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.prefetch import prefetch
 from tests.helpers.corpora import FakeVocabulary, assert_equal_batches, concatenate_batches, text_like_corpus
+from tests.helpers.processes import PATIENCE
 
 CORPUS = text_like_corpus(60, shards=3)
 VOCABULARY = FakeVocabulary()
@@ -59,12 +60,20 @@ def test_prefetch_ranks_together_give_the_same_step(world_size: int) -> None:
 
 
 def test_prefetch_samples_at_most_depth_steps_ahead() -> None:
-    sampled: list[int] = []
-    with prefetch(sampled.append, range(100), depth=3) as results:
-        for step, _ in zip(range(5), results, strict=False):
-            time.sleep(0.01)
-            assert len(sampled) <= step + 4
-    assert len(sampled) < 10
+    num_read = 0
+    steps_ahead: list[int] = []
+    sampled = threading.Semaphore(0)
+
+    def sample_step(step: int) -> None:
+        steps_ahead.append(step - num_read)
+        sampled.release()
+
+    with prefetch(sample_step, range(9), depth=3) as results:
+        for _ in results:
+            while len(steps_ahead) < min(num_read + 4, 9):
+                assert sampled.acquire(timeout=PATIENCE)  # the thread samples three steps ahead by itself
+            num_read += 1
+    assert max(steps_ahead) == 3
 
 
 def test_prefetch_error_is_raised_at_its_step() -> None:

@@ -1,8 +1,9 @@
-"""The same seeds from the weights at step 0 and from random ones, beside every score."""
+"""Controls of an evaluation: the same seeds, fine-tuned from the weights of step 0 and from random weights."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from albert_cli.results import ControlResult
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.command import albert
+from tests.helpers.markdown import find_table
 from tests.helpers.results import evaluation_result, without_times
 from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, prepare
 
 ONCE = (*QUICK, "train.eval_every=0")
+CONTROLS = ("init", "random")
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +39,13 @@ def run(tmp_path_factory: pytest.TempPathFactory, encoder: Path, tiny_vocabulary
         hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining")
         Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
     return run
+
+
+@pytest.fixture(scope="module")
+def controlled(tmp_path_factory: pytest.TempPathFactory, run: Path, glue: Path) -> tuple[Path, dict[str, Any]]:
+    """The output directory and the result of an evaluation of CoLA with both controls."""
+    out = tmp_path_factory.mktemp("controlled") / "out"
+    return out, evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", nproc=2, controlled=CONTROLS)
 
 
 @pytest.mark.parametrize("name", ["", "step-00000010", "init"])
@@ -55,29 +65,42 @@ def test_control_init_without_step_0_is_rejected(encoder: Path, glue: Path, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_controls_equal_separate_evaluations(run: Path, glue: Path, tmp_path: Path) -> None:
-    out = tmp_path / "with-controls"
-    controlled = ["init", "random"]
-    result = evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", nproc=2, controlled=controlled)
-    assert list(result["controls"]) == controlled
-    for name in controlled:
-        control: dict[str, Any] = result["controls"][name]
-        alone = evaluate("cola", str(run), str(glue), tmp_path / name, 2, (*ONCE, f"model.weights={name}"), "cpu")
-        below = store.read_json(out / "controls" / name / "results.json")
-        assert without_times(below) == without_times(alone) and alone["protocol"]["weights"] == name
-        assert control["scores_by_seed"] == alone["scores_by_seed"] and control["median"] == alone["median"]
-    before = {p: p.stat().st_mtime_ns for p in out.rglob("model.safetensors")}
-    assert len(before) == 6
-    again = evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", controlled=controlled)
-    assert again == result and {p: p.stat().st_mtime_ns for p in before} == before
-    build_report([out], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    header = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| task |"))
-    assert header.index("same init") < header.index("random weights") < header.index("classical baseline")
+@pytest.mark.parametrize("name", CONTROLS)
+def test_control_equals_a_separate_evaluation(
+    name: str, controlled: tuple[Path, dict[str, Any]], run: Path, glue: Path, tmp_path: Path
+) -> None:
+    out, result = controlled
+    alone = evaluate("cola", str(run), str(glue), tmp_path / "out", 2, (*ONCE, f"model.weights={name}"), "cpu")
+    assert alone["protocol"]["weights"] == name
+    assert without_times(store.read_json(out / "controls" / name / "results.json")) == without_times(alone)
+    control = result["controls"][name]
+    assert (control["scores_by_seed"], control["median"]) == (alone["scores_by_seed"], alone["median"])
+
+
+def test_controls_of_a_finished_evaluation_train_nothing(
+    controlled: tuple[Path, dict[str, Any]], run: Path, glue: Path
+) -> None:
+    out, result = controlled
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
+    assert len(before) == 2 * (1 + len(CONTROLS))
+    assert evaluate("cola", str(run), str(glue), out, 2, ONCE, "cpu", controlled=CONTROLS) == result
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")} == before
+
+
+def test_report_has_controls_before_classical_baselines(
+    controlled: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    build_report([controlled[0]], None, markdown=tmp_path / "report.md")
+    (row,) = find_table((tmp_path / "report.md").read_text(), "task", "classical baseline")
+    columns = [name for name in row if name in ("same init", "random weights", "classical baseline")]
+    assert columns == ["same init", "random weights", "classical baseline"]
+    medians = [controlled[1]["controls"][name]["median"] for name in CONTROLS]
+    assert [row[name].split()[0] for name in columns[:2]] == [f"{100 * median:.1f}" for median in medians]
 
 
 def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
     call = ["eval", "glue", "--checkpoint", run, "--data", glue, "--device", "cpu", "--runs", 1, "--recipes", "mini"]
-    printed = albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
+    albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
     assert {name: task["protocol"]["epochs"] for name, task in result["tasks"].items()} == {
@@ -85,9 +108,31 @@ def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) 
         "sst2": 2.67,
         "mnli": 1.33,
     }
-    words = " ".join(printed.out.split())
-    assert "scored after the last step" in words and "length up to 48 tokens" in words
-    assert printed.out.count("\n  random weights ") == 3 and "every seed of the random weights" in words
+    protocols = [task["protocol"] for task in result["tasks"].values()]
+    assert all((protocol["eval_every"], protocol["max_seq_length"]) == (0, 48) for protocol in protocols)
+
+
+def test_controls_have_rows_below_their_task() -> None:
+    above = ControlResult(scores_by_seed={"0": 0.5, "1": 0.6}, median=0.55, spread=0.1, every_seed_above=True)
+    controls = {"init": above, "random": ControlResult(diverged={"0": "step 3"})}
+    tasks = {
+        "cola": evaluation_result([0.7, 0.8], title="CoLA", metric="mcc", controls=controls).to_json(),
+        "rte": evaluation_result([0.6, 0.7], title="RTE", controls={"init": above}).to_json(),
+    }
+    table, _, _ = as_text({"kind": "suite", "tasks": tasks, "tasks_scored": 2, "glue_score": 0.7}).partition("\n\n")
+    rows = [re.split(r"  +", line.strip()) for line in table.splitlines()]
+    assert [row[0] for row in rows[2:]] == [
+        "CoLA",
+        "same init",
+        "random weights",
+        "RTE",
+        "same init",
+        "GLUE score",
+    ]
+    medians = {line.index("median") + len("median") for line in table.splitlines()[:1]}
+    assert [line[: max(medians)].split()[-1] for line in table.splitlines()[2:] if "weights" not in line] == [
+        "75.0", "55.0", "65.0", "55.0", "70.0"
+    ]  # fmt: skip
 
 
 def test_control_notes_say_whether_all_seeds_are_above() -> None:

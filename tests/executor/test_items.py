@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -104,13 +104,14 @@ def test_run_items_starts_nothing_after_sigterm() -> None:
 
 def test_run_items_replaces_a_worker_killed_between_items() -> None:
     outcomes: dict[str, Outcome] = {}
+    threads = set(threading.enumerate())
 
     def record(item: WorkItem[int], outcome: Outcome) -> None:
         outcomes[item.name] = outcome
         for process in multiprocessing.active_children():
             process.kill()
-            process.join()
-        time.sleep(1)  # until the executor's own thread notices
+        for thread in set(threading.enumerate()) - threads:
+            thread.join()  # the executor's threads end when they notice that the process is gone
 
     run_items([WorkItem("first", answer, (1,)), WorkItem("second", answer, (2,))], WorkerLimits(1), record)
     assert outcomes == {"first": 1, "second": 2}

@@ -418,39 +418,22 @@ def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "--nproc 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("is_agent_store", [True, False])
-def test_a_process_group_knows_its_device_and_waits_an_hour(
-    is_agent_store: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_group_on_gpus_is_that_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the arguments: `tests/test_ranks.py` joins real groups on CPUs, and `test_cuda.py` one of NCCL."""
     options: dict[str, Any] = {}
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda kind, **keywords: options.update(keywords, kind=kind)
     )
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    launcher = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        sys.modules["torch.distributed.rendezvous"], "rendezvous", lambda *_, **__: iter([(launcher, 1, 2)])
+        sys.modules["torch.distributed.rendezvous"], "rendezvous", lambda *_, **__: iter([(store, 1, 2)])
     )
-    environment = {
-        "WORLD_SIZE": "2",
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "TORCHELASTIC_USE_AGENT_STORE": str(is_agent_store),
-    }
-    for name, value in environment.items():
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    stores = []
-    for attempt in ("0", "1"):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        with ranks.process_group("cuda") as group:
-            assert group == RankGroup(1, 2)
-        stores.append(options["store"])
-    stores[0].set("address", "old")
-    # The next attempt must not find what this one left in the agent's store. Without that store, agents count their
-    # attempts separately, so the names must not depend on the attempt.
-    assert stores[0].check(["address"]) and stores[1].check(["address"]) is not is_agent_store
+    with ranks.process_group("cuda") as group:
+        assert group == RankGroup(1, 2)
     assert options["kind"] == "nccl" and options["device_id"] == torch.device("cuda", 1)
-    assert options["timeout"].total_seconds() >= 3600
 
 
 def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:

@@ -25,6 +25,7 @@ class Page(HTMLParser):
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
         self.svg = ""  # the source of all images
+        self.rows: list[list[str]] = []  # the texts of the cells, by row of all tables
         self._open: list[str] = []
         self.feed(text)
         self.close()
@@ -36,6 +37,10 @@ class Page(HTMLParser):
         if name == "img":
             image = dict(attributes)["src"] or ""
             self.svg += base64.b64decode(image.removeprefix("data:image/svg+xml;base64,")).decode()
+        if name == "tr":
+            self.rows.append([])
+        if name in ("td", "th"):
+            self.rows[-1].append("")
         if name not in VOID:
             self._open.append(name)
 
@@ -48,6 +53,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if {"td", "th"} & set(self._open):
+            self.rows[-1][-1] += data
 
 
 def write_pretraining(directory: Path, *, steps: int = 40, entropy: float | None = 7.0) -> str:

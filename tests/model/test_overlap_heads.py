@@ -1,4 +1,4 @@
-"""Heads that count matched words: what they find, what they leave alone, and which models have room for them."""
+"""Overlap heads: what they attend to, what they leave unchanged, and which models have room for them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ SMALL = ModelConfig(
     max_position_embeddings=32,
     initializer_range="auto",
 )
+WIDE = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256)
 
 
 def _batch(ids: NDArray[np.integer], second_from: int) -> PackedBatch:
@@ -65,50 +66,75 @@ def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integ
     return np.concatenate([np.zeros((count, 1), np.int64), words], axis=1), shared / 10
 
 
-def _correlation_of_readout(encoder: Encoder) -> float:
-    """Return how well a linear map of [CLS] predicts the fraction of common words, on pairs it was not fitted to."""
+def _separates_disjoint_from_equal_texts(encoder: Encoder) -> bool:
+    """Return True if a linear map of [CLS] predicts more overlap for all pairs of equal texts than for all without.
+
+    The map predicts the fraction of common words, and is fitted to other pairs.
+    """
     rng = np.random.default_rng(0)
-    states, shares = [], []
+    states, fractions = [], []
     for count in (600, 400):
-        ids, share = _overlapping(rng, count)
+        ids, fraction = _overlapping(rng, count)
         with torch.no_grad():
-            first_NH = encoder.eval()(pack(_batch(ids, 11), CPU)).double().numpy()
-        states.append(np.concatenate([first_NH, np.ones((count, 1))], 1))
-        shares.append(share)
-    weights = np.linalg.lstsq(states[0], shares[0], rcond=1e-6)[0]
-    return float(np.corrcoef(states[1] @ weights, shares[1])[0, 1])
+            cls_NH = encoder.eval()(pack(_batch(ids, 11), CPU)).double().numpy()
+        states.append(np.concatenate([cls_NH, np.ones((count, 1))], 1))
+        fractions.append(fraction)
+    weights = np.linalg.lstsq(states[0], fractions[0], rcond=1e-6)[0]
+    predicted = states[1] @ weights
+    return bool(predicted[fractions[1] == 0].max() < predicted[fractions[1] == 1].min())
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_size": 96}, {"sharing": "none"}, {"always_project": True}])
-def test_overlap_heads_untrained_cls_counts_shared_words(changes: dict[str, Any]) -> None:
-    """Roughly, in two layers: the words of 500 do not all lie apart in so few dimensions."""
+def test_overlap_heads_untrained_cls_has_the_overlap(changes: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256)
-    encoder = Encoder(replace(wide, **changes))
-    before = _correlation_of_readout(encoder)
+    encoder = Encoder(replace(WIDE, **changes))
+    assert not _separates_disjoint_from_equal_texts(encoder)
     init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
-    assert _correlation_of_readout(encoder) > 0.85 > before + 0.15
+    assert _separates_disjoint_from_equal_texts(encoder)
 
 
-def test_spreading_heads_are_last_and_attend_to_near_tokens() -> None:
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_overlap_head_prefers_the_same_word_then_cls(seed: int) -> None:
+    """On average a token scores its own word in the other text highest, and words of its own text lowest."""
+    torch.manual_seed(seed)
+    encoder = Encoder(WIDE)
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    words = 1 + np.random.default_rng(seed).permutation(499)[:15]
+    ids = np.concatenate([[0], words[:10], words[5:]])  # five words are in both texts
+    scores_SS = _scores(encoder, 0, 0, ids, 11).numpy()[1:]
+    between_words = scores_SS[:, 1:]
+    is_same_word = ids[1:, None] == ids[None, 1:]
+    is_other_text = (np.arange(20) >= 10)[:, None] != (np.arange(20) >= 10)[None]
+    same_word = between_words[is_same_word & is_other_text].mean()
+    other_text = between_words[~is_same_word & is_other_text].mean()
+    same_text = between_words[~is_other_text].mean()
+    assert same_word > scores_SS[:, 0].mean() > other_text > same_text
+
+
+def test_context_head_attends_less_to_farther_tokens() -> None:
     torch.manual_seed(0)
-    wide = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256, max_position_embeddings=64)
-    plain, encoder = Encoder(wide), Encoder(wide)
+    encoder = Encoder(replace(WIDE, max_position_embeddings=64))
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), positions=51, context_heads=1)
+    ids = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(499)[:50]])
+    attention_SS = torch.softmax(_scores(encoder, 0, WIDE.num_attention_heads - 1, ids, 11), -1).numpy()
+    distance_SS = np.abs(np.arange(51) - np.arange(51)[:, None])
+    by_distance = [float(attention_SS[distance_SS == distance].mean()) for distance in range(6)]
+    assert by_distance == sorted(by_distance, reverse=True)
+    assert by_distance[-1] < 1 / 51 < by_distance[1]  # 1 / 51: evenly over all tokens
+
+
+def test_context_heads_leave_the_heads_between_unchanged() -> None:
+    torch.manual_seed(0)
+    plain = Encoder(WIDE)
+    encoder = Encoder(WIDE)
     encoder.load_state_dict(plain.state_dict())
     init_overlap_heads(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
-    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), positions=51, context_heads=1)
-    last, width = wide.num_attention_heads - 1, wide.head_size
-    ids = np.concatenate([[0], 1 + np.random.default_rng(0).permutation(499)[:50]])
-    near = (np.arange(51) - np.arange(51)[:, None]) ** 2 <= 36
-    shares = [
-        (torch.softmax(_scores(e, 0, last, ids, 11), -1).numpy() * near)[10:40].sum(1).mean() for e in (plain, encoder)
-    ]
-    assert shares[0] < 0.35
-    assert shares[1] > 0.6
-    between = slice(width, last * width)
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), context_heads=1)
+    last_row = (WIDE.num_attention_heads - 1) * WIDE.head_size
     for part in ("key", "value"):
-        one, other = (getattr(e.attention[0], part).weight[between] for e in (plain, encoder))
-        assert torch.equal(one, other)
+        expected, weight = (getattr(e.attention[0], part).weight for e in (plain, encoder))
+        assert torch.equal(weight[WIDE.head_size : last_row], expected[WIDE.head_size : last_row])
+        assert not torch.equal(weight[last_row:], expected[last_row:])
 
 
 def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from albert_cli.inspection import inspect_directory
 from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.processes import start
 from tests.helpers.text_files import write_numbered_sentences
 
 
@@ -145,28 +146,21 @@ def test_build_impossible_option_is_rejected(tmp_path: Path, options: dict[str, 
     assert not (tmp_path / "out").exists()
 
 
-def start_vocab(source: Path, out: Path) -> subprocess.Popen[str]:
-    """Start `albert vocab` in another process."""
-    call = [sys.executable, "-m", "albert_cli", "vocab", str(source), "--out", str(out), "--size", "400"]
-    return subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.001)
-
-
 def test_build_killed_leaves_nothing_readable_resumes(tmp_path: Path) -> None:
     source = write_numbered_sentences(tmp_path, 12_000)
     out = tmp_path / "out"
     whole = tmp_path / "whole"
     build([str(source)], whole, VocabularySettings(400))
-    for delay in (0, 0.05, 0.1, 0.2):
-        process = start_vocab(source, out)
-        wait_for(out / "request.json")
-        time.sleep(delay)
-        process.kill()
-        process.wait()
+    conditions: list[Callable[[], bool]] = [
+        lambda: (out / "request.json").exists(),
+        lambda: bool(list(out.glob(".publish.*.tmp/*"))),
+        lambda: any((out / name).exists() for name in ("spiece.model", "tokenizer.json", "vocabulary.json")),
+    ]
+    for number, condition in enumerate(conditions):
+        process = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 400)
+        process.reaches(condition)
+        process.process.kill()
+        assert process.wait() in (0, -9), process.printed_text()
         if not (out / "manifest.json").exists():
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)

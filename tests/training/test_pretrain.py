@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -321,7 +322,7 @@ def test_pretrain_endless_warmup_raises(recipe: Path, tiny_data: Path, tmp_path:
 # ---------------------------------------------------------------- a full disk
 
 _SMALL_DISK = """
-import os, subprocess, sys
+import json, os, subprocess, sys
 import albert_cli.training.pretrain, torch.utils.tensorboard  # once for both
 from albert_cli.cli import main
 
@@ -330,7 +331,8 @@ for mount in (["-t", "tmpfs", "-o", "size=700k"], ["-o", "remount,size=50m"]):
     subprocess.run(["mount", *mount, "tmpfs", disk], check=True)
     if not (child := os.fork()):
         sys.exit(main())
-    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.listdir(f"{disk}/run"), flush=True)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps({"code": code, "files": os.listdir(f"{disk}/run")}), flush=True)
 subprocess.run(["sha256sum", f"{disk}/run/step-00000030/model.safetensors"], check=True)
 """
 
@@ -341,10 +343,11 @@ def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], fin
     disk.mkdir()
     call = ["unshare", "-rm", sys.executable, "-c", _SMALL_DISK, str(disk), *map(str, command)]
     done = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
-    assert done.stdout.count("ended with 4") == 1 and done.stdout.count("ended with 0") == 1, done.stdout + done.stderr
+    attempts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"code": ')]
+    assert [attempt["code"] for attempt in attempts] == [4, 0], done.stdout + done.stderr
+    assert not [name for attempt in attempts for name in attempt["files"] if name.endswith(".tmp")]
     printed = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
     assert printed and float(printed[1]) > float(printed[2]) and "resuming from step" in done.stderr, done.stderr
-    assert ".tmp" not in done.stdout
     assert weights_hash(finished) in done.stdout
 
 
