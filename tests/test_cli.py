@@ -198,7 +198,10 @@ def test_json_is_one_object_and_quiet_is_silent(name: str, road: Road, tmp_path:
 def writing_commands(road: Road, new: Path) -> dict[str, list[object]]:
     """Return a quick call of every verb that writes to `new`."""
     tuned = ["--checkpoint", road.run, "--data", road.table]
-    return {name: call for name, call in commands(road, new).items() if f"--out {new}" in " ".join(map(str, call))} | {
+    calls = {name: call for name, call in commands(road, new).items() if "--out" in call}
+    for name in ("pretrain --dry-run", "pretrain --show-config"):
+        del calls[name]
+    return calls | {
         "data --task": ["data", road.text, "--vocab", road.vocabulary, "--out", new / "parts", "--task", "0/2"],
         "convert": ["convert", road.run, "--out", new / "c"],
         "export": ["export", road.task, "--data", road.table, "--out", new / "x"],
