@@ -87,7 +87,7 @@ def start_attempt(folder: Path, port: int, attempts: Sequence[int], *, is_agent_
 
 def test_restarted_ranks_read_no_addresses_of_killed_ones(tmp_path: Path) -> None:
     """The store of torchrun's agent outlives the ranks, and contains the addresses of the previous attempt."""
-    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     for attempt in range(2):
         group = start_attempt(tmp_path, agent.port, [attempt, attempt], is_agent_store=True)
         assert end(group) == [0, 0], "\n".join(run.printed_text() for run in group)

@@ -38,10 +38,15 @@ _MAX_LABELS_SHOWN = 10
 
 @dataclass(frozen=True)
 class ModelHead:
-    """The labels of a checkpoint's classifier, () without one, and whether a text may have several of them."""
+    """The classifier that a checkpoint records, for the table that it may be scored on.
+
+    `labels` are the classes, () without a classifier; `is_multi_label`: a text may have several of them. `text_columns`
+    are the columns of the texts in training, one or two, or () if they had usual names.
+    """
 
     labels: tuple[str, ...] = ()
     is_multi_label: bool = False
+    text_columns: tuple[str, ...] = ()
 
 
 NO_HEAD = ModelHead()
@@ -52,12 +57,17 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
     scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
-    are all among them. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for
+    are all among them. Its text columns are read if `settings` name none and the table has them. Raises `ConfigError`
+    if no file is named, and `InputError` for a missing file or column, or for
     labels that are neither classes nor values.
     """
     files = find_table_files(settings, data)
     tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
+    if head.text_columns and not settings.text and set(head.text_columns) <= set(first_table.columns):
+        text, *text_pair = head.text_columns
+        settings = replace(settings, text=text, text_pair="".join(text_pair))
+        tables = replace(tables, settings=settings)
     if is_choice_table(first_table, settings):
         task = as_any_task(_choice_task(settings, tables, first_table))
     elif _is_multi_label(settings, tables, first_table, head):

@@ -122,9 +122,10 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
-        head = ModelHead(source.checkpoint.labels)
+        text_columns = _trained_text_columns(source.checkpoint)
+        head = ModelHead(source.checkpoint.labels, text_columns=text_columns)
         if source.checkpoint.is_multi_label:
-            head = ModelHead(source.checkpoint.output_names, is_multi_label=True)
+            head = ModelHead(source.checkpoint.output_names, is_multi_label=True, text_columns=text_columns)
         task: AnyTask = open_table(recipe.table, request.data, head)
     elif recipe.task == NER:
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
@@ -133,6 +134,14 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     if not task.dev_splits and request.split == "dev":
         raise InputError(f"{task.title}: found no labeled dev data", "add a dev file to the --data directory")
     return prepare_with_recipe(recipe, request, task, source)
+
+
+def _trained_text_columns(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
+    """Return the names of the text columns that a model of a table was fine-tuned on; () for other checkpoints."""
+    if checkpoint.finetuned_task is None:
+        return ()
+    columns = checkpoint.finetuned_task.settings.get("columns", {})
+    return tuple(columns[role] for role in ("text", "text_pair") if columns.get(role))
 
 
 def prepare_with_recipe(

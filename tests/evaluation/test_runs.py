@@ -129,6 +129,21 @@ def test_eval_table_without_train_uses_model_labels(encoder: Path, tmp_path: Pat
         evaluate("table", str(encoder), str(tmp_path / "dev-only"), tmp_path / "no", 1, QUICK, "cpu")
 
 
+def test_eval_table_finds_the_text_column_of_training(encoder: Path, tmp_path: Path) -> None:
+    rows = "".join(f"{sentence(i)}\t{'no' if i % 2 else 'yes'}\n" for i in range(12))
+    for name in ("train.tsv", "dev.tsv", "test.tsv"):
+        (tmp_path / name).write_text("document\tlabel\n" + rows)
+    overrides = (*QUICK, "table.text=document")
+    finetune(prepare("table", str(encoder), str(tmp_path), overrides, "cpu"), tmp_path / "run", 0)
+    arguments = ("table", str(tmp_path / "run"), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
+    assert evaluate(*arguments)["examples"] == {"dev": 12}
+    (tmp_path / "test.tsv").unlink()
+    for name in ("train.tsv", "dev.tsv"):  # a table without this column has a usual name again
+        (tmp_path / name).write_text("text\tlabel\n" + rows)
+    other = ("table", str(tmp_path / "run"), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
+    assert evaluate(*other)["examples"] == {"dev": 12}
+
+
 # ---------------------------------------------------------------- where results are written
 
 
