@@ -160,8 +160,8 @@ def _decode_line(
 ) -> str:
     """Decode a line, with invalid UTF-8 and NUL rejected or replaced.
 
-    line_start: number of bytes before the line in the file, for errors. rest: the stream after the line; an error reads
-    from it to guess the encoding.
+    line_start: number of bytes before the line in the file, for errors. rest: the stream after the line, from which the
+    error of a file guesses the encoding.
     """
     try:
         text = line.decode("utf-8")
@@ -169,7 +169,9 @@ def _decode_line(
         if on_bad_bytes == "replace":
             counter.counts += LineCounts(replaced=1)
             return line.decode("utf-8", errors="replace").replace("\0", "")
-        sample = line + rest.read(_LEGACY_SAMPLE_BYTES)
+        sample = line
+        if Path(part.source.name).is_file():  # reading on from a pipe would wait for its next bytes
+            sample += rest.read(_LEGACY_SAMPLE_BYTES)
         raise InputError(
             f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
             f"{suggest_conversion(sample)}; for a few damaged characters, --on-bad-bytes replace",

@@ -159,6 +159,6 @@ def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
         train = inputs.examples.get(task.train_split) or task.read(task.train_split, prepared.request.data)
     except MissingDataError:
         return None
-    if train == inputs.dev_examples:
+    if not prepared.needs_training and train == inputs.dev_examples:
         return None
     return task.score_baseline(train, inputs.dev_examples)

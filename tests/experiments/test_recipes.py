@@ -336,6 +336,6 @@ def test_claims_page_lists_experiments_and_tables() -> None:
     missing = [
         name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page
     ]
-    assert sorted(missing) == ["init", "init-long", "long-inputs"], "these experiments are not from the paper"
+    assert set(missing) <= {"init", "init-long", "long-inputs"}, "the other experiments are from the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))
