@@ -77,7 +77,8 @@ def plan_own_data(
     fine-tuning recipe. Raises `InputError` if the table has no training data or too few dev rows, and `ConfigError` if
     `labels` or an override is invalid.
     """
-    task = open_task(table, overrides)
+    settings = load_recipe(FINETUNE_RECIPE, overrides).table
+    task = open_table(settings, table)
     if task.train_split is None:
         raise InputError(f"{table}: has no training data", "add a train file to --table")
     rows = len(task.read(task.train_split, table))
@@ -89,7 +90,7 @@ def plan_own_data(
     return QuickstartPlan(
         text=tuple(text),
         table=table,
-        title=load_recipe(FINETUNE_RECIPE, overrides).table.title,
+        title=settings.title,
         recipe="mini/wiki",
         max_time=max_time or _DEFAULT_TIME,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
@@ -118,6 +119,6 @@ def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]
     return counts
 
 
-def open_task(table: str, overrides: Sequence[str] = ()) -> AnyTask:
-    """Return a labeled table, a folder or a file, as a task with the settings of the fine-tuning recipe."""
-    return open_table(load_recipe(FINETUNE_RECIPE, overrides).table, table)
+def open_task(plan: QuickstartPlan) -> AnyTask:
+    """Return the labeled table of a plan as a task, with the settings of the fine-tuning recipe."""
+    return open_table(load_recipe(FINETUNE_RECIPE, plan.overrides).table, plan.table)

@@ -6,6 +6,7 @@ A `QuickstartPlan` comes in; the values of the summary go out and are written to
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -75,11 +76,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
     path = out / "plan.json"
-    values = asdict(plan) | {
-        "text": list(plan.text),
-        "labels": list(plan.labels),
-        "overrides": list(plan.overrides),
-    }  # as JSON, which has no tuples
+    values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
             raise BusyError(f"{out}: contains something else", "choose another --out")
@@ -115,7 +112,7 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
     """Return the texts of a split's examples, of pairs the first texts; empty for other kinds of examples."""
-    task = open_task(plan.table, plan.overrides)
+    task = open_task(plan)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 

@@ -68,8 +68,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
-        hint = suggest_conversion(raw[error.start : error.start + (1 << 16)])
-        raise InputError(f"{path}:{line}: not valid UTF-8", hint) from None
+        raise InputError(f"{path}:{line}: not valid UTF-8", suggest_conversion(raw[error.start :])) from None
 
 
 def reject_binary_formats(path: Path, raw: bytes) -> None:

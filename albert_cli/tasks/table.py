@@ -58,8 +58,8 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
     scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
     are all among them. Its text columns are read if `settings` name none and the table has them. Raises `ConfigError`
-    if no file is named, and `InputError` for a missing file or column, or for
-    labels that are neither classes nor values.
+    if no file is named, and `InputError` for a missing file or column, or for labels that are neither classes nor
+    values.
     """
     files = find_table_files(settings, data)
     tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})

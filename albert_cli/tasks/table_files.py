@@ -18,6 +18,7 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
 _SUFFIXES = (".tsv", ".csv", ".txt", ".jsonl", ".parquet")  # .txt is read as .tsv
+_FORMATS = ".tsv, .csv, .txt, .jsonl or .parquet"  # `_SUFFIXES` in messages
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 # Endings of formats that are not read. A warning names a file that has a split's name and one of these endings.
 _UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
@@ -102,9 +103,7 @@ def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
         if existing:
             files[split] = str(existing[0])
         elif unread := _find_unread_file(path, _FILE_NAMES[split]):
-            console.warn(
-                f"{unread}: not read, because it is not a .tsv, .csv, .txt, .jsonl or .parquet file; convert it"
-            )
+            console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
     if not files and "train" in splits:
         message = f"{path}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
         raise InputError(message, "add one, or use -s table.train=FILE")
@@ -129,7 +128,7 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         reject_file_of_other_format(path)
-        raise InputError(f"{path}: not a .tsv, .csv, .txt, .jsonl or .parquet file", "convert or rename it")
+        raise InputError(f"{path}: not a {_FORMATS} file", "convert or rename it")
     if suffix in (".jsonl", ".parquet"):
         return read_objects(path)
     return read_table(path, settings)

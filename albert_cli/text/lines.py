@@ -133,11 +133,12 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
 def suggest_conversion(sample: bytes) -> str:
     """Return the command that converts a text to UTF-8, with its probable encoding if the bytes show one.
 
-    sample: bytes of the text from its first line that is not UTF-8 on.
+    sample: bytes of the text from the first that are not UTF-8 on; a longer sample than necessary is cut.
     """
     # A late import: the package is needed only for this message.
     from charset_normalizer import from_bytes
 
+    sample = sample[:_LEGACY_SAMPLE_BYTES]
     invalid = sample.decode("utf-8", errors="replace").count("\ufffd")
     valid = len(sample.decode("utf-8", errors="ignore").encode()) - len(sample.decode("ascii", errors="ignore"))
     # A UTF-8 text with some damaged characters should not be converted.
