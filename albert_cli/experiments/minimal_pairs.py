@@ -99,17 +99,15 @@ def score_minimal_pairs(
     model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
 ) -> MinimalPairScores:
     """Score pairs with the masked-language head of a model; raise `InputError` for a sentence that is too long."""
-    from scipy.special import expit
-
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
     margins = likelihoods[0::2] - likelihoods[1::2]  # acceptable and unacceptable sentences alternate
     is_correct = margins > 0
     phenomena = np.array([pair.phenomenon for pair in pairs])
     scores = {str(name): _summarize(is_correct[phenomena == name]) for name in dict.fromkeys(phenomena.tolist())}
-    # p / (p + q) is the logistic function of log p - log q.
+    preferences = np.exp(-np.logaddexp(0, -margins))  # p / (p + q) = 1 / (1 + exp(log q - log p)), without overflow
     return MinimalPairScores(
-        _summarize(is_correct), scores, _jackknife_pairs(is_correct), _jackknife_pairs(expit(margins))
+        _summarize(is_correct), scores, _jackknife_pairs(is_correct), _jackknife_pairs(preferences)
     )
 
 
@@ -146,12 +144,16 @@ class _MaskedCopy:
 
 
 def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_MaskedCopy]:
-    """Yield one copy for each token of each sentence; raise `InputError` if a sentence is empty or too long."""
-    for index, (sentence, ids) in enumerate(zip(sentences, vocabulary.encode_batch(sentences), strict=True)):
-        if not ids or len(ids) + 2 > max_length:
-            tokens = f"{len(ids) + 2} tokens with [CLS] and [SEP], and the model has {max_length} positions"
-            raise InputError(f"{sentence[:40]!r}…: {tokens}", "remove this pair")
-        sequence = [vocabulary.cls_id, *ids, vocabulary.sep_id]
+    """Yield one copy for each token of each sentence; raise `InputError` if a sentence is empty or too long.
+
+    Shorter sentences come first: sequences of equal length need no padding.
+    """
+    sequences = [[vocabulary.cls_id, *ids, vocabulary.sep_id] for ids in vocabulary.encode_batch(sentences)]
+    for index in sorted(range(len(sequences)), key=lambda index: len(sequences[index])):
+        sequence = sequences[index]
+        if not 2 < len(sequence) <= max_length:
+            tokens = f"{len(sequence)} tokens with [CLS] and [SEP], and the model has {max_length} positions"
+            raise InputError(f"{sentences[index][:40]!r}…: {tokens}", "remove this pair")
         yield from (_MaskedCopy(index, sequence, position) for position in range(1, len(sequence) - 1))
 
 

@@ -40,7 +40,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.device import choose_device
+from albert_cli.training.device import choose_device, prepare_model
 from albert_cli.training.objectives import EVALUATION_SEED, PretrainingCorpora, PretrainingJob, count_correct
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
@@ -86,8 +86,9 @@ def probe(
     target = choose_device(device)
     model = PretrainingModel(pretrained.config)
     hub.load_weights(model, pretrained, hub.LoadPolicy.MASKED_LANGUAGE)
-    model.to(target).eval()
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
+    prepare_model(model, settings, target)
+    model.eval()
     job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     batches = list(_iter_batches(job))

@@ -35,7 +35,11 @@ class _CrossEntropySum(torch.autograd.Function):
         for begin in range(0, len(logits_MV), rows):
             logits_CV = logits_MV[begin : begin + rows]
             labels_C1 = labels_M[begin : begin + rows, None]
-            values_CV = logits_CV.to(torch.float32, copy=True)  # changed in place below
+            # The values are changed in place below. In fp32 they become the gradient, and need no memory of their own.
+            if gradient_MV is not None and gradient_MV.dtype == torch.float32:
+                values_CV = gradient_MV[begin : begin + rows].copy_(logits_CV)
+            else:
+                values_CV = logits_CV.to(torch.float32, copy=True)
             max_C1 = values_CV.amax(1, keepdim=True)
             label_values_C1 = values_CV.gather(1, labels_C1)
             correct += _count_correct(logits_CV, labels_C1[:, 0], (label_values_C1 == max_C1)[:, 0])
@@ -45,7 +49,8 @@ class _CrossEntropySum(torch.autograd.Function):
             if gradient_MV is not None:  # the gradient of the loss is the softmax minus the one-hot label
                 chunk_gradient_CV = exponentials_CV.div_(sums_C1)
                 chunk_gradient_CV.scatter_add_(1, labels_C1, torch.full_like(label_values_C1, -1.0))
-                gradient_MV[begin : begin + rows] = chunk_gradient_CV
+                if gradient_MV.dtype != torch.float32:
+                    gradient_MV[begin : begin + rows] = chunk_gradient_CV
         if gradient_MV is not None:
             ctx.save_for_backward(gradient_MV)
         ctx.mark_non_differentiable(correct)
@@ -55,7 +60,7 @@ class _CrossEntropySum(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (gradient_MV,) = ctx.saved_tensors
-        return gradient_MV * grad_loss, None
+        return gradient_MV.mul_(grad_loss), None
 
 
 def _count_correct(logits_CV: Tensor, labels_C: Tensor, has_max_C: Tensor) -> Tensor:

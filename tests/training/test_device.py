@@ -7,6 +7,7 @@ import platform
 import resource
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -84,6 +85,23 @@ def test_prepare_model_cpu_retains_freed_memory() -> None:
     device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
     new_pages()
     assert new_pages() < 10_240
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no huge pages")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the heap of glibc is marked")
+def test_prepare_model_cpu_requests_huge_pages() -> None:
+    device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
+    heap_kilobytes = 0
+    name = size = ""
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if line.startswith("Size:"):
+            size = line.split()[1]
+        elif line.startswith("VmFlags:"):
+            if name.endswith("[heap]") and "hg" in line.split():  # the flag of madvise(MADV_HUGEPAGE)
+                heap_kilobytes += int(size)
+        elif "-" in line.split()[0]:  # the first line of a mapping: its addresses and its name
+            name = line
+    assert heap_kilobytes > 100_000
 
 
 def test_resolve_auto_cpu_compiles_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
