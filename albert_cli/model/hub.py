@@ -187,6 +187,7 @@ def find_checkpoint(name: str) -> Path:
 
 def _download(name: str) -> Path:
     """Download a model's files from the Hub and return their directory; prefer safetensors to pickled weights."""
+    console.info(f"{name}: no such directory, so it is read from the Hugging Face Hub")  # which may take minutes
     directory = hub_access.download_hub_files(name, [*_HUB_FILES, "*.safetensors", f"{WEIGHTS_FILE}.index.json"])
     if any(directory.glob("*.safetensors")):
         return directory

@@ -95,7 +95,7 @@ def test_paper_tables_have_a_cell_for_each_column(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
 def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
-    longer = {"long-inputs": 60, "init-long": 25, "embedding": 25}  # minutes
+    longer = {"long-inputs": 60, "init-long": 40, "embedding": 25}  # minutes
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 30)}
     for scale, (devices, minutes) in limits.items():
         totals = describe_plan(planned(name, scale)).totals
