@@ -8,6 +8,7 @@ scales. A variant is a set of changes to the scale's base recipe, so two variant
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -284,11 +285,22 @@ def load_experiment(name: str) -> Experiment:
         short_name = name.removeprefix(FOLDER)
         names = experiment_names()
         if short_name not in names:
-            hint = config.suggest(short_name, names) or f"experiments: {', '.join(names)}"
-            raise ConfigError(f"unknown experiment {short_name!r}", hint)
+            hint = _suggest_by_source(short_name) or config.suggest(short_name, names)
+            raise ConfigError(f"unknown experiment {short_name!r}", hint or f"experiments: {', '.join(names)}")
         recipe = FOLDER + short_name
     experiment = parse_experiment(config.read_recipe(recipe), config.find_recipe(recipe).stem)
     return dataclasses.replace(experiment, argument=name)
+
+
+def _suggest_by_source(text: str) -> str | None:
+    """Return a hint that names the experiments of a table or figure, such as "table4" or "Figure 2"; None otherwise."""
+    reference = re.fullmatch(r"(table|figure)[ _-]*(\d+)", text, re.IGNORECASE)
+    if reference is None:
+        return None
+    label = f"{reference[1].capitalize()} {reference[2]}"
+    sources = {name: config.read_recipe(FOLDER + name)["source"] for name in experiment_names()}
+    matches = [f"{name} ({source})" for name, source in sources.items() if re.search(rf"{label}(?!\d)", source)]
+    return f"experiments of {label}: {', '.join(matches)}" if matches else None
 
 
 def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:

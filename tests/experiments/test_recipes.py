@@ -339,3 +339,18 @@ def test_claims_page_lists_experiments_and_tables() -> None:
     assert set(missing) <= {"init", "init-long", "long-inputs"}, "the other experiments are from the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("table4", "experiments of Table 4: sharing (Table 4, §4.5)"),
+        ("Table 1", "experiments of Table 1: degradation (Table 1 and Figure 1 of version 1), sizes (Table 1, and"),
+        ("table 99", "experiments: curves"),  # the list of all
+        ("shareing", "did you mean 'sharing'?"),
+    ],
+)
+def test_unknown_experiment_hints_at_a_table_or_a_similar_name(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match="unknown experiment") as caught:
+        recipe.load_experiment(name)
+    assert caught.value.hint is not None and caught.value.hint.startswith(hint)
