@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,11 @@ from albert_cli.errors import (
 )
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
+from albert_cli.experiments.inputs import RECALL_TASK, WORD_ORDER_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
 from albert_cli.experiments.records import AnyResult, StageRecord
 from albert_cli.experiments.stages import make_plan
+from albert_cli.formatting import count_of
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -255,10 +258,15 @@ def run_stages(
 
 
 def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the reason for each source on the Hub that unfinished stages need and cannot read."""
+    """Return the reason for each source that unfinished stages need and cannot read.
+
+    Checked are the sources on the Hub and those that the user names; the others are installed with the package.
+    """
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
-    sources = dict.fromkeys(source for text in texts for source in text if source.startswith("hf:"))  # each once
+    user_sources = {*plan.request.text, *plan.request.extra_text}
+    # Each source once
+    sources = dict.fromkeys(s for text in texts for s in text if s.startswith("hf:") or s in user_sources)
     unreadable = {}
     for source in sources:
         try:
@@ -277,14 +285,21 @@ def _suggest_other_text(plan: ExperimentPlan) -> str:
 def _warn_about_limits(plan: ExperimentPlan) -> None:
     for name, reason in plan.skipped.items():
         console.warn(f"{name} is skipped: {reason}")
-    for claim in plan.claims:
-        reason = judge_decidability(plan, claim).reason
-        if reason:
-            console.warn(f"this run cannot decide the claim {claim.statement!r}: {reason}")
+    tasks = plan.scale.tasks
+    if plan.request.tasks is not None and tasks and not {*tasks} - {RECALL_TASK, WORD_ORDER_TASK}:
+        console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
+    undecidable = Counter(judge_decidability(plan, claim).reason for claim in plan.claims)
+    for reason, number in undecidable.items():
+        if reason:  # "" counts the claims that the run can decide
+            console.warn(f"this run cannot decide {count_of(number, 'claim')}, which --dry-run lists: {reason}")
 
 
 def _stopped(plan: ExperimentPlan) -> Interrupted:
-    return Interrupted(f"{plan.request.out}: stopped")
+    finished = sum(plan.is_finished(stage) for stage in plan.stages.values())
+    out = plan.request.out
+    return Interrupted(
+        f"stopped; {finished} of {len(plan.stages)} stages in {out} are finished (`albert status {out}` lists them)"
+    )
 
 
 # ---------------------------------------------------------------- single stages

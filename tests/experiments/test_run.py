@@ -20,7 +20,7 @@ import pytest
 
 from albert_cli import executor, store
 from albert_cli.cli.app import invoke
-from albert_cli.errors import BusyError, Interrupted
+from albert_cli.errors import BusyError, InputError, Interrupted
 from albert_cli.experiments import outcome, pages, recipe, runner
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.probe import classify_convergence
@@ -369,9 +369,32 @@ def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: P
         return 0, '{"recipe_step": {"seconds": 1.0}}'
 
     request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu")
-    with pytest.raises(Interrupted, match="stopped"):
+    with pytest.raises(Interrupted, match=r"stopped; 1 of \d+ stages in .* are finished"):
         runner.reproduce_experiment("equal-time", request, stage)
     assert begun == ["bench"]
+
+
+def test_missing_text_and_unused_tasks_are_reported_before_the_first_stage(
+    tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = []
+
+    def stage(arguments: Sequence[str]) -> tuple[int, str]:
+        begun.append(arguments[0])
+        raise Interrupted("stopped")
+
+    missing = tmp_path / "wikki.jsonl"
+    request = ExperimentRequest("mini", tmp_path / "out", text=(str(missing),), device="cpu", seeds=1)
+    with pytest.raises(InputError, match=re.escape(str(missing))):
+        runner.reproduce_experiment("sharing", request, stage)
+    assert not begun
+    request = dataclasses.replace(request, text=(), data=tiny_data, tasks=tmp_path)
+    with pytest.raises(Interrupted):
+        runner.reproduce_experiment("sharing", request, stage)
+    printed = capsys.readouterr().err
+    assert "--tasks is not used: this scale has the task word-order" in printed
+    assert printed.count("this run cannot decide") == 1, "one line for all claims with the same reason"
+    assert "one seed has no spread" in printed
 
 
 def test_time_limit_covers_all_parts_of_a_run(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
