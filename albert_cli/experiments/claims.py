@@ -1,6 +1,6 @@
 """Test the paper's claims against measured values.
 
-The verdicts are: holds, does not hold at this scale, too noisy to tell, and not learned at this scale.
+The verdicts are: holds, does not hold at this scale, too noisy to tell, not learned at this scale, and not measured.
 A claim and the values of all runs come in; a verdict on each condition of the claim, with its numbers, goes out. The
 left side of a condition has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
 condition holds. The bounds combine two errors: the spread of the seeds (Student's t), and an error that all seeds
@@ -20,11 +20,14 @@ import numpy as np
 from albert_cli.experiments.recipe import Condition, PaperClaim, split_reference
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 
-Verdict = Literal["holds", "does not hold at this scale", "too noisy to tell", "not learned at this scale"]
+Verdict = Literal[
+    "holds", "does not hold at this scale", "too noisy to tell", "not learned at this scale", "not measured"
+]
 HOLDS: Final[Verdict] = "holds"
 FAILS: Final[Verdict] = "does not hold at this scale"
 NOISY: Final[Verdict] = "too noisy to tell"
 NOT_LEARNED: Final[Verdict] = "not learned at this scale"
+NOT_MEASURED: Final[Verdict] = "not measured"
 
 CONFIDENCE: Final = 0.9  # of each of the two one-sided bounds
 Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> estimate
@@ -55,13 +58,23 @@ class CheckedClaim:
 
     @property
     def verdict(self) -> Verdict:
-        """`NOT_LEARNED` if a model in `claim.learned` has not learned, else the least favorable verdict of the rest."""
+        """The verdict on the claim.
+
+        `NOT_LEARNED` if a model in `claim.learned` has not learned, `NOT_MEASURED` or `NOISY` if this is unknown, and
+        else the least favorable verdict of the other conditions.
+        """
         verdicts = [finding.verdict for finding in self.findings]
         num_learned = len(self.claim.learned)
-        if any(verdict != HOLDS for verdict in verdicts[:num_learned]):
-            return NOT_LEARNED
-        verdicts = verdicts[num_learned:]
-        return next(verdict for verdict in (FAILS, NOISY, HOLDS) if verdict in verdicts)
+        learned = self._least_favorable(verdicts[:num_learned])
+        if learned != HOLDS:
+            return NOT_LEARNED if learned == FAILS else learned
+        return self._least_favorable(verdicts[num_learned:])
+
+    @staticmethod
+    def _least_favorable(verdicts: Sequence[Verdict]) -> Verdict:
+        """Return the least favorable of the verdicts on conditions; `HOLDS` if there is none."""
+        order: tuple[Verdict, ...] = (FAILS, NOT_MEASURED, NOISY)
+        return next((verdict for verdict in order if verdict in verdicts), HOLDS)
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `results.json`."""
@@ -81,12 +94,12 @@ def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:
 def check_condition(condition: Condition, values: Values) -> Finding:
     """Test a condition against the measured values; runs of the same seed are compared.
 
-    The verdict is `NOISY` without a seed that has measured all values, after a division by zero and, except for counts,
-    with a single seed.
+    The verdict is `NOT_MEASURED` without a seed that has measured all values. It is `NOISY` after a division by zero
+    and, except for counts, with a single seed.
     """
     estimates = _compute_left_side(condition, values)
     if not estimates:
-        return Finding(condition, {})
+        return Finding(condition, {}, verdict=NOT_MEASURED)
     by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())

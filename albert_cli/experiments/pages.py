@@ -20,7 +20,17 @@ from albert_cli import __version__, console, store
 from albert_cli.counting.costs import format_bytes
 from albert_cli.errors import InputError
 from albert_cli.experiments.budget import describe_matched_time
-from albert_cli.experiments.claims import CONFIDENCE, FAILS, HOLDS, NOISY, NOT_LEARNED, CheckedClaim, Finding, Verdict
+from albert_cli.experiments.claims import (
+    CONFIDENCE,
+    FAILS,
+    HOLDS,
+    NOISY,
+    NOT_LEARNED,
+    NOT_MEASURED,
+    CheckedClaim,
+    Finding,
+    Verdict,
+)
 from albert_cli.experiments.metrics import EXACT, METRICS, is_score
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
@@ -42,7 +52,7 @@ _LAYERS: Final = {
     "l2": ("Distance between a layer’s input and output", "Euclidean, mean over tokens of held-out text."),
     "degrees": ("Angle between a layer’s input and output", "Degrees, mean over tokens of held-out text."),
 }
-_MARKERS: Final[dict[Verdict, str]] = {HOLDS: "●", FAILS: "■", NOISY: "◆", NOT_LEARNED: "○"}
+_MARKERS: Final[dict[Verdict, str]] = {HOLDS: "●", FAILS: "■", NOISY: "◆", NOT_LEARNED: "○", NOT_MEASURED: "–"}
 
 
 @dataclass(frozen=True)

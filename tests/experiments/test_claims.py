@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.experiments.claims import FAILS, HOLDS, NOISY, NOT_LEARNED, Values, check_claim, check_condition
+from albert_cli.experiments.claims import (
+    FAILS,
+    HOLDS,
+    NOISY,
+    NOT_LEARNED,
+    NOT_MEASURED,
+    Values,
+    check_claim,
+    check_condition,
+)
 from albert_cli.experiments.recipe import Condition, PaperClaim
 from albert_cli.experiments.uncertainty import JackknifeEstimate, exact_value, jackknife_examples
 
@@ -30,7 +39,7 @@ def values(**variants: list[float]) -> Values:
         ([0.31, 0.30, 0.29], FAILS, HOLDS),
         ([0.6, 0.3, 0.45], NOISY, NOISY),  # a difference of 0.15, but the seeds disagree
         ([0.9], NOISY, NOISY),  # one seed never decides
-        ([], NOISY, NOISY),
+        ([], NOT_MEASURED, NOT_MEASURED),
     ],
 )
 def test_difference_is_decided_by_its_seeds(a: list[float], above: str, below: str) -> None:
@@ -105,7 +114,7 @@ def test_counts_of_one_seed_are_decided_exactly() -> None:
     assert check_condition(ratio, measured).verdict == HOLDS
     measured["a"]["block_parameters"][0] = exact_value(1201)
     assert check_condition(ratio, measured).verdict == FAILS
-    assert check_condition(ratio, {"a": measured["a"]}).verdict == NOISY, "a missing count decides nothing"
+    assert check_condition(ratio, {"a": measured["a"]}).verdict == NOT_MEASURED
 
 
 def test_ratio_over_zero_is_noisy() -> None:
@@ -118,7 +127,7 @@ def test_ratio_over_zero_is_noisy() -> None:
 
 @pytest.mark.parametrize(
     ("verdicts", "together"),
-    [((0.5, 0.5), HOLDS), ((0.5, 0.3), FAILS), ((0.5, None), NOISY), ((0.3, None), FAILS)],
+    [((0.5, 0.5), HOLDS), ((0.5, 0.3), FAILS), ((0.5, None), NOT_MEASURED), ((0.3, None), FAILS)],
 )
 def test_claim_has_the_verdict_of_its_worst_condition(verdicts: tuple[float, float | None], together: str) -> None:
     names = ("x", "y")
@@ -150,7 +159,7 @@ def test_difference_below_half_a_point_is_none(scores: tuple[float, float], boun
         ((1.2, 1.3), (0.3, 0.3), FAILS),
         ((0.2, 0.2), (0.5, 0.5), NOT_LEARNED),
         ((0.2, 0.2), (0.3, 0.3), NOT_LEARNED),
-        ((0.2, 1.9), (0.3, 0.3), NOT_LEARNED),  # one seed has learned, the other has not
+        ((0.2, 1.9), (0.3, 0.3), NOISY),  # one seed has learned, the other has not
     ],
 )
 def test_claim_is_decided_only_by_models_that_have_learned(
@@ -165,6 +174,8 @@ def test_claim_is_decided_only_by_models_that_have_learned(
     condition = Condition("a.mlm_accuracy", "above", 0.4)
     claim = PaperClaim("", "", "", (condition,), learned=("a.below_unigram_entropy",))
     assert check_claim(claim, measured).verdict == verdict
+    del measured["a"]["below_unigram_entropy"]
+    assert check_claim(claim, measured).verdict == NOT_MEASURED
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(0, 1))

@@ -81,7 +81,9 @@ def test_report_has_verdicts_tables_and_commands(ran: tuple[Path, dict[str, Any]
 
 
 def test_one_seed_decides_only_counts(ran: tuple[Path, dict[str, Any]]) -> None:
-    assert verdicts(ran[1]) == ["holds", *["not learned at this scale"] * 6]
+    undecided = {"too noisy to tell", "not measured"}  # the claims about E = H compare variants that were not run
+    first, *others = verdicts(ran[1])
+    assert first == "holds" and len(others) == 6 and set(others) == undecided
 
 
 def test_list_with_out_prints_verdicts(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
