@@ -82,8 +82,8 @@ def test_report_has_verdicts_tables_and_commands(ran: tuple[Path, dict[str, Any]
 
 def test_one_seed_decides_only_counts(ran: tuple[Path, dict[str, Any]]) -> None:
     undecided = {"too noisy to tell", "not measured"}  # the claims about E = H compare variants that were not run
-    first, *others = verdicts(ran[1])
-    assert first == "holds" and len(others) == 6 and set(others) == undecided
+    counts, *learning = verdicts(ran[1])
+    assert counts == "holds" and len(learning) == 6 and set(learning) == undecided
 
 
 def test_list_with_out_prints_verdicts(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: P
     assert begun == ["bench"]
 
 
-def test_missing_text_and_unused_tasks_are_reported_before_the_first_stage(
+def test_missing_text_and_unused_tasks_are_reported_first(
     tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = []
