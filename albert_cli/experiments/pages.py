@@ -129,7 +129,8 @@ def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
         name = f"{report['experiment']}-{report['scale']}"
         verdicts[name] = {claim["statement"]: claim["verdict"] for claim in report["claims"]}
     if not verdicts:
-        raise InputError(f"{out}: no finished experiment", f"run one with albert reproduce NAME --out {out}")
+        hint = f"albert reproduce NAME --out {out} runs or continues one, and albert status {out} shows its stages"
+        raise InputError(f"{out}: no finished experiment", hint)
     lines = []
     for name, claims in verdicts.items():
         lines += [name, *(f"  {verdict}: {statement}" for statement, verdict in claims.items())]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52")  # of runs and models
+# Of runs and models. Experiments have at most eight variants.
+PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52", "#23a3a8", "#d98cb3")
 INK: Final = "#22211e"  # text
 MUTED: Final = "#6c675e"  # axes and baselines
 RULE: Final = "#d8d3c7"  # thin lines

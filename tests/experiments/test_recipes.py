@@ -21,6 +21,7 @@ from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import exact_value
+from albert_cli.report.figures import PALETTE
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.helpers.command import albert
 
@@ -91,6 +92,11 @@ def test_paper_tables_have_a_cell_for_each_column(name: str) -> None:
     for table in experiment.tables:
         assert all(len(cells) == len(table.columns) for cells in table.rows.values()), table.title
     assert experiment.claims and all(claim.margin and claim.source for claim in experiment.claims)
+
+
+@pytest.mark.parametrize("name", recipe.experiment_names())
+def test_each_variant_has_its_own_color(name: str) -> None:
+    assert len(recipe.load_experiment(name).variants) <= len(set(PALETTE))
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
