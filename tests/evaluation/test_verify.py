@@ -175,7 +175,9 @@ def test_verify_offline_is_skipped_with_a_reason(tmp_path: Path) -> None:
     assert done.returncode == 77, done.stderr
     assert done.stdout == "" and not (tmp_path / "out").exists()
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 2 and "skipped: albert/albert-base-v2" in lines[0] and lines[1].startswith("hint:")
+    search, skipped, hint = lines
+    assert search.startswith("albert/albert-base-v2:") and "Hugging Face Hub" in search
+    assert "skipped: albert/albert-base-v2" in skipped and hint.startswith("hint:")
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
