@@ -155,8 +155,6 @@ def _request_huge_pages(glibc: ctypes.CDLL) -> None:
 
     Blocks are allocated, marked, and freed again. Nothing is written to them, so they take no memory by themselves.
     """
-    if platform.system() != "Linux":
-        return
     glibc.malloc.restype = ctypes.c_void_p
     glibc.malloc.argtypes = [ctypes.c_size_t]
     glibc.free.argtypes = [ctypes.c_void_p]

@@ -65,16 +65,10 @@ class CheckedClaim:
         """
         verdicts = [finding.verdict for finding in self.findings]
         num_learned = len(self.claim.learned)
-        learned = self._least_favorable(verdicts[:num_learned])
+        learned = _least_favorable(verdicts[:num_learned])
         if learned != HOLDS:
             return NOT_LEARNED if learned == FAILS else learned
-        return self._least_favorable(verdicts[num_learned:])
-
-    @staticmethod
-    def _least_favorable(verdicts: Sequence[Verdict]) -> Verdict:
-        """Return the least favorable of the verdicts on conditions; `HOLDS` if there is none."""
-        order: tuple[Verdict, ...] = (FAILS, NOT_MEASURED, NOISY)
-        return next((verdict for verdict in order if verdict in verdicts), HOLDS)
+        return _least_favorable(verdicts[num_learned:])
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `results.json`."""
@@ -84,6 +78,11 @@ class CheckedClaim:
             "verdict": self.verdict,
             "findings": [finding.to_json() for finding in self.findings],
         }
+
+
+def _least_favorable(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the least favorable of the verdicts on conditions; `HOLDS` if there is none."""
+    return next((verdict for verdict in (FAILS, NOT_MEASURED, NOISY) if verdict in verdicts), HOLDS)
 
 
 def check_claim(claim: PaperClaim, values: Values) -> CheckedClaim:

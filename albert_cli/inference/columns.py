@@ -17,7 +17,13 @@ from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import CHOICE_COLUMN_NAMES, find_choice_columns
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.columns import COLUMN_NAMES, find_id_column, find_same_columns, find_text_columns
+from albert_cli.tasks.columns import (
+    COLUMN_NAMES,
+    find_id_column,
+    find_same_columns,
+    find_text_columns,
+    trained_text_columns,
+)
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
@@ -129,7 +135,7 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 
     inputs: the number of texts that the task reads, 0 for one or two.
     """
-    names = [layout.columns[role] for role in ("text", "text_pair") if layout.columns.get(role)]
+    names = trained_text_columns(layout.columns)
     settings = TableSettings()
     indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
     columns = [header.columns[index] for index in indices]

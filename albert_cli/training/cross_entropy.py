@@ -59,7 +59,7 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        (gradient_MV,) = ctx.saved_tensors
+        (gradient_MV,) = ctx.saved_tensors  # torch raises an error if a second backward pass finds it changed
         return gradient_MV.mul_(grad_loss), None
 
 

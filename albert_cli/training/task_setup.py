@@ -16,6 +16,7 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
+from albert_cli.tasks.columns import trained_text_columns
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import ModelHead, open_table
@@ -122,11 +123,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
-        text_columns = _trained_text_columns(source.checkpoint)
-        head = ModelHead(source.checkpoint.labels, text_columns=text_columns)
-        if source.checkpoint.is_multi_label:
-            head = ModelHead(source.checkpoint.output_names, is_multi_label=True, text_columns=text_columns)
-        task: AnyTask = open_table(recipe.table, request.data, head)
+        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint))
     elif recipe.task == NER:
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
@@ -136,12 +133,12 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     return prepare_with_recipe(recipe, request, task, source)
 
 
-def _trained_text_columns(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
-    """Return the names of the text columns that a model of a table was fine-tuned on; () for other checkpoints."""
-    if checkpoint.finetuned_task is None:
-        return ()
-    columns = checkpoint.finetuned_task.settings.get("columns", {})
-    return tuple(columns[role] for role in ("text", "text_pair") if columns.get(role))
+def _read_head(checkpoint: hub.Checkpoint) -> ModelHead:
+    """Return the classifier that a checkpoint records."""
+    finetuned = checkpoint.finetuned_task
+    columns = {} if finetuned is None else finetuned.settings.get("columns", {})
+    labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
+    return ModelHead(labels, checkpoint.is_multi_label, trained_text_columns(columns))
 
 
 def prepare_with_recipe(
