@@ -30,6 +30,7 @@ AttentionTimes = dict[str, dict[str, float | str]]  # milliseconds, or an error 
 _DeviceType: Any = vars(torch.autograd)["DeviceType"]  # torch's type annotations do not export it
 _PROFILED_STEPS: Final = 5
 _SHOWN_KERNELS: Final = 15
+_STEPS_LABEL: Final = "profiled steps"  # of the event that spans all steps
 _WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 # The number and the size of attention heads in base, large and xlarge. The heads of xxlarge have size 64, too.
 _HEADS: Final = ((12, 64), (16, 64), (16, 128))
@@ -63,12 +64,13 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
         activities.append(ProfilerActivity.CUDA)
     synchronize(device)
     with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(_PROFILED_STEPS):
-            step()
+        with torch.profiler.record_function(_STEPS_LABEL):
+            for _ in range(_PROFILED_STEPS):
+                step()
         synchronize(device)
     events: Any = profiler.events()
     kernel_type = _DeviceType.CUDA if is_cuda else _DeviceType.CPU
-    kernels = [event for event in events if event.device_type == kernel_type]
+    kernels = [event for event in events if event.device_type == kernel_type and event.name != _STEPS_LABEL]
     if not kernels:
         raise AlbertError("torch's profiler saw no kernel", "check whether this user may profile the GPU (CUPTI)")
     busy_us, span_us = _busy_time([(kernel.time_range.start, kernel.time_range.end) for kernel in kernels])
@@ -77,9 +79,9 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
         times[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
     names = Counter(event.name for event in events)
     pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
-    waits = sum(names[name] for name in _WAITS)
-    if is_cuda:
-        waits -= 1  # the last one is the wait of `synchronize` above
+    # `synchronize` and the profiler itself wait after the steps; these waits do not count.
+    (steps,) = (event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU)
+    waits = sum(event.name in _WAITS and event.time_range.start < steps.time_range.end for event in events)
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
     slowest = times.most_common(_SHOWN_KERNELS)
     return StepProfile(

@@ -118,10 +118,16 @@ class Sizes:
         return module.forward
 
 
+def with_backend(backend: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `torch.compile` with another compiler, which does not know the options of torch's own."""
+    plain = torch.compile
+    return lambda function, dynamic=None, options=None: plain(function, backend=backend, dynamic=dynamic)
+
+
 def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    seen, plain = Sizes(), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
+    seen = Sizes()
+    monkeypatch.setattr(torch, "compile", with_backend(seen))
     model = PretrainingModel(SHAPE)
     prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
@@ -150,7 +156,8 @@ def test_compiled_attention_has_static_widths(
     """For any width, `flex_attention` scales by a symbol, and its kernel is not compiled."""
     taken: list[bool | None] = []
 
-    def forms(function: Any, dynamic: bool | None = None) -> Any:
+    def forms(function: Any, dynamic: bool | None = None, options: Any = None) -> Any:
+        assert options == {"fallback_random": True}, "dropout draws the numbers of code that is not compiled"
         return lambda *arguments: taken.append(dynamic)
 
     monkeypatch.setattr(torch, "compile", forms)
@@ -167,7 +174,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
 ) -> None:
     torch._dynamo.reset()
     objectives._compiled_sum_losses.cache_clear()
-    seen, plain, job = Sizes(), torch.compile, make_job(train__micro_batch_size=3)
+    seen, job = Sizes(), make_job(train__micro_batch_size=3)
     parts = [part for step in range(6) for part in job.sample_step(step, RankGroup())]
 
     def plain_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,7 +184,7 @@ def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
     with monkeypatch.context() as patch:
         patch.setattr(objectives, "cross_entropy_sum", plain_losses)
         expected = [job.loss_sums(part.data) for part in parts]
-    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=seen, **options))
+    monkeypatch.setattr(torch, "compile", with_backend(seen))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
     for part, sums in zip(parts, expected, strict=True):
         compiled_sums = job.loss_sums(part.data)
@@ -213,8 +220,7 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
     def broken(module: Any, inputs: Any) -> Any:
         raise RuntimeError("ptxas failed")
 
-    plain = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=broken, **options))
+    monkeypatch.setattr(torch, "compile", with_backend(broken))
     for _ in range(2):
         torch._dynamo.reset()
         model = PretrainingModel(SHAPE)
