@@ -133,7 +133,7 @@ class Encoder(nn.Module):
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
         # Dropout draws the same numbers as in code that is not compiled. Compiled kernels would draw each number alone,
         # and again in the backward pass; on a GPU this takes more time than everything else between the matmuls.
-        options: dict[str, str | int | bool] = {"fallback_random": True}
+        options: Any = {"fallback_random": True}
         packed_block = torch.compile(block, options=options)
         # The width of a padded rectangle differs between batches, too, so no size may be compiled as a constant.
         padded_block = torch.compile(block, dynamic=True, options=options)
