@@ -84,8 +84,8 @@ def reproduce(
         return
     if experiment is None:
         raise ConfigError("no experiment is named", "use `albert reproduce --list` to list them")
+    from albert_cli.experiments.budget import parse_speeds
     from albert_cli.experiments.plan import ExperimentRequest
-    from albert_cli.experiments.runner import parse_speeds
 
     request = ExperimentRequest(
         scale=scale,

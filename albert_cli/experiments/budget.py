@@ -104,6 +104,25 @@ class PlanDescription:
         return "\n\n".join([title, costs, _format_notes(plan), *claims])
 
 
+def parse_speeds(options: Sequence[str]) -> dict[str, float]:
+    """Parse the values `N` and `VARIANT=N` of `--tflops`; return TFLOP/s by variant, with the key "" for an `N` alone.
+
+    Raises `ConfigError` if N is not a number or is out of range.
+    """
+    speeds = {}
+    for option in options:
+        name, _, value = option.rpartition("=")
+        try:
+            speed = float(value)
+        except ValueError:
+            hint = "use a number, such as --tflops 410 or --tflops base=380"
+            raise ConfigError(f"--tflops {option}: not a number", hint) from None
+        if not 0 < speed < 1e6:  # a larger number is probably in FLOP/s
+            raise ConfigError(f"--tflops {option}: out of range", "use the TFLOP/s of one device, such as --tflops 410")
+        speeds[name] = speed
+    return speeds
+
+
 def describe_plan(plan: ExperimentPlan) -> PlanDescription:
     """Return the runs and claims of a plan; raise `ConfigError` if `--tflops` names an unknown variant."""
     variants = plan.experiment.variants

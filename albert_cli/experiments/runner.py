@@ -13,10 +13,11 @@ import json
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import IO
 
 from albert_cli import console, executor, machine, store
@@ -24,7 +25,6 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import (
     AlbertError,
     BusyError,
-    ConfigError,
     DivergedError,
     InputError,
     Interrupted,
@@ -34,7 +34,7 @@ from albert_cli.experiments import outcome, pages, recall_table, recipe, word_or
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.inputs import RECALL_TASK, WORD_ORDER_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
-from albert_cli.experiments.records import AnyResult, StageRecord
+from albert_cli.experiments.records import AnyResult, StageRecord, read_record
 from albert_cli.experiments.stages import make_plan
 from albert_cli.formatting import count_of
 from albert_cli.text.corpus import check_readable
@@ -57,25 +57,6 @@ class FinishedCommand:
     exit_code: int
     printed: str
     seconds: float
-
-
-def parse_speeds(options: Sequence[str]) -> dict[str, float]:
-    """Parse the values `N` and `VARIANT=N` of `--tflops`; return TFLOP/s by variant, with the key "" for an `N` alone.
-
-    Raises `ConfigError` if N is not a number or is out of range.
-    """
-    speeds = {}
-    for option in options:
-        name, _, value = option.rpartition("=")
-        try:
-            speed = float(value)
-        except ValueError:
-            hint = "use a number, such as --tflops 410 or --tflops base=380"
-            raise ConfigError(f"--tflops {option}: not a number", hint) from None
-        if not 0 < speed < 1e6:  # a larger number is probably in FLOP/s
-            raise ConfigError(f"--tflops {option}: out of range", "use the TFLOP/s of one device, such as --tflops 410")
-        speeds[name] = speed
-    return speeds
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
@@ -222,7 +203,8 @@ def run_stages(
 
     unfinished = plan.unfinished(stages)
     total = len(plan.stages)
-    num_finished = len([stage for stage in plan.stages.values() if plan.is_finished(stage)])
+    seconds = _finished_seconds(plan)
+    num_finished = sum(map(len, seconds.values()))
     if num_finished:
         console.info(f"{num_finished} of {total} stages are already finished")
     ranks = plan.request.nproc
@@ -239,7 +221,9 @@ def run_stages(
         num_finished += 1
         stage = plan.stages[item.name]
         _record_stage(plan, stage, result)
-        console.info(f"[{num_finished}/{total}] {stage.title}: {result.seconds:.0f} s")
+        seconds[stage.kind].append(result.seconds)
+        time_left = _describe_time_left(plan, seconds, max_jobs)
+        console.info(f"[{num_finished}/{total}] {stage.title}: {result.seconds:.0f} s{time_left}")
 
     items = []
     for stage in unfinished:
@@ -252,6 +236,28 @@ def run_stages(
         if plan.unfinished(stages):
             raise _stopped(plan) from None
     return len(unfinished)
+
+
+def _finished_seconds(plan: ExperimentPlan) -> dict[StageKind, list[float]]:
+    """Return the seconds of all finished stages by kind."""
+    seconds = defaultdict[StageKind, list[float]](list)
+    for stage in plan.stages.values():
+        record = read_record(plan, stage, StageRecord[AnyResult])
+        if record is not None:
+            seconds[stage.kind].append(record.seconds)
+    return seconds
+
+
+def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequence[float]], max_jobs: int) -> str:
+    """Return a phrase on the time of the unfinished stages; "" if there is none, or if a kind is not measured yet.
+
+    An unfinished stage is assumed to take the mean of the finished stages of its kind.
+    """
+    kinds = [stage.kind for stage in plan.unfinished(list(plan.stages.values()))]
+    if not kinds or not all(seconds.get(kind) for kind in kinds):
+        return ""
+    total = sum(fmean(seconds[kind]) for kind in kinds)
+    return f"; about {console.format_duration(total / max_jobs)} left"
 
 
 # ---------------------------------------------------------------- checks

@@ -331,6 +331,22 @@ def test_stages_with_ranks_run_as_processes(tmp_path: Path) -> None:
     assert record["result"]["process"] != os.getpid()
 
 
+def test_time_left_follows_from_finished_stages_of_the_same_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = counted(tmp_path, "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge")
+    stages = list(plan.stages.values())
+    run_stages(plan, stages[:1], elsewhere)
+    path = plan.result_path(stages[0])
+    path.write_text(json.dumps(store.read_json(path) | {"seconds": 3000.0}))
+    capsys.readouterr()
+    run_stages(plan, stages, elsewhere, max_jobs=2)
+    times_left = re.findall(r"\[(\d)/4\] .*; about (.*) left\n", capsys.readouterr().err)
+    # The mean of 3,000 s and 0 s, for two stages; then of 3,000 s and twice 0 s, for one; two stages run at a time.
+    assert [number for number, _ in times_left] == ["2", "3"], "after the last stage no time is left"
+    assert times_left[0][1].startswith("25 min") and times_left[1][1].startswith("8 min")
+
+
 def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
     """Print the id of the process that runs the command."""
     return 0, json.dumps({"process": os.getpid()})
