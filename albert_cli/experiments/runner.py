@@ -68,6 +68,7 @@ def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescr
     unreadable = _find_unreadable_text(plan)
     for reason in unreadable.values():
         console.warn(f"{reason}; the run would stop there. {_suggest_other_text(plan)}")
+    _print_unused_tasks(plan)
     return describe_plan(plan), unreadable
 
 
@@ -291,13 +292,18 @@ def _suggest_other_text(plan: ExperimentPlan) -> str:
 def _warn_about_limits(plan: ExperimentPlan) -> None:
     for name, reason in plan.skipped.items():
         console.warn(f"{name} is skipped: {reason}")
-    tasks = plan.scale.tasks
-    if plan.request.tasks is not None and tasks and not {*tasks} - {RECALL_TASK, WORD_ORDER_TASK}:
-        console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
+    _print_unused_tasks(plan)
     undecidable = Counter(judge_decidability(plan, claim).reason for claim in plan.claims)
     for reason, number in undecidable.items():
         if reason:  # "" counts the claims that the run can decide
             console.warn(f"this run cannot decide {count_of(number, 'claim')}, which --dry-run lists: {reason}")
+
+
+def _print_unused_tasks(plan: ExperimentPlan) -> None:
+    """Print that the files of `--tasks` are not used, if all tasks of the scale are made from the text."""
+    tasks = plan.scale.tasks
+    if plan.request.tasks is not None and tasks and not {*tasks} - {RECALL_TASK, WORD_ORDER_TASK}:
+        console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
 
 
 def _stopped(plan: ExperimentPlan) -> Interrupted:

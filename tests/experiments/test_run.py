@@ -407,6 +407,8 @@ def test_missing_text_and_unused_tasks_are_reported_first(
         runner.reproduce_experiment("sharing", request, stage)
     assert not begun
     request = dataclasses.replace(request, text=(), data=tiny_data, tasks=tmp_path)
+    runner.preview_experiment("sharing", request)
+    assert "--tasks is not used: this scale has the task word-order" in capsys.readouterr().err
     with pytest.raises(Interrupted):
         runner.reproduce_experiment("sharing", request, stage)
     printed = capsys.readouterr().err
