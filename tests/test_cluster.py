@@ -1,4 +1,4 @@
-"""The examples for clusters do what they say: their own command, with the variables that a scheduler sets."""
+"""The recipes of `recipes/cluster/` run on this machine, with the variables that a scheduler sets."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ CLUSTER = ROOT / "recipes" / "cluster"
 
 @pytest.fixture
 def corpus(tmp_path: Path, documents: list[str]) -> Path:
-    """A folder with four files of text, each too large to be put together with another."""
+    """A folder with four text files."""
     folder = tmp_path / "corpus" / "text"
     folder.mkdir(parents=True)
     for number in range(4):
-        # A weight of its own keeps a file apart from the others.
         (folder / f"{number}.txt").write_text("\n\n".join(documents[number * 150 : (number + 1) * 150]))
     return folder
 
 
 def run(command: list[str], env: dict[str, str]) -> str:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
-def merged(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, str]) -> None:
-    """The same command without a share makes of the shares what one command makes at once."""
+def assert_merge_equals_single_build(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, str]) -> None:
+    """Merge the jobs' shards by the command without `--task`; assert that a single build writes the same bytes."""
     albert = [str(tmp_path / "bin" / "albert"), "data", *sources, "--vocab", str(vocabulary), "--out"]
     run([*albert, str(tmp_path / "corpus" / "data")], env)
     build_data(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 
 
-def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
+def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     script = (CLUSTER / "data.slurm").read_text()
     assert re.search(r"^#SBATCH --array=0-15$", script, re.MULTILINE)
+    # Files with different weights are not put into one work unit.
     sources = [f"{corpus}/{n}.txt@{n + 1}" for n in range(4)]
     shared = {"SOURCES": " ".join(sources), "VOCABULARY": str(tiny_vocabulary)}
     shared |= {"OUT": str(tmp_path / "corpus" / "data"), "SLURM_CPUS_PER_TASK": "1"}
@@ -62,12 +62,12 @@ def test_slurm(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     for job in ("1", "0"):
         env = make_environment(tmp_path, **shared, **array, SLURM_ARRAY_TASK_ID=job)
         assert f"job {job}/2, 2 work units" in run(["bash", str(CLUSTER / "data.slurm")], env)
-    # Repeated alone, a job is still counted from the whole array.
+    # A job that is repeated alone still has its number in the whole array.
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
-    again = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
-    repeated = run(["bash", str(CLUSTER / "data.slurm")], again)
+    repeated_environment = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
+    repeated = run(["bash", str(CLUSTER / "data.slurm")], repeated_environment)
     assert "job 1/2, 2 work units" in repeated and "4 of 4 work units are finished" in repeated
-    merged(tmp_path, sources, tiny_vocabulary, again)
+    assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary, repeated_environment)
 
 
 @pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.kubernetes.yaml")), ids=lambda path: path.name)
@@ -77,19 +77,19 @@ def test_kubernetes_file_is_valid(path: Path) -> None:
         validate.validate(document, "1.37", strict=True)
 
 
-def test_kubernetes_bad_input_is_not_retried() -> None:
+def test_kubernetes_does_not_retry_bad_input() -> None:
     job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())["spec"]
     (rule,) = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
     assert rule["onExitCodes"]["values"] == [ConfigError.exit_code, InputError.exit_code]
     assert "backoffLimit" not in job and job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
+def test_kubernetes_job_builds_the_data_of_one_process(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     env = {entry["name"]: entry["value"] for entry in container["env"]}
     comment = " ".join((CLUSTER / "data.kubernetes.yaml").read_text().split("apiVersion")[0].replace("#", "").split())
-    assert f" {shlex.join(container['command'])} (in a pod" in comment, "the merge reads what the pods read"
+    assert f" {shlex.join(container['command'])} (in a pod" in comment, "the comment must have the command of the pods"
     assert job["spec"]["completionMode"] == "Indexed"
     assert int(env["JOB_COMPLETIONS"]) == job["spec"]["completions"]
     command = [part.replace("/corpus/vocabulary", str(tiny_vocabulary)) for part in container["command"]]
@@ -97,14 +97,14 @@ def test_kubernetes(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None
     workers = command.index("--workers") + 1
     command[workers] = "1"
     for index in ("0", "1"):
-        said = run(command, make_environment(tmp_path, **env | {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}))
-        assert f"job {index}/2" in said
-    merged(tmp_path, [str(corpus)], tiny_vocabulary, make_environment(tmp_path))
+        env |= {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}
+        assert f"job {index}/2" in run(command, make_environment(tmp_path, **env))
+    assert_merge_equals_single_build(tmp_path, [str(corpus)], tiny_vocabulary, make_environment(tmp_path))
 
 
 # ---------------------------------------------------------------- pretraining
 
-# What SLURM does, on this one machine: a step runs its command once per node, and a signal to the step reaches each.
+# A replacement of `srun` for one machine: a step runs its command once per node, and passes USR1 on to each of them.
 SRUN = """
 shift 2  # --ntasks=2 --kill-on-bad-exit=0
 for node in $(seq "$SLURM_NNODES"); do "$@" & nodes+=($!); done
@@ -125,7 +125,7 @@ def status(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
-    """A folder with what the SLURM job left: two nodes, whose step was signalled before the time limit."""
+    """The folder of a SLURM job with two nodes, which has received a signal before its time limit."""
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "tiny.toml").write_text(RECIPE)
     env = slurm_environment(folder, tiny_data)
@@ -133,9 +133,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
         while not (folder / "run" / "metrics.jsonl").exists() and job.poll() is None:
             time.sleep(0.05)
         children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
-        os.kill(int(children.stdout.split()[-1]), signal.SIGUSR1)  # to the step alone, as --signal without B: does
-        _, said = job.communicate()
-    assert job.returncode == 75, said
+        os.kill(
+            int(children.stdout.split()[-1]), signal.SIGUSR1
+        )  # to the step only, as the option --signal without "B:" does
+        _, printed = job.communicate()
+    assert job.returncode == 75, printed
     return folder
 
 
@@ -152,45 +154,47 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
     return make_environment(folder, **settings, **slurm)
 
 
-def test_slurm_saves_before_the_time_limit_and_is_queued_again(stopped: Path, tiny_data: Path) -> None:
+def test_slurm_saves_before_the_time_limit_and_requeues(stopped: Path, tiny_data: Path) -> None:
     script = (CLUSTER / "pretrain.slurm").read_text()
     assert re.search(r"^#SBATCH --signal=USR1@\d+$", script, re.MULTILINE)
     state = status(stopped / "run")
     assert (state["state"], state["exit_code"]) == ("interrupted", 75)
     assert (stopped / "run" / f"step-{state['step']:08d}" / "manifest.json").is_file()
     assert (stopped / "calls").read_text() == "requeue 7\n"
-    # A start that fails before it begins leaves that status behind, and must not be sent again for it.
+    # The status is still "interrupted" if `srun` fails before training begins. The job must not be requeued then.
     env = slurm_environment(stopped, tiny_data)
     install(stopped, "srun", "exit 1")
     assert subprocess.run(SLURM_JOB, env=env, check=False).returncode == 1
     assert (stopped / "calls").read_text() == "requeue 7\n"
 
 
-def test_kubernetes_goes_on_with_it(stopped: Path, tiny_data: Path) -> None:
+def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: Path) -> None:
     service, job = yaml.safe_load_all((CLUSTER / "pretrain.kubernetes.yaml").read_text())
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (line,) = container["args"]
     name = service["metadata"]["name"]
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
-    assert f"--nnodes {spec['completions']} " in line and f"--master-addr {name}-0.{pod['subdomain']} " in line
-    assert pod["subdomain"] == name and service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert f"--nnodes {spec['completions']} " in line
+    assert f"--master-addr {name}-0.{pod['subdomain']} " in line
+    assert pod["subdomain"] == name
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
-    here = {
-        f"--nnodes {spec['completions']}": "--nnodes 1",  # a run may be gone on with by another number
+    local_values = {
+        f"--nnodes {spec['completions']}": "--nnodes 1",  # a run may resume on another number of nodes
         "--nproc-per-node gpu": "--nproc-per-node 1",
         f"{name}-0.{pod['subdomain']} --master-port 29500": f"127.0.0.1 --master-port {free_port()}",
         "pretrain/albert-base": f"{stopped}/tiny.toml {SHORT}",
         "/corpus/data": str(tiny_data),
         "/corpus/run": str(stopped / "run"),
     }
-    for path, replaced in here.items():
-        assert path in line
-        line = line.replace(path, replaced)
-    before = status(stopped / "run")["step"]
+    for original, replacement in local_values.items():
+        assert original in line
+        line = line.replace(original, replacement)
+    saved_step = status(stopped / "run")["step"]
     env = make_environment(stopped, OMP_NUM_THREADS="1")
     env["JOB_COMPLETION_INDEX"] = "0"
-    done = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"resuming from step {before}" in done.stderr
+    result = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert f"resuming from step {saved_step}" in result.stderr
     assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 200)

@@ -1,1 +1,1 @@
-"""Campaigns: the program under damaged files, failing system calls and kills; each by a command of its own."""
+"""Campaigns: commands that run `albert` with damaged files, failing system calls and kills, and compare results."""

@@ -1,10 +1,10 @@
-"""Two and four nodes that lose a worker, an agent, the rendezvous agent or a node: the table of what a run survives.
+"""Pretrain on two and four nodes that lose a worker, an agent, the rendezvous agent or a node, and print a table.
 
     python -m tests.campaigns.agents OUT
     python -m tests.campaigns.agents OUT --nodes 4
 
-Every node is a `torchrun` agent with one worker on this machine (gloo). The last column compares weights and moments
-of the last step with those of one process that nothing disturbs.
+Every node is a `torchrun` agent with one worker on this machine (gloo). The last column compares the weights and the
+moments of the last step with those of one undisturbed process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS = (f"schedule.total_steps={STEPS}", "train.save_every=50", "train.eval_
 
 
 def albert(*arguments: object) -> None:
-    """Run `albert ARGUMENTS` in a process of its own."""
+    """Run `albert ARGUMENTS` in a new process."""
     command = [sys.executable, "-m", "albert_cli", *map(str, arguments), "--quiet"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
@@ -47,14 +47,14 @@ def prepare(out: Path) -> list[str]:
 
 
 def measure(out: Path, command: list[str], count: int, loss: Loss, expected: Path) -> list[object]:
-    """Return a row of the table: seconds, agents that were started again, and the comparison of the bytes."""
+    """Run a case; return its row of the table."""
     folder = out / f"{count}-{loss.name.replace(' ', '-')}"
     folder.mkdir()
     names = [f"node{number}" for number in range(count)]
     nodes = Nodes(folder, command, names, minimum=count - 1 if loss.is_for_good else count)
-    started = time.monotonic()
+    start_time = time.monotonic()
     survive(nodes, loss, KILL_AFTER_STEP)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start_time
     files = ("model.safetensors", "optimizer.safetensors")
     is_same = all((nodes.run / expected.name / name).read_bytes() == (expected / name).read_bytes() for name in files)
     return [count, loss.name, f"{seconds:.0f}", nodes.restarts, "same" if is_same else "DIFFERENT"]

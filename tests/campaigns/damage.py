@@ -1,13 +1,13 @@
-"""Damaged files: every verb ends with a documented exit code, one line and a hint, or as if nothing were wrong.
+"""Damage a file that a command reads, and check that the command rejects it properly or is not affected.
 
     python -m tests.campaigns.damage --seed 1 --count 20000
-    python -m tests.campaigns.damage --seed 1 --case 4711      one of them again, and what it said
+    python -m tests.campaigns.damage --seed 1 --case 4711      repeat one case and show its messages
 
-A case is a function of the seed and its number: a command, one of the files that it reads, what is done to the file
-(bits, cuts, lines, JSON values of other types and sizes, depth, a folder or a link in its place), and whether the
-manifest beside it is kept, removed, or sealed anew over the damage. What is a fault: an exit code that is not
-documented, a traceback, an error that does not name the file or has no hint, half a file left behind, a changed input,
-much time or memory, and above all a file that its manifest covers, changed, and accepted.
+The seed and the number of a case determine the command, one of its input files, the damage (to bits, length, lines or
+JSON values, or a folder or a link instead of the file), and whether the manifest of the file is kept, removed, or
+sealed again after the damage. These are faults: an undocumented exit code, a traceback, an error that does not name
+the file or has no hint, a half-written file, a changed input, too much time or memory, and, most serious, accepting a
+changed file that a manifest covers.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from albert_cli import store
 from albert_cli.data.shards import SUFFIXES
 from tests.campaigns import calls, forked, world
 from tests.campaigns.calls import Call
-from tests.campaigns.forked import Ended
+from tests.campaigns.forked import Result
 from tests.campaigns.world import Command
 
 DOCUMENTED = (0, 2, 3, 4, 5, 6, 7, 75, 77)
-MEMORY = 2 << 30  # with the half gigabyte that a child shares with this process
-MODES = ("kept",) * 6 + ("sealed anew",) * 3 + ("removed",)
-HEALED = 0.03  # the share of cases after which the file is restored and the command has to succeed
+MEMORY = 2 << 30  # bytes, including the 0.5 GiB that a fork shares with this process
+MODES = ("kept",) * 6 + ("sealed again",) * 3 + ("removed",)
+RESTORED = 0.03  # the fraction of the rejected files that are restored, after which the command must succeed
 
 
-# ---------------------------------------------------------------- damages
+# ---------------------------------------------------------------- damage
 
 
-def _deep(opening: str = "[", closing: str = "]") -> str:
+def _nested(opening: str = "[", closing: str = "]") -> str:
     return opening * 100_000 + closing * 100_000
 
 
-# As they stand in a file: not all are values that Python would write.
+# The text of JSON values, some of which are invalid or would never be written by Python.
 VALUES: tuple[str, ...] = (
     "null", "true", "false", "0", "1", "-1", "0.5", "-0.0", "7", "100000000000000000000", "9" * 5000, "1e308", "1e999",
     "NaN", "-Infinity", '""', '"x"', '"12"', json.dumps("x" * 100_000), '"\\ud800"', '"\\u001b[31mred"', '"a\\u0000b"',
-    '"../../outside"', '"/etc/passwd"', "[]", "[null]", "[[]]", '["a", 1]', "{}", '{"a": 1}', '{"": {}}', _deep(),
-    _deep('{"a":', "}"), "",
+    '"../../outside"', '"/etc/passwd"', "[]", "[null]", "[[]]", '["a", 1]', "{}", '{"a": 1}', '{"": {}}', _nested(),
+    _nested('{"a":', "}"), "",
 )  # fmt: skip
 _PLACEHOLDER = "@place@"
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) of a JSON document."""
+def _iter_slots(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every (container, key) of a JSON document; a key is also the index of a list."""
     pairs: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         pairs = list(value.items())
@@ -67,25 +67,25 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         pairs = list(enumerate(value[:50]))
     for key, inner in pairs:
         yield value, key
-        yield from _places(inner)
+        yield from _iter_slots(inner)
 
 
 def _json(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """One value of a document replaced, one key dropped or renamed, or all of it replaced."""
+    """Replace a value of a document or the whole document, or remove or rename a key."""
     value = json.loads(data)
-    slots = list(_places(value))
+    slots = list(_iter_slots(value))
     raw = rng.choice(VALUES)
     if not slots or rng.random() < 0.1:
         return f"the document becomes {raw[:30]}", raw.encode()
-    # Near the top as often as anywhere.
-    container, key = rng.choice(slots if rng.random() < 0.5 else [p for p in slots if p[0] is value])
+    # Half of the values are at the top level, which has few of all values.
+    container, key = rng.choice(slots if rng.random() < 0.5 else [slot for slot in slots if slot[0] is value])
     chance = rng.random()
     if chance < 0.2:
         del container[key]
         return f"without {key!r}", json.dumps(value).encode()
     if chance < 0.3 and isinstance(container, dict):
         container[f"{key}x"] = container.pop(key)
-        return f"{key!r} is called otherwise", json.dumps(value).encode()
+        return f"{key!r} is renamed", json.dumps(value).encode()
     container[key] = _PLACEHOLDER
     return f"{key!r} becomes {raw[:30]}", json.dumps(value).replace(f'"{_PLACEHOLDER}"', raw).encode()
 
@@ -125,34 +125,35 @@ def _cut(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _insert(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    at = rng.choice((0, len(data), rng.randrange(len(data))))
+    position = rng.choice((0, len(data), rng.randrange(len(data))))
     extra = rng.choice((
         rng.randbytes(rng.choice((1, 4, 64))), b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n", b"\t", b'"', b",",
         b"\xc3", "\u2028".encode(), b"\x1b[2J", b"x" * 3_000_000, b"x \n" * 10_000, b"[" * 100_000, b"9" * 5_000,
     ))  # fmt: skip
-    return f"{extra[:12]!r} ({len(extra)} bytes) put in at {at}", data[:at] + extra + data[at:]
+    return f"{extra[:12]!r} ({len(extra)} bytes) inserted at {position}", data[:position] + extra + data[position:]
 
 
 def _blocks(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     first, last = sorted(rng.randrange(len(data) + 1) for _ in range(2))
     block = data[first:last]
-    description, new = rng.choice((("zeroed", bytes(len(block))), ("doubled", block * 2), ("taken out", b""),
+    description, new = rng.choice((("zeroed", bytes(len(block))), ("doubled", block * 2), ("removed", b""),
                             ("random", rng.randbytes(len(block)))))  # fmt: skip
     return f"bytes {first} to {last} {description}", data[:first] + new + data[last:]
 
 
 def _lines(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     lines = data.splitlines(keepends=True)
-    one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    first = rng.randrange(len(lines))
+    second = rng.randrange(len(lines))
     match rng.randrange(4):
         case 0:
-            lines[one], lines[other] = lines[other], lines[one]
-            return f"lines {one + 1} and {other + 1} swapped", b"".join(lines)
+            lines[first], lines[second] = lines[second], lines[first]
+            return f"lines {first + 1} and {second + 1} swapped", b"".join(lines)
         case 1:
-            return f"line {one + 1} doubled", b"".join([*lines[: one + 1], *lines[one:]])
+            return f"line {first + 1} doubled", b"".join([*lines[: first + 1], *lines[first:]])
         case 2:
-            return f"line {one + 1} taken out", b"".join([*lines[:one], *lines[one + 1 :]])
-    return "lines end as in DOS", data.replace(b"\n", b"\r\n")
+            return f"line {first + 1} removed", b"".join([*lines[:first], *lines[first + 1 :]])
+    return "lines end with CRLF", data.replace(b"\n", b"\r\n")
 
 
 Damage = Callable[[bytes, random.Random], tuple[str, bytes]]
@@ -160,13 +161,13 @@ _STRUCTURED: dict[str, Damage] = {
     ".json": _json, ".jsonl": _json_line, ".safetensors": _safetensors, ".toml": _toml,
 }  # fmt: skip
 _BYTES: tuple[Damage, ...] = (_flip, _flip, _cut, _insert, _insert, _blocks, _lines)
-_IN_ITS_PLACE = ("a folder", "a folder with a file", "a dangling link", "a link to itself", "nothing")
+_REPLACEMENTS = ("a folder", "a folder with a file", "a dangling link", "a link to itself", "nothing")
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """Damage a file; what was done."""
+    """Damage a file; return a description of the damage."""
     if rng.random() < 0.08:
-        replacement = rng.choice(_IN_ITS_PLACE)
+        replacement = rng.choice(_REPLACEMENTS)
         path.unlink()
         if replacement.startswith("a folder"):
             path.mkdir()
@@ -174,21 +175,21 @@ def damage(path: Path, rng: random.Random) -> str:
                 (path / "file").write_text("something")
         elif "link" in replacement:
             path.symlink_to("nowhere" if "dangling" in replacement else path.name)
-        return f"{replacement} in its place"
+        return f"replaced by {replacement}"
     data = path.read_bytes()
     if not data:
         path.write_bytes(rng.randbytes(16))
-        return "16 bytes in an empty file"
+        return "16 bytes written to an empty file"
     structured = _STRUCTURED.get(path.suffix)
-    if structured is None and path.parent.name in ("middle", "high"):  # RACE's
+    if structured is None and path.parent.name in ("middle", "high"):  # RACE has JSON in files named .txt
         structured = _json
-    how = structured if structured is not None and rng.random() < 0.6 else rng.choice(_BYTES)
-    description, changed = how(data, rng)
+    change = structured if structured is not None and rng.random() < 0.6 else rng.choice(_BYTES)
+    description, changed = change(data, rng)
     path.write_bytes(changed)
     return description
 
 
-# ---------------------------------------------------------------- a case
+# ---------------------------------------------------------------- cases
 
 
 @dataclass(frozen=True)
@@ -200,130 +201,137 @@ class Case:
     file: str
     description: str
     mode: str
-    ended: Ended
+    result: Result
     faults: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [f"case {self.number}: {self.command.name} with {self.file}: {self.description}; manifest {self.mode}"]
-        lines += [f"    albert {' '.join(self.command.words)}"]
-        lines += [f"    exit {self.ended.code}, {self.ended.seconds:.2f} s: {fault}" for fault in self.faults]
-        return "\n".join([*lines, *(f"    | {line[:300]}" for line in self.ended.err.splitlines()[-4:])])
+        lines += [f"    albert {' '.join(self.command.arguments)}"]
+        lines += [f"    exit {self.result.code}, {self.result.seconds:.2f} s: {fault}" for fault in self.faults]
+        return "\n".join([*lines, *(f"    | {line[:300]}" for line in self.result.err.splitlines()[-4:])])
 
 
 class Campaign:
-    """Cases of one seed over one world."""
+    """The cases of one seed, over the artifacts of one world."""
 
     def __init__(self, folder: Path, seed: int, commands: Sequence[Command] = ()) -> None:
-        self.world, self.folder, self.seed = folder / "world", folder, seed
+        self.world = folder / "world"
+        self.folder = folder
+        self.seed = seed
         self.commands = commands or list(world.commands())
         if not self.world.is_dir():
             world.make(self.world, world.tasks_for(self.commands))
-        self.read = {command: self._files_read(command) for command in self.commands}
-        self.commands = [command for command in self.commands if self.read[command]]
+        self.files_read = {command: self._list_files_read(command) for command in self.commands}
+        self.commands = [command for command in self.commands if self.files_read[command]]
         for command in {command.name: command for command in self.commands}.values():
-            world.lay_out(self.world, command, warm := folder / "warm")
-            world.here(command, warm)  # what it imports and makes is there for every child
+            world.copy_inputs(self.world, command, warm := folder / "warm")
+            world.run_in_process(command, warm)
             shutil.rmtree(warm)
 
     def case(self, number: int) -> Case:
-        """Do the case of this number."""
+        """Run the case with this number."""
         rng = random.Random(f"{self.seed} {number}")
         command = rng.choices(self.commands, [c.weight for c in self.commands])[0]
         folder = self.folder / f"case-{number}"
-        world.lay_out(self.world, command, folder)
+        world.copy_inputs(self.world, command, folder)
         path = self._choose(folder, command, rng)
         name = path.relative_to(folder).as_posix()
         manifest = _manifest_of(path, folder)
         mode = rng.choice(MODES) if manifest is not None and path.name != store.MANIFEST else "kept"
-        if mode == "sealed anew" and path.suffix in SUFFIXES:
-            mode = "kept"  # nothing but its manifest protects what a shard holds
+        if mode == "sealed again" and path.suffix in SUFFIXES:
+            mode = "kept"  # only the manifest protects the arrays of a shard
         before = _content(path)
         description = damage(path, rng)
         changed = _content(path) != before
         if manifest is not None and mode == "removed":
             (manifest / store.MANIFEST).unlink()
-        elif manifest is not None and mode == "sealed anew":
-            _seal_anew(manifest)
+        elif manifest is not None and mode == "sealed again":
+            _seal_again(manifest)
         inputs = _snapshot(folder, command.out)
-        ended = forked.run(command.words, folder, self.folder / f"log-{number}")
-        faults = list(_judge(command, folder, path, ended, inputs))
-        # It was seen, and done without.
-        seen = rf"renamed to|set aside|is not used|making it again|^warning: {re.escape(name)}:"
-        refused = bool(re.search(seen, ended.err, re.MULTILINE))
-        refused = refused or (path.name == store.MANIFEST and not path.exists())  # then it is no step of a run
-        # What `inspect` shows of anything but data is verified by its --verify.
-        shown = command.words[0] == "inspect" and "--verify" not in command.words and not os.path.lexists(path)
-        if ended.code == 0 and manifest is not None and mode == "kept" and changed and not refused and not shown:
-            faults.append("ACCEPTED, though the manifest covers it")
-        if ended.code != 0 and not faults and mode != "sealed anew" and rng.random() < HEALED:
-            faults += self._heal(command, folder, path, name, manifest)
+        result = forked.run(command.arguments, folder, self.folder / f"log-{number}")
+        faults = list(_find_faults(command, folder, path, result, inputs))
+        # These messages report that the command noticed the damage and did not use the file.
+        warning = rf"renamed to|set aside|is not used|making it again|^warning: {re.escape(name)}:"
+        is_rejected = bool(re.search(warning, result.err, re.MULTILINE))
+        # Without a manifest a step's directory is no checkpoint, and is skipped.
+        is_rejected = is_rejected or (path.name == store.MANIFEST and not path.exists())
+        # `inspect` without --verify verifies only data.
+        is_unverified = (
+            command.arguments[0] == "inspect" and "--verify" not in command.arguments and not os.path.lexists(path)
+        )
+        is_covered = manifest is not None and mode == "kept"
+        if result.code == 0 and is_covered and changed and not is_rejected and not is_unverified:
+            faults.append("ACCEPTED, although the manifest covers the file")
+        if result.code != 0 and not faults and mode != "sealed again" and rng.random() < RESTORED:
+            faults += self._restore(command, folder, name, manifest)
         shutil.rmtree(folder)
         for end in (".out", ".err"):
             (self.folder / f"log-{number}{end}").unlink()
-        return Case(number, command, name, description, mode, ended, tuple(faults))
+        return Case(number, command, name, description, mode, result, tuple(faults))
 
-    def _files_read(self, command: Command) -> list[Path]:
-        """The files that a command opens, below its folder; found out once, and kept beside the world."""
+    def _list_files_read(self, command: Command) -> list[Path]:
+        """Return the files below its folder that a command opens; a file next to the world caches them."""
         opened: set[Path] = set()
-        cached = self.folder / f"reads {' '.join(command.words).replace('/', ' ')}"
+        cached = self.folder / f"reads {' '.join(command.arguments).replace('/', ' ')}"
         if not cached.is_file():
 
-            def note(call: Call) -> None:
+            def record(call: Call) -> None:
                 if call.name == "open":
                     opened.add(call.path.relative_to(folder))
 
-            world.lay_out(self.world, command, folder := self.folder / "reading")
+            world.copy_inputs(self.world, command, folder := self.folder / "reading")
             files = (p for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
             existing = {p.relative_to(folder) for p in files}
-            ended = calls.run(command.words, folder, self.folder / "log", note)
-            assert ended.code == 0, f"{command.words} over the undamaged world: {ended.err}"
+            result = calls.run(command.arguments, folder, self.folder / "log", record)
+            assert result.code == 0, f"{command.arguments} over the undamaged world: {result.err}"
             shutil.rmtree(folder)
             cached.write_text("\n".join(sorted(map(str, existing & opened))))
         return [Path(line) for line in cached.read_text().splitlines()]
 
     def _choose(self, folder: Path, command: Command, rng: random.Random) -> Path:
-        """A file that the command reads: every kind of file alike, however many there are of it."""
+        """Choose a file that the command reads: first a kind of file, then one of this kind."""
         kinds: dict[str, list[Path]] = {}
-        for path in self.read[command]:
+        for path in self.files_read[command]:
             kind = path.name if path.suffix in (".json", ".toml", ".model", ".jsonl") else path.suffix
             kinds.setdefault(f"{kind} of {path.parts[0]}", []).append(path)
         return folder / rng.choice(kinds[rng.choice(sorted(kinds))])
 
-    def _heal(self, command: Command, folder: Path, path: Path, name: str, manifest: Path | None) -> Iterator[str]:
-        """The file as it was: the command has to succeed."""
-        restored = [name]
+    def _restore(self, command: Command, folder: Path, name: str, manifest: Path | None) -> Iterator[str]:
+        """Restore the file and its manifest, and run the command again; yield a fault if it does not succeed."""
+        restored_names = [name]
         if manifest is not None and manifest.is_dir():
-            restored.append((manifest / store.MANIFEST).relative_to(folder).as_posix())
-        for one in restored:
-            target = folder / one
+            restored_names.append((manifest / store.MANIFEST).relative_to(folder).as_posix())
+        for restored_name in restored_names:
+            target = folder / restored_name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             if target.parent.is_dir():
                 target.unlink(missing_ok=True)
-                shutil.copy2(self.world / one, target)
-        again = forked.run(command.words, folder, self.folder / "log-healed")
-        if again.code != 0:
-            yield f"the file restored, the same command ends with {again.code}: {again.error}"
+                shutil.copy2(self.world / restored_name, target)
+        result = forked.run(command.arguments, folder, self.folder / "log-restored")
+        if result.code != 0:
+            yield f"with the restored file, the same command exits with {result.code}: {result.error}"
 
 
 def _content(path: Path) -> bytes | str | None:
     if path.is_symlink():
         return str(path.readlink())
-    if path.name == store.MANIFEST:  # which says what it says in any spelling
+    if path.name == store.MANIFEST:  # compared by its values, which other white space does not change
         with suppress(OSError, ValueError, RecursionError):
             return repr(json.loads(path.read_bytes()))
     return path.read_bytes() if path.is_file() else None
 
 
-def _snapshot(folder: Path, but: str) -> dict[str, bytes | str | None]:
+def _snapshot(folder: Path, excluded: str) -> dict[str, bytes | str | None]:
     """Return the contents of all files except the output."""
-    hints = (".lock", ".verified.json")  # which belong to no artifact
-    paths = (p for p in sorted(folder.rglob("*")) if p.name not in hints and p.relative_to(folder).parts[0] != but)
-    return {str(p.relative_to(folder)): _content(p) for p in paths}
+    hidden = (".lock", ".verified.json")  # these are no part of an artifact
+    paths = [path for path in sorted(folder.rglob("*")) if path.name not in hidden]
+    inputs = [path for path in paths if path.relative_to(folder).parts[0] != excluded]
+    return {str(path.relative_to(folder)): _content(path) for path in inputs}
 
 
 def _manifest_of(path: Path, top: Path) -> Path | None:
-    """The directory above whose manifest covers the file, if there is one."""
+    """Return the directory below `top` whose manifest covers the file; None if there is none."""
     for directory in path.parents:
         if directory == top:
             return None
@@ -334,61 +342,62 @@ def _manifest_of(path: Path, top: Path) -> Path | None:
     return None
 
 
-def _seal_anew(directory: Path) -> None:
-    """A manifest over what is there now, as whoever wrote the damage would have made it."""
+def _seal_again(directory: Path) -> None:
+    """Write a manifest of the current files, as if a program had written the damage on purpose."""
     old = json.loads((directory / store.MANIFEST).read_text())
     new = store.seal(directory, old["kind"], old["parents"])
     facts = directory.parents[1] / "data.json"
-    if old["kind"] == "shard" and facts.is_file():  # which names the shards by their manifests
+    if old["kind"] == "shard" and facts.is_file():  # it has the fingerprint of each shard
         values = json.loads(facts.read_text())
         if directory.name in values["fingerprints"]:
             values["fingerprints"][directory.name] = new.fingerprint()
             store.write_json(facts, values)
-            _seal_anew(facts.parent)
+            _seal_again(facts.parent)
 
 
-def _judge(command: Command, folder: Path, path: Path, ended: Ended, inputs: dict[str, Any]) -> Iterator[str]:
-    if ended.code not in DOCUMENTED:
-        yield f"exit code {ended.code}"
-    is_longer = ended.code == 75 and path.suffix == ".toml"  # without one of its lines a recipe may train for long
-    if ended.code == 75 and not is_longer:
-        yield "asked to stop, for it took too long"
-    if "Traceback" in ended.err or "Exception ignored" in ended.err:
+def _find_faults(command: Command, folder: Path, path: Path, result: Result, inputs: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults of a result, except that the command accepted a changed file."""
+    if result.code not in DOCUMENTED:
+        yield f"exit code {result.code}"
+    is_longer = result.code == 75 and path.suffix == ".toml"  # a recipe that has lost a line may train for long
+    if result.code == 75 and not is_longer:
+        yield "stopped because it took too long"
+    if "Traceback" in result.err or "Exception ignored" in result.err:
         yield "a traceback"
-    lines = [line for line in ended.err.splitlines() if line.strip()]
-    if ended.code != 0:
-        if ended.out:
-            yield f"stdout has {ended.out[:60]!r}"
+    lines = [line for line in result.err.splitlines() if line.strip()]
+    if result.code != 0:
+        if result.out:
+            yield f"stdout has {result.out[:60]!r}"
         if sum(line.startswith("error: ") for line in lines) != 1:
-            yield "not one line of error"
+            yield "not exactly one error line"
         elif not lines[-1].startswith("hint: "):
             yield "no hint"
         elif not is_longer and not _names(" ".join(lines[-2:]), path, folder, command):
             yield "the file is not named"
-        if len(ended.error) > 1000:
-            yield f"an error of {len(ended.error)} characters"
-    if re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", ended.err + ended.out):
-        yield "control characters are printed"
-    if ended.memory > MEMORY:
-        yield f"{ended.memory >> 20} MB of memory"
+        if len(result.error) > 1000:
+            yield f"an error of {len(result.error)} characters"
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", result.err + result.out):
+        yield "it prints control characters"
+    if result.memory > MEMORY:
+        yield f"{result.memory >> 20} MB of memory"
     if left := [str(p.relative_to(folder)) for p in folder.rglob("*.tmp")]:
-        yield f"left half-written: {left[0]}"
+        yield f"it leaves a half-written file: {left[0]}"
     after = _snapshot(folder, command.out)
     if changed := [name for name, content in inputs.items() if after.get(name) != content]:
-        yield f"an input was changed: {changed[0]}"
-    yield from _unsound(folder / command.out, path)
+        yield f"it changes an input: {changed[0]}"
+    yield from _find_unsound_output(folder / command.out, path)
 
 
 def _names(text: str, path: Path, folder: Path, command: Command) -> bool:
-    """Return True if an error names the file, or (for a part of an artifact) its directory, or the recipe."""
+    """Return True if an error names the file, a directory that contains it, or the recipe."""
     names = [path.name, path.stem, *path.relative_to(folder).parts[:-1]]
-    names += [command.out] if command.goes_on else []  # which was made from the file as it was
-    names += [word for word in command.words if path.suffix == ".toml" and word.endswith(".toml")]
+    names += [command.out] if command.resumes else []  # the output was written from the undamaged file
+    names += [argument for argument in command.arguments if path.suffix == ".toml" and argument.endswith(".toml")]
     return any(name in text for name in names)
 
 
-def _unsound(out: Path, damaged: Path) -> Iterator[str]:
-    """Directories of the output that have a manifest and do not hold what it says, though nothing was done to them."""
+def _find_unsound_output(out: Path, damaged: Path) -> Iterator[str]:
+    """Yield the error of each output directory that differs from its manifest, except the damaged one."""
     for manifest in sorted(out.rglob(store.MANIFEST)) if out.is_dir() else ():
         if manifest.parent not in damaged.parents and not manifest.parent.name.startswith("damaged-"):
             try:
@@ -397,7 +406,7 @@ def _unsound(out: Path, damaged: Path) -> Iterator[str]:
                 yield f"the output is not sound: {error}"
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- campaigns
 
 
 @dataclass
@@ -412,18 +421,19 @@ class Tally:
 
     def add(self, case: Case) -> None:
         self.cases += 1
-        self.codes[case.ended.code] += 1
+        self.codes[case.result.code] += 1
         if case.faults:
             self.faulty.append(case)
-        if self.slowest is None or case.ended.seconds > self.slowest.ended.seconds:
+        if self.slowest is None or case.result.seconds > self.slowest.result.seconds:
             self.slowest = case
-        if self.largest is None or case.ended.memory > self.largest.ended.memory:
+        if self.largest is None or case.result.memory > self.largest.result.memory:
             self.largest = case
 
     def __str__(self) -> str:
         assert self.slowest is not None and self.largest is not None
         codes = ", ".join(f"{code}: {count}" for code, count in sorted(self.codes.items()))
-        slow, large = self.slowest.ended.seconds, self.largest.ended.memory >> 20
+        slow = self.slowest.result.seconds
+        large = self.largest.result.memory >> 20
         return (
             f"{self.cases} cases, exit codes {codes}; slowest {slow:.1f} s (case {self.slowest.number}), largest "
             f"{large} MB (case {self.largest.number}); {len(self.faulty)} with a fault"
@@ -431,35 +441,36 @@ class Tally:
 
 
 def run(campaign: Campaign, numbers: range) -> Tally:
-    """Do the cases of these numbers; faults are printed as they are found."""
-    tally, began = Tally(), time.monotonic()
+    """Run the cases with these numbers; print each fault at once."""
+    tally = Tally()
+    start_time = time.monotonic()
     for number in numbers:
         case = campaign.case(number)
         tally.add(case)
         if case.faults:
             print(case, flush=True)
         if tally.cases % 500 == 0:
-            print(f"{tally} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(f"{tally} ({time.monotonic() - start_time:.0f} s)", flush=True)
     return tally
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--case", type=int, help="this one alone, with all that it prints")
-    parser.add_argument("--folder", type=Path, help="where the undamaged files are, or are made and kept")
+    parser.add_argument("--case", type=int, help="run only this case, and show its messages")
+    parser.add_argument("--folder", type=Path, help="the folder of the undamaged files; created if it does not exist")
     arguments = parser.parse_args()
     numbers = range(arguments.first, arguments.first + arguments.count)
     if arguments.case is not None:
         numbers = range(arguments.case, arguments.case + 1)
-    memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a flush takes no time in memory
+    memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory, flushing a file takes no time
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
         tally = run(Campaign(arguments.folder or Path(folder), arguments.seed), numbers)
     if arguments.case is not None and tally.slowest is not None:
-        print(tally.slowest, tally.slowest.ended.err, sep="\n")
+        print(tally.slowest, tally.slowest.result.err, sep="\n")
     print(tally)
     return bool(tally.faulty)
 

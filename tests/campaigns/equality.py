@@ -1,9 +1,11 @@
-"""The same bytes before and after: what a set of commands makes, a line and a SHA-256 each, to be compared by `diff`.
+"""Run a set of commands and print the SHA-256 of each file that they write, to compare two checkouts with `diff`.
 
-    python -m tests.campaigns.equality OUT > before.txt      in one checkout, and in the other: > after.txt
+    python -m tests.campaigns.equality OUT > before.txt      in one checkout
+    python -m tests.campaigns.equality OUT > after.txt       in the other checkout
 
-The product is the checkout that it is started from. Weights, predictions, vectors and data count by their bytes; JSON
-and pages without what another run has otherwise: times, rates and versions. What the commands made stays in OUT.
+The command uses the `albert` of the checkout in which it is started. Weights, predictions, vectors and data are
+compared by their bytes; JSON and pages without times, speeds and versions, which differ between runs. The files stay in
+OUT.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ SPAN = "-s span.max_query_length=8 -s span.doc_stride=4"
 DROPOUT = (
     "-s schedule.total_steps=8 -s train.save_every=4 -s model.hidden_dropout_prob=0.1 -s train.threads=1 --device cpu"
 )
-TIMED = {"state.json", "results.json"}  # have seconds in them, and so a fingerprint that varies
-# Of what `tests.campaigns.world` makes, by name and command.
+TIMED = {"state.json", "results.json"}  # these files contain times, so the fingerprints of their directories vary
+# The commands by the name of their output; they read the artifacts of `tests.campaigns.world`, and each other's output.
 COMMANDS = {
     "data-workers": "data text/a.txt text/b.jsonl --vocab vocabulary --out {out} --holdout 0.2 --workers 2",
     "data-squad": "data squad:squad/train-v2.0.json race:race --vocab vocabulary --out {out} --workers 1",
     "vocab-all": "vocab text --size 70 --out {out}",
-    # resumed: the same without its last checkpoint, see `_before`
+    # `resumed` continues a copy of `long` without its last checkpoint.
     "long": f"pretrain recipe.toml --data data --out {{out}} {DROPOUT}",
     "resumed": f"pretrain recipe.toml --data data --out {{out}} {DROPOUT}",
     "ranks": f"pretrain recipe.toml --data data --out {{out}} --nproc 2 {DROPOUT}",
@@ -89,71 +91,78 @@ COMMANDS = {
     "params-paper": "params --paper",
     "params-run": "params docs",
     "experiments": "reproduce small.toml --scale smoke --data data --tasks glue --seeds 1 --out {out} --device cpu",
-    # A drawing of speeds cannot be compared, so of what has them the tables alone.
+    # Drawings of speeds differ between runs, so runs and experiments are compared without the HTML page.
     "report-runs": "report docs experiments --markdown {out}.md",
     "report": "report docs-cola eval-squad1 eval-mrpc searched-cola ensemble --out {out}.html --markdown {out}.md",
 }  # fmt: skip
 
 
 def make(folder: Path) -> Path:
-    """Make the world of the campaigns, what else the commands read, and their results; returns the folder."""
+    """Create the artifacts and task files, and run the commands; return the folder."""
     world.make(folder)
     with chdir(folder):
-        _files()
+        _write_task_files()
         Path("printed").mkdir()
         for name, line in COMMANDS.items():
             if name == "resumed":
-                world.undone(Path("long"), Path("resumed"), 8)
-            sys.argv = ["albert", *shlex.split(line.format(out=name)), "--json"]  # what --nproc starts reads it
+                world.copy_without_step(Path("long"), Path("resumed"), 8)
+            sys.argv = ["albert", *shlex.split(line.format(out=name)), "--json"]  # --nproc starts ranks with these
             Path(f"printed/{name}.json").write_text(albert(*sys.argv[1:]).out)
     return folder
 
 
 def lines(folder: Path) -> Iterator[str]:
-    """`SHA-256  NAME` of every file that the commands made, but for what varies from run to run."""
-    made = [path.parent for path in sorted(folder.rglob(store.MANIFEST))]
-    timed = [directory for directory in made if any((directory / name).exists() for name in TIMED)]
+    """Yield `SHA-256  NAME` for every file, without the parts that differ between runs."""
+    directories = [path.parent for path in sorted(folder.rglob(store.MANIFEST))]
+    timed = [directory for directory in directories if any((directory / name).exists() for name in TIMED)]
     names = {store.fingerprint(directory).encode(): str(directory.relative_to(folder)).encode() for directory in timed}
-    names |= {fingerprint[:8]: name for fingerprint, name in names.items()}  # as pages shorten them
+    names |= {fingerprint[:8]: name for fingerprint, name in names.items()}  # pages show shortened fingerprints
     for name, value in sorted(content(folder, names).items()):
         digest = value if isinstance(value, str) else hashlib.sha256(json.dumps(value).encode()).hexdigest()
         yield f"{digest}  {name}"
 
 
-def _files() -> None:
-    """Tasks that `world` has none of."""
-    words = [f"{sentence}." for sentence in Path("text/a.txt").read_text().replace("\n", " ").split(". ")]
+def _write_task_files() -> None:
+    """Write the files of tasks that `world` lacks."""
+    sentences = [f"{sentence}." for sentence in Path("text/a.txt").read_text().replace("\n", " ").split(". ")]
     header = "index\tsentence1\tsentence2\t"
     for split, rows in (("train", range(12)), ("dev", range(12, 24))):
-        pairs = [f"{i}\t{words[i]}\t{words[i + 1]}\t" for i in rows]
+        pairs = [f"{i}\t{sentences[i]}\t{sentences[i + 1]}\t" for i in rows]
         glue = {
-            f"CoLA/{split}": [f"a\t{i % 3 % 2}\t\t{words[i]}" for i in rows],
-            f"SST-2/{split}": ["sentence\tlabel", *(f"{words[i]}\t{i % 2}" for i in rows)],
+            f"CoLA/{split}": [f"a\t{i % 3 % 2}\t\t{sentences[i]}" for i in rows],
+            f"SST-2/{split}": ["sentence\tlabel", *(f"{sentences[i]}\t{i % 2}" for i in rows)],
             f"STS-B/{split}": [f"{header}score", *(f"{pair}{i % 11 / 2}" for i, pair in zip(rows, pairs, strict=True))],
-            f"RTE/{split}": [f"{header}label", *(f"{p}{'not_' * (i % 2)}entailment" for i, p in enumerate(pairs))],
+            f"RTE/{split}": [
+                f"{header}label",
+                *(f"{pair}{'not_' * (i % 2)}entailment" for i, pair in enumerate(pairs)),
+            ],
         }
         mnli = ("contradiction", "entailment", "neutral")
         for end in ("_matched", "_mismatched") if split == "dev" else ("",):
-            glue[f"MNLI/{split}{end}"] = [f"{header}gold_label", *(f"{p}{mnli[i % 3]}" for i, p in enumerate(pairs))]
+            glue[f"MNLI/{split}{end}"] = [
+                f"{header}gold_label",
+                *(f"{pair}{mnli[i % 3]}" for i, pair in enumerate(pairs)),
+            ]
         for name, content_of in glue.items():
             Path(f"glue/{name}.tsv").parent.mkdir(exist_ok=True)
             Path(f"glue/{name}.tsv").write_text("\n".join(content_of) + "\n")
         squad = json.loads(Path(f"squad/{split}-v2.0.json").read_text())
-        squad["data"] = [one for one in squad["data"] if not one["paragraphs"][0]["qas"][0].pop("is_impossible")]
+        articles = squad["data"]
+        squad["data"] = [a for a in articles if not a["paragraphs"][0]["qas"][0].pop("is_impossible")]
         Path(f"squad/{split}-v1.1.json").write_text(json.dumps({**squad, "version": "1.1"}))
-    Path("input/pairs.txt").write_text("".join(f"{words[i]}\t{words[i + 2]}\n" for i in range(6)))
+    Path("input/pairs.txt").write_text("".join(f"{sentences[i]}\t{sentences[i + 2]}\n" for i in range(6)))
     smoke = 'variants = ["all", "none"], tasks = ["mrpc", "rte"]'
     Path("small.toml").write_text(f'extends = "experiments/sharing"\nscales.smoke = {{ {smoke} }}\n')
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("out", type=Path, help="a folder for what the commands make; it is emptied first")
+    parser.add_argument("out", type=Path, help="the folder of the files; its old content is deleted")
     out = parser.parse_args().out
     shutil.rmtree(out, ignore_errors=True)
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what is started by --nproc prints
+    os.dup2(2, 1)  # stdout must not have the output of the ranks that --nproc starts
     results.write("".join(f"{line}\n" for line in lines(make(out))))
     results.close()
 

@@ -2,9 +2,9 @@
 
 python -m tests.campaigns.export OUT --checkpoint CHECKPOINT --data GLUE
 
-Exports the checkpoint, then labels every text of the task's dev set by `albert predict`, by onnxruntime with
-`AutoTokenizer`, and by transformers.js in Node, the last two with the fp32 and the int8 file. Ids must be equal, and so
-must be the labels of runtimes that use the same file. Node and npm must be on PATH; npm fetches transformers.js.
+The command exports the checkpoint. Then `albert predict`, onnxruntime with `AutoTokenizer`, and transformers.js in Node
+label every text of the task's dev set, the last two with the fp32 and the int8 file. All ids must be equal, and so must
+the labels of runtimes that use the same file. Node and npm must be on PATH; npm downloads transformers.js.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Texts = Sequence[tuple[str, ...]]  # one text or two
 
 @dataclass(frozen=True)
 class Classified:
-    """Labels and input ids of all texts, by one runtime; `albert predict` does not show ids."""
+    """The labels and input ids of all texts from one runtime; `albert predict` does not print ids."""
 
     labels: Sequence[str]
     ids: Sequence[Sequence[int]] = ()
 
 
 def install_transformers_js(folder: Path) -> None:
-    """Install transformers.js for Node, unless it is there; without scripts, which would fetch GPU libraries."""
+    """Install transformers.js unless it is installed; without install scripts, which would download GPU libraries."""
     if not (folder / "node_modules" / "@huggingface").is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         command = ("npm", "install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", PACKAGE)
@@ -48,17 +48,17 @@ def install_transformers_js(folder: Path) -> None:
 
 
 def classify_in_node(exported: Path, precision: str, texts: Texts, folder: Path) -> Classified:
-    """Classify texts one by one with transformers.js; `folder` contains its installation."""
+    """Classify texts one by one with transformers.js, which is installed in `folder`."""
     dtype = {"fp32": "fp32", "int8": "q8"}[precision]
     command = ("node", SCRIPT.name, str(exported.resolve()), dtype)
-    done = subprocess.run(command, cwd=folder, input=json.dumps(list(texts)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    result = subprocess.run(command, cwd=folder, input=json.dumps(list(texts)), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
     return Classified([row["label"] for row in rows], [row["ids"] for row in rows])
 
 
 def classify_in_onnxruntime(exported: Path, precision: str, texts: Texts) -> Classified:
-    """Classify texts one by one with the files of an export alone."""
+    """Classify texts one by one with onnxruntime, using only the files of the export."""
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(exported)
     session = onnxruntime.InferenceSession(str(exported / FILES[precision]), providers=["CPUExecutionProvider"])
     names = json.loads((exported / "config.json").read_text(encoding="utf-8"))["id2label"]
@@ -74,7 +74,7 @@ def classify_in_onnxruntime(exported: Path, precision: str, texts: Texts) -> Cla
 
 
 def classify_in_albert(checkpoint: Path, texts: Texts, folder: Path) -> Classified:
-    """Classify texts by `albert predict`."""
+    """Classify texts with `albert predict`."""
     lines = [json.dumps(dict(zip(("text", "text_pair"), text, strict=False))) for text in texts]
     (folder / "dev.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     albert(
@@ -85,7 +85,7 @@ def classify_in_albert(checkpoint: Path, texts: Texts, folder: Path) -> Classifi
 
 
 def compare(checkpoint: Path, exported: Path, texts: Texts, folder: Path, node: Path) -> dict[str, Classified]:
-    """Return what every runtime answers."""
+    """Return the results of each runtime and precision."""
     install_transformers_js(node)
     results = {"albert predict": classify_in_albert(checkpoint, texts, folder)}
     for precision in FILES:
@@ -95,31 +95,31 @@ def compare(checkpoint: Path, exported: Path, texts: Texts, folder: Path, node: 
 
 
 def differences(results: Mapping[str, Classified]) -> Iterator[tuple[str, int, int]]:
-    """Yield each runtime with its labels that differ from the reference's, and its texts with other ids.
+    """Yield each runtime, the number of its labels that differ from the reference, and of its texts with other ids.
 
-    The reference for fp32 is `albert predict`, for int8 onnxruntime with the same file. Ids are compared with those of
-    onnxruntime.
+    The reference of the fp32 labels is `albert predict`, that of the int8 labels is onnxruntime with the same file, and
+    that of the ids is onnxruntime.
     """
     ids = results["onnxruntime, fp32"].ids
     for name, result in results.items():
         reference = results["onnxruntime, int8" if name.endswith("int8") else "albert predict"]
-        other_labels = sum(one != other for one, other in zip(result.labels, reference.labels, strict=True))
-        other_ids = sum(one != other for one, other in zip(result.ids, ids, strict=False))
+        other_labels = sum(label != expected for label, expected in zip(result.labels, reference.labels, strict=True))
+        other_ids = sum(text_ids != expected for text_ids, expected in zip(result.ids, ids, strict=False))
         yield name, other_labels, other_ids
 
 
 def dev_texts(checkpoint: Path) -> list[tuple[str, ...]]:
-    """Return the dev texts of a task checkpoint, which its predictions contain."""
+    """Return the dev texts of a task checkpoint, from its file of predictions."""
     lines = (checkpoint / "predictions.dev.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [tuple(row[name] for name in ("text", "text_pair") if name in row) for row in rows]
 
 
 def main() -> None:
-    """Export, classify and print the tables; fails if anything differs."""
+    """Export, classify and print the table; fail if labels or ids differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--checkpoint", type=Path, required=True, help="a classifier of `albert finetune`")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="a classifier from `albert finetune`")
     parser.add_argument("--data", required=True, help="the files of its task")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

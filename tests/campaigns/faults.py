@@ -1,12 +1,13 @@
-"""The n-th system call fails: readers see the old state or the new, and the same command then ends in the same bytes.
+"""Let the n-th system call of a command fail: readers must see the old or the new state, and a second run must succeed.
 
-    python -m tests.campaigns.faults                       the table: every kind of call, command and error, some n each
-    python -m tests.campaigns.faults --each 1000           every n
+    python -m tests.campaigns.faults                       all commands, kinds of calls and errors, with a few n each
+    python -m tests.campaigns.faults --each 1000           all n
     python -m tests.campaigns.faults --only "pretrain" --errors kill,power
 
-What a call ends with: ENOSPC, EIO, EINTR or EMFILE, each where the system may say so; the process killed in it; or the
-power lost, which also drops what was written and not flushed: such files fall back to what they held when they were
-last flushed, or before, and a rename whose folder was not flushed after it did not happen.
+A call fails with an errno that the system may return for it (such as ENOSPC, EIO, EINTR or EMFILE), the process is
+killed in the call, or the power fails. A power failure also loses everything that was not flushed: such a file gets the
+content of its last flush, and a rename is undone unless its folder was flushed afterwards. The second run of the
+command must end with the same bytes as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from albert_cli import store
 from tests.campaigns import calls, forked, world
 from tests.campaigns.calls import Call
 from tests.campaigns.damage import DOCUMENTED
-from tests.campaigns.forked import Ended
+from tests.campaigns.forked import Result
 from tests.campaigns.world import Command
 
 KILL, POWER = "kill", "power"
@@ -49,7 +50,7 @@ ERRORS = {
     "mmap": ("EIO", "ENOMEM"),
 }
 COMMANDS = ("vocab", "data", "pretrain", "pretrain, resumed", "finetune", "eval", "predict", "report", "reproduce")
-# What a second run has otherwise; a fingerprint of what has times in it too.
+# Keys whose values differ between runs: times, and fingerprints of files that contain times.
 _VARIES = {
     "seconds",
     "wall_seconds",
@@ -62,7 +63,7 @@ _VARIES = {
     "versions",
     "created_by",
 }
-# The same in pages: times, speeds, the version, and ids in drawings.
+# Texts that differ between the pages of two runs: times, speeds, the version, and ids in drawings.
 _IN_TEXT = re.compile(
     rb"[\d.]+ (?:s|min|minutes|seconds)\b|\| tokens per second.*|`?albert`? [\d.]+\d|\b[mp][0-9a-f]{10}\b"
 )
@@ -70,7 +71,7 @@ _IN_TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Fault:
-    """The error of the n-th call of a kind, counted from 1 over the calls below the command's folder."""
+    """An error in the n-th call of a kind; n counts from 1, over the calls on files in the command's folder."""
 
     name: str
     number: int
@@ -81,19 +82,24 @@ class Fault:
 
 
 @dataclass
-class Watched:
-    """A command's calls, counted; one of them may fail, and what is not flushed may be lost with it."""
+class CallRecorder:
+    """A recorder that counts the calls of a command, and injects a fault.
+
+    hit: the file of the call that failed; flushed: the content of files at their last flush, by inode; unflushed: the
+    files with writes that are not flushed, by inode; renamed: the old path, the new path and the replaced content of
+    each rename whose folder is not flushed.
+    """
 
     folder: Path
     fault: Fault | None = None
     counts: Counter[str] = field(default_factory=Counter)
     hit: Path | None = None
-    flushed: dict[int, bytes] = field(default_factory=dict)  # by inode: what a file held when it was last flushed
+    flushed: dict[int, bytes] = field(default_factory=dict)
     unflushed: dict[int, Path] = field(default_factory=dict)
-    renamed: list[tuple[Path, Path, bytes | None]] = field(default_factory=list)  # from, to, the file that stood there
+    renamed: list[tuple[Path, Path, bytes | None]] = field(default_factory=list)
 
     def __call__(self, call: Call) -> int | None:
-        """Decide the call's result; see `calls.watch`."""
+        """Decide the result of a call; see `calls.Decide`."""
         if call.path.name == ".lock" or (self.hit and self.fault and self.fault.error in (KILL, POWER)):
             return None
         self.counts[call.name] += 1
@@ -102,10 +108,10 @@ class Watched:
             self.hit = call.path
             return 0 if fault.error in (KILL, POWER) else int(getattr(errno, fault.error))
         if fault and fault.error == POWER:
-            self._note(call)
+            self._record(call)
         return None
 
-    def _note(self, call: Call) -> None:
+    def _record(self, call: Call) -> None:
         with suppress(OSError):
             inode = call.path.stat().st_ino
             if call.name == "open" and call.path.is_file() and inode not in self.unflushed:
@@ -118,103 +124,106 @@ class Watched:
             elif call.name == "fsync":
                 self.renamed = [entry for entry in self.renamed if entry[1].parent != call.path]
             elif call.target is not None:
-                stood = call.target.read_bytes() if call.target.is_file() else None
-                self.renamed.append((call.path, call.target, stood))
+                replaced = call.target.read_bytes() if call.target.is_file() else None
+                self.renamed.append((call.path, call.target, replaced))
 
     def lose_power(self) -> None:
-        """Put every file and every name that was written and not flushed back to what the disk has of it."""
-        for source, target, stood in reversed(self.renamed):
-            if os.path.lexists(target) and not os.path.lexists(source):  # it was carried out
+        """Undo the renames and writes that were not flushed."""
+        for source, target, replaced in reversed(self.renamed):
+            if os.path.lexists(target) and not os.path.lexists(source):  # the call has succeeded
                 source.parent.mkdir(parents=True, exist_ok=True)
                 target.rename(source)
-                if stood is not None:
-                    target.write_bytes(stood)
+                if replaced is not None:
+                    target.write_bytes(replaced)
         for path in self.folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and (inode := path.stat().st_ino) in self.unflushed:
-                held = self.flushed.get(inode, b"")
-                with path.open("r+b") as file:  # the same inode
+                flushed = self.flushed.get(inode, b"")
+                with path.open("r+b") as file:  # retains the inode
                     file.truncate(0)
-                    file.write(held)
+                    file.write(flushed)
 
 
-def run(words: Sequence[str], watched: Watched, logs: Path) -> Ended:
-    """Run a command below the folder with its calls watched."""
-    ended = calls.run(words, watched.folder, logs, watched)
-    if watched.hit and watched.fault and watched.fault.error == POWER:
-        watched.lose_power()
-    return ended
+def run(arguments: Sequence[str], recorder: CallRecorder, logs: Path) -> Result:
+    """Run a command in the recorder's folder with the recorder's fault."""
+    result = calls.run(arguments, recorder.folder, logs, recorder)
+    if recorder.hit and recorder.fault and recorder.fault.error == POWER:
+        recorder.lose_power()
+    return result
 
 
 class Campaign:
-    """Faults of one seed over one world."""
+    """Faults in commands over the artifacts of one world."""
 
     def __init__(self, folder: Path, commands: Sequence[str] = COMMANDS) -> None:
-        named: dict[str, Command] = {}
+        by_name: dict[str, Command] = {}
         for command in (*world.commands(), world.reproduction()):
             if command.name in commands:
-                named.setdefault(command.name, command)
-        self.commands, self.folder = named, folder
-        self.world = world.make(folder / "world", world.tasks_for(named.values()))
+                by_name.setdefault(command.name, command)
+        self.commands = by_name
+        self.folder = folder
+        self.world = world.make(folder / "world", world.tasks_for(by_name.values()))
         self.expected: dict[str, dict[str, object]] = {}
         self.counts: dict[str, Counter[str]] = {}
-        for command in named.values():
-            where = self._laid_out(command, "through")
-            world.here(command, where)  # once in this process, which imports what it needs
-            shutil.rmtree(where)
-            where = self._laid_out(command, "through")
-            watched = Watched(where)
-            ended = run(command.words, watched, self.folder / "log")
-            assert ended.code == 0, ended.err
-            self.expected[command.name] = content(where / command.out)
-            self.counts[command.name] = watched.counts
-            shutil.rmtree(where)
+        for command in by_name.values():
+            directory = self._copy_inputs(command, "undisturbed")
+            world.run_in_process(command, directory)
+            shutil.rmtree(directory)
+            directory = self._copy_inputs(command, "undisturbed")
+            recorder = CallRecorder(directory)
+            result = run(command.arguments, recorder, self.folder / "log")
+            assert result.code == 0, result.err
+            self.expected[command.name] = content(directory / command.out)
+            self.counts[command.name] = recorder.counts
+            shutil.rmtree(directory)
 
-    def _laid_out(self, command: Command, name: str) -> Path:
-        world.lay_out(self.world, command, self.folder / name)
+    def _copy_inputs(self, command: Command, name: str) -> Path:
+        world.copy_inputs(self.world, command, self.folder / name)
         return self.folder / name
 
     def faults(self, command: Command, per_command: int, errors: Sequence[str], rng: random.Random) -> Iterator[Fault]:
-        """At most `each` calls of every kind, with every error that it may end with."""
+        """Yield at most `per_command` faults for each kind of call and each error that the call may return."""
         for name, count in sorted(self.counts[command.name].items()):
             for error in (*ERRORS[name], KILL, POWER):
                 if not errors or error in errors:
                     for number in sorted(rng.sample(range(1, count + 1), min(per_command, count))):
                         yield Fault(name, number, error)
 
-    def attempt(self, command: Command, fault: Fault) -> tuple[Ended, list[str]]:
-        """One fault, then the same command undisturbed; how the first ended, and what was wrong."""
-        where = self._laid_out(command, f"run-{command.name.partition(',')[0]}")
-        watched = Watched(where, fault)
-        ended = run(command.words, watched, self.folder / "log")
-        wrong = list(_judge(command, where, fault, watched.hit, ended)) if watched.hit else []
-        again = forked.run(command.words, where, self.folder / "log-again")
-        files = content(where / command.out)
-        if fault.name == "unlink" and fault.error in ERRORS["unlink"]:  # what could not be deleted may stay, hidden
+    def attempt(self, command: Command, fault: Fault) -> tuple[Result, list[str]]:
+        """Run a command with a fault, and again without; return the first result and what was wrong with both."""
+        directory = self._copy_inputs(command, f"run-{command.name.partition(',')[0]}")
+        recorder = CallRecorder(directory, fault)
+        result = run(command.arguments, recorder, self.folder / "log")
+        mistakes = list(_find_mistakes(command, directory, fault, recorder.hit, result)) if recorder.hit else []
+        second = forked.run(command.arguments, directory, self.folder / "log-second")
+        files = content(directory / command.out)
+        if (
+            fault.name == "unlink" and fault.error in ERRORS["unlink"]
+        ):  # a hidden file that cannot be deleted may remain
             files = {name: value for name, value in files.items() if ".tmp" not in name}
-        if again.code != 0:
-            wrong.append(f"the same command then ends with {again.code}: {again.error}")
+        if second.code != 0:
+            mistakes.append(f"the second run exits with {second.code}: {second.error}")
         elif files != self.expected[command.name]:
-            wrong.append(f"the same command then ends otherwise: {_difference(files, self.expected[command.name])}")
-        shutil.rmtree(where)
-        hit = watched.hit.relative_to(where) if watched.hit else "not reached"
-        return ended, [f"{line} ({hit})" for line in wrong]
+            mistakes.append(f"the second run has another result: {_difference(files, self.expected[command.name])}")
+        shutil.rmtree(directory)
+        hit = recorder.hit.relative_to(directory) if recorder.hit else "not reached"
+        return result, [f"{line} ({hit})" for line in mistakes]
 
 
-def _judge(command: Command, folder: Path, fault: Fault, hit: Path, ended: Ended) -> Iterator[str]:
+def _find_mistakes(command: Command, folder: Path, fault: Fault, hit: Path, result: Result) -> Iterator[str]:
     out = folder / command.out
     if fault.error in (KILL, POWER):
-        if ended.code not in (-9, 0, *DOCUMENTED):
-            yield f"exit code {ended.code}"
+        if result.code not in (-9, 0, *DOCUMENTED):
+            yield f"exit code {result.code}"
     else:
-        if ended.code not in DOCUMENTED and not (fault.error == "ENOMEM" and "out of memory" in ended.err):
-            yield f"exit code {ended.code}: {ended.error}"
-        if "Traceback" in ended.err:
+        if result.code not in DOCUMENTED and not (fault.error == "ENOMEM" and "out of memory" in result.err):
+            yield f"exit code {result.code}: {result.error}"
+        if "Traceback" in result.err:
             yield "a traceback"
-        if ended.code and not ended.err.rstrip().rpartition("\n")[2].startswith("hint: "):
-            yield f"no hint: {ended.error}"
-        is_cleaning_up = fault.name == "unlink" or hit.is_dir()  # the latter is opened to be emptied
+        if result.code and not result.err.rstrip().rpartition("\n")[2].startswith("hint: "):
+            yield f"no hint: {result.error}"
+        is_cleaning_up = fault.name == "unlink" or hit.is_dir()  # a folder is opened to delete its files
         if not is_cleaning_up and (left := [p.name for p in folder.rglob("*.tmp")]):
-            yield f"left half-written: {left[0]}"
+            yield f"it leaves a half-written file: {left[0]}"
     yield from unsound(out)
 
 
@@ -222,33 +231,34 @@ def unsound(out: Path) -> Iterator[str]:
     """Yield the error of each visible directory that differs from its manifest."""
     for manifest in sorted(out.rglob(store.MANIFEST)) if out.is_dir() else ():
         if any(part.startswith(".") for part in manifest.relative_to(out).parts):
-            continue  # hidden: no reader looks there
+            continue  # readers ignore hidden directories
         try:
             store.verify(manifest.parent)
         except Exception as error:
             if not _is_being_published(manifest.parent):
-                yield f"a reader sees {error}"
+                yield f"a reader gets the error {error}"
 
 
 def _is_being_published(directory: Path) -> bool:
-    """Return True if the files move into an existing directory: its manifest comes last, and readers ignore it."""
+    """Return True if files are being moved into an existing directory, which readers ignore until it has a manifest."""
     return (directory / "request.json").exists() or (directory / "plan.json").exists()
 
 
 def content(out: Path, names: Mapping[bytes, bytes] = MappingProxyType({})) -> dict[str, object]:
-    """Return a command's output without times: by file the hash of its bytes, or its values.
+    """Return a command's output without times: for each file the hash of its bytes, or its JSON values.
 
-    `names` stand for fingerprints of what has times in it.
+    names: replacements of fingerprints of files that contain times.
     """
     if out.is_file():
         return {out.name: _content(out, names)}
-    paths = (p for p in sorted(out.rglob("*")) if p.is_file() and "tensorboard" not in p.parts)
-    return {str(p.relative_to(out)): _content(p, names) for p in paths if p.name not in (".lock", ".verified.json")}
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and "tensorboard" not in path.parts]
+    paths = [path for path in paths if path.name not in (".lock", ".verified.json")]
+    return {str(path.relative_to(out)): _content(path, names) for path in paths}
 
 
 def _content(path: Path, names: Mapping[bytes, bytes]) -> object:
     data = path.read_bytes()
-    if path.name == store.MANIFEST:  # it knows files that have times in them; what it names is compared by itself
+    if path.name == store.MANIFEST:  # it has hashes of files with times; these files are compared separately
         return sorted(json.loads(data)["files"])
     if path.suffix in (".json", ".jsonl", ".toml", ".md", ".html"):
         for fingerprint, name in names.items():
@@ -276,42 +286,48 @@ def _difference(actual: dict[str, object], expected: dict[str, object]) -> str:
 
 
 def table(
-    campaign: Campaign, per_command: int, errors: Sequence[str], seed: int, say: Callable[[str], object] = print
+    campaign: Campaign, per_command: int, errors: Sequence[str], seed: int, report: Callable[[str], object] = print
 ) -> int:
-    """Do the faults of all commands; a line for each command and kind of call. The number of those that went wrong."""
+    """Inject faults into all commands, and report each command and kind of call; return the number of mistakes."""
     faulty = 0
     for command in campaign.commands.values():
         rng = random.Random(f"{seed} {command.name}")
         codes: dict[str, Counter[str]] = {}
         for fault in campaign.faults(command, per_command, errors, rng):
-            ended, wrong = campaign.attempt(command, fault)
-            codes.setdefault(fault.name, Counter())[f"{fault.error} {ended.code}"] += 1
-            if wrong:
+            result, mistakes = campaign.attempt(command, fault)
+            codes.setdefault(fault.name, Counter())[f"{fault.error} {result.code}"] += 1
+            if mistakes:
                 faulty += 1
-                say("\n".join([f"{command.name}: {fault}: exit {ended.code}", *(f"    {line}" for line in wrong)]))
+                report(
+                    "\n".join([f"{command.name}: {fault}: exit {result.code}", *(f"    {line}" for line in mistakes)])
+                )
         for name, counts in codes.items():
-            ends = ", ".join(f"{outcome}: {count}" for outcome, count in sorted(counts.items()))
-            say(f"{command.name:18} {name:7} {campaign.counts[command.name][name]:5} calls   {ends}")
+            outcomes = ", ".join(f"{outcome}: {count}" for outcome, count in sorted(counts.items()))
+            report(f"{command.name:18} {name:7} {campaign.counts[command.name][name]:5} calls   {outcomes}")
     return faulty
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--each", type=int, default=3, help="calls of every kind, command and error")
+    parser.add_argument(
+        "--each", type=int, default=3, help="the number of calls for each command, kind of call and error"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", help="a command; several times for several")
-    parser.add_argument("--errors", default="", help="of ENOSPC EIO EINTR EMFILE kill power, with commas")
+    parser.add_argument("--only", action="append", help="run only this command (repeatable)")
+    parser.add_argument(
+        "--errors", default="", help="ENOSPC, EIO, EINTR, EMFILE, ENOMEM, kill or power, separated by commas"
+    )
     arguments = parser.parse_args()
     if not calls.is_possible():
-        print("this kernel does not hand calls over (Linux 5.5 on x86-64 does)")
+        print("this kernel cannot notify a process of system calls; use Linux 5.5 or newer on x86-64")
         return 77
     memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
         campaign = Campaign(Path(folder), arguments.only or COMMANDS)
         errors = arguments.errors.split(",") if arguments.errors else ()
         faulty = table(campaign, arguments.each, errors, arguments.seed)
-    print(f"{faulty} faults went wrong")
+    print(f"{faulty} faults were handled wrongly")
     return bool(faulty)
 
 

@@ -1,6 +1,6 @@
-"""Commands in children of this process, which has imported and used everything once: a child costs some milliseconds.
+"""Run commands in forks of this process, which has already imported everything: a fork takes some milliseconds.
 
-A crash, a limit of the system or a kill ends the child alone.
+A crash, a resource limit or a kill ends only the fork.
 """
 
 from __future__ import annotations
@@ -16,62 +16,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-SECONDS = 60  # of processor time; ten times what the slowest command takes; after half of it a child is asked to stop
-MEMORY = 3 << 30  # bytes of address space beyond what this process has
+# The limit of CPU time, ten times that of the slowest command. After half of it a child receives SIGTERM.
+SECONDS = 60
+MEMORY = 3 << 30  # bytes of address space in addition to those of this process
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The end of a command: its exit code (negative: the signal), its output, its time and memory."""
+class Result:
+    """The result of a command: its exit code (a signal is negative), its output, its time and its memory."""
 
     code: int
     out: str
     err: str
-    seconds: float  # of processor time
-    memory: int  # bytes at its peak, what it shares with this process included
+    seconds: float  # CPU time
+    memory: int  # peak bytes, including those shared with this process
 
     @property
     def error(self) -> str:
-        """The line that says what went wrong."""
+        """The last error line; empty without an error."""
         return next((line for line in reversed(self.err.splitlines()) if line.startswith("error:")), "")
 
 
-def run(words: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> Ended:
-    """Run `albert WORDS` in the folder; its streams go to `logs`.out and `logs`.err."""
-    return wait(start(words, folder, logs, before), logs)
+def run(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> Result:
+    """Run `albert ARGUMENTS` in the folder; its streams go to `logs`.out and `logs`.err."""
+    return wait(start(arguments, folder, logs, before), logs)
 
 
-def start(words: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> int:
-    """Start it; `before` is called first in the child. Returns its process id."""
+def start(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> int:
+    """Start `albert ARGUMENTS` and return its process ID; `before` is called in the child before the command."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if not child:
-        _become(words, folder, logs, before)
+        _run_child(arguments, folder, logs, before)
     return child
 
 
-def wait(child: int, logs: Path) -> Ended:
-    """Wait for its end."""
+def wait(child: int, logs: Path) -> Result:
+    """Wait until the child has exited; return its result."""
     deadline = time.monotonic() + 10 * SECONDS
     while True:
-        ended, status, used = os.wait4(child, os.WNOHANG)
-        if ended:
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        if pid:
             break
-        if time.monotonic() > deadline:  # it sleeps, for what takes processor time is ended by its limit
+        if time.monotonic() > deadline:  # the child sleeps: one that computes is ended by the limit of its CPU time
             os.kill(child, signal.SIGKILL)
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
     out, err = (logs.with_suffix(end).read_text(encoding="utf-8", errors="replace") for end in (".out", ".err"))
-    return Ended(code, out, err, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    return Result(code, out, err, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-def _ask_to_stop(*_: object) -> None:
-    signal.signal(signal.SIGXCPU, signal.SIG_IGN)  # it comes every second from now on
+def _request_stop(*_: object) -> None:
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)  # because the kernel now sends it every second
     signal.raise_signal(signal.SIGTERM)
 
 
-def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:
+def _run_child(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:
     code = 99
     try:
         for number, end in ((1, ".out"), (2, ".err")):
@@ -79,10 +80,10 @@ def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[],
             os.dup2(descriptor, number)
             os.close(descriptor)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # as Python opens it
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # as Python does
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-        signal.signal(signal.SIGXCPU, _ask_to_stop)
+        signal.signal(signal.SIGXCPU, _request_stop)
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS // 2, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(folder)
@@ -90,7 +91,7 @@ def _become(words: Sequence[str], folder: Path, logs: Path, before: Callable[[],
 
         if before is not None:
             before()
-        app(list(words))
+        app(list(arguments))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 99
     except BaseException:

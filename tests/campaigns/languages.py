@@ -2,7 +2,8 @@
 
 python -m tests.campaigns.languages OUT [LANGUAGE ...]
 
-For each language: vocabulary, data, masks, 20 steps of pretraining, fill-mask and a table task, all in OUT.
+For each language the command builds vocabulary and data, masks tokens, pretrains 20 steps, fills a mask and fine-tunes
+on a table. All files are in OUT.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ def main() -> None:
     """Check the languages and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "languages", nargs="*", metavar="LANGUAGE", help=f"of {', '.join(LANGUAGE_CODES)}; default: all"
-    )
+    parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=f"{', '.join(LANGUAGE_CODES)}; default: all")
     arguments = parser.parse_args()
     rows = []
     for language in arguments.languages or LANGUAGE_CODES:

@@ -2,9 +2,10 @@
 
 python -m tests.campaigns.round_trips OUT [--lines 10000]
 
-Each row is a path. `ours` is a vocabulary and a model of `albert`; the other rows begin with a model of `transformers`
-and its tokenizer, which `albert data`, 50 steps of `pretrain`, `finetune` and `predict` use. Ids are compared on all
-lines, which are of eight scripts; logits on all outputs of the pretrained and of the fine-tuned model.
+Each row of the table is a path. The paths from `ours` begin with a vocabulary and a model of `albert`. The other paths
+begin with a model and a tokenizer of `transformers`, which `albert data`, 50 steps of `pretrain`, `finetune` and
+`predict` use. The ids of all lines are compared, which have eight scripts, and all outputs of the pretrained and the
+fine-tuned model.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SHAPE: Final = {
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """The lines with other ids and the largest difference of logits, or of vectors, along a path."""
+    """The result of a path: the number of lines with other ids, and the largest difference of logits or vectors."""
 
     path: str
     lines: int
@@ -55,23 +56,23 @@ class RoundTrip:
 
 
 def count_other_ids(directories: Sequence[Path], lines: Sequence[str]) -> int:
-    """Count lines whose ids differ in any directory, read by `albert` or by `transformers`, from those of the first."""
+    """Count the lines whose ids differ from those of the first directory, in `albert` or in `transformers`."""
     reference = Vocabulary.load(directories[0]).encode_batch(lines)
-    other = sum(count_different_ids(directory, lines, reference) for directory in directories)
+    different = sum(count_different_ids(directory, lines, reference) for directory in directories)
     for directory in directories[1:]:
         encoded = Vocabulary.load(directory).encode_batch(lines)
-        other += sum(one != two for one, two in zip(encoded, reference, strict=True))
-    return other
+        different += sum(ids != expected for ids, expected in zip(encoded, reference, strict=True))
+    return different
 
 
 def read_ours(directory: Path) -> Callable[..., list[torch.Tensor]]:
-    """Return the model in a directory as `albert` reads it: a function of a batch that gives its outputs."""
+    """Load a model with `albert`; return a function that computes the outputs of a batch."""
     model = PaddedModel(open_source(ExportRequest(str(directory))).model).eval()
     return lambda batch: list(model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]))
 
 
 def read_theirs(directory: Path) -> Callable[..., list[torch.Tensor]]:
-    """Return the model in a directory as `transformers` reads it."""
+    """Load a model with `transformers`; return a function that computes the outputs of a batch."""
     (architecture,) = store.read_json(directory / "config.json")["architectures"]
     model = getattr(transformers, architecture).from_pretrained(directory).eval()
     return lambda batch: list(model(**batch).to_tuple())
@@ -82,13 +83,13 @@ def largest_difference(
     second: Callable[..., list[torch.Tensor]],
     batches: Iterable[dict[str, torch.Tensor]],
 ) -> float:
-    """Return the largest difference of any output at positions that are no padding."""
+    """Return the largest difference of any output, without padding."""
     largest = 0.0
     with torch.inference_mode():
         for batch in batches:
             mask = batch["attention_mask"].bool()
-            for one, other in zip(first(batch), second(batch), strict=True):
-                difference = (one - other).abs()
+            for ours, theirs in zip(first(batch), second(batch), strict=True):
+                difference = (ours - theirs).abs()
                 if difference.shape[:2] == mask.shape and difference.ndim == 3:
                     difference = difference[mask]
                 largest = max(largest, float(difference.max()))
@@ -110,7 +111,7 @@ def iter_batches(directory: Path, lines: Sequence[str]) -> Iterator[dict[str, to
 
 
 def write_text(folder: Path) -> Path:
-    """Write sentences of eight scripts, ten a document."""
+    """Write documents of ten sentences, in eight scripts; return the file."""
     lines = lines_of_eight_scripts(4000)
     documents = ["\n".join(lines[start : start + 10]) for start in range(0, len(lines), 10)]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
@@ -118,7 +119,7 @@ def write_text(folder: Path) -> Path:
 
 
 def pretrain(text: Path, start: Path, folder: Path, steps: int) -> Path:
-    """Tokenize the text with the vocabulary in `start`, continue to pretrain its model, and return the last step."""
+    """Tokenize the text with the vocabulary in `start`, pretrain its model further, and return the last step."""
     albert("data", text, "--vocab", start, "--out", folder / "data", "--holdout", 0.1)
     albert(
         "pretrain", "continue", "--data", folder / "data", "--out", folder / "run", *_CPU,
@@ -130,7 +131,7 @@ def pretrain(text: Path, start: Path, folder: Path, steps: int) -> Path:
 
 
 def finetune(run: Path, folder: Path) -> Path:
-    """Fine-tune the model to tell German from Russian, and return the task checkpoint."""
+    """Fine-tune the model to classify German and Russian sentences; return the task checkpoint."""
     rows = [f"{text}\t{name}" for name in ("german", "russian") for text in sentences(name)[:64]]
     for split, part in (("train", rows), ("dev", rows[::4])):
         (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(part) + "\n", encoding="utf-8")
@@ -142,7 +143,10 @@ def finetune(run: Path, folder: Path) -> Path:
 
 
 def predicted_difference(task: Path, folder: Path, lines: Sequence[str]) -> float:
-    """Return the largest difference between `albert predict` and `transformers`; predictions have five digits."""
+    """Return the largest difference of probabilities between `albert predict` and `transformers`.
+
+    Half of the last digit that `albert predict` prints is subtracted.
+    """
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
     answers = folder / "answers.jsonl"
     albert("predict", task, "--input", folder / "lines.jsonl", "--out", answers, "--precision", "fp32", *_CPU)
@@ -159,7 +163,7 @@ def predicted_difference(task: Path, folder: Path, lines: Sequence[str]) -> floa
 
 
 def train_ours(folder: Path) -> Path:
-    """Build a vocabulary of eight scripts and a model of this program, trained for a few steps."""
+    """Build a vocabulary of eight scripts and pretrain a model of `albert` for a few steps; return its checkpoint."""
     folder.mkdir(parents=True)
     text = write_text(folder)
     albert("vocab", text, "--size", 600, "--out", folder / "vocabulary", "--no-strip-accents", "--normal-form", "NFKC")
@@ -178,7 +182,7 @@ def train_ours(folder: Path) -> Path:
 
 
 def through_trainer(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip:
-    """Load our model in `transformers`, save it with `Trainer.save_model`, and read it here."""
+    """Load our model in `transformers`, save it with `Trainer.save_model`, and load it in `albert`."""
     model = transformers.AutoModelForPreTraining.from_pretrained(ours)
     arguments = transformers.TrainingArguments(output_dir=str(folder / "trainer"), report_to=[], use_cpu=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(ours)
@@ -189,7 +193,7 @@ def through_trainer(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip
 
 
 def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip:
-    """Load our encoder in `sentence-transformers`, save it, and encode the lines here and there."""
+    """Load our encoder in `sentence-transformers`, save it, and encode the lines in both libraries."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(ours), device="cpu")  # adds mean pooling
@@ -207,7 +211,7 @@ def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]
 
 
 def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = STEPS) -> RoundTrip:
-    """Train a model of `transformers` with a tokenizer of this kind here, and read it there."""
+    """Train a model of `transformers` in `albert`, with a tokenizer of this kind, and load it in `transformers`."""
     start = KINDS[kind](folder / "start")
     vocabulary = Vocabulary.load(start)
     torch.manual_seed(0)
@@ -220,7 +224,10 @@ def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = S
     run = pretrain(write_text(folder), start, folder, steps)
     task = finetune(run, folder)
     difference = max(
-        *(largest_difference(read_ours(x), read_theirs(x), iter_batches(x, lines)) for x in (start, run, task)),
+        *(
+            largest_difference(read_ours(path), read_theirs(path), iter_batches(path, lines))
+            for path in (start, run, task)
+        ),
         predicted_difference(task, folder, lines),
     )
     family = "BERT" if kind == "WordPiece" else "ALBERT"
@@ -229,7 +236,7 @@ def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = S
 
 
 def main() -> None:
-    """Go all paths and print the table; fails if ids differ or logits differ by more than 1e-5."""
+    """Compare on all paths and print the table; fail if ids differ or logits differ by more than 1e-5."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--lines", type=int, default=10_000)
@@ -241,10 +248,10 @@ def main() -> None:
         folder = arguments.out / kind.replace(" ", "-")
         results.append(through_albert(kind, folder, lines))
     headers = ("path", "lines", "other ids", "largest difference")
-    rows = [(one.path, f"{one.lines:,}", one.other_ids, f"{one.difference:.1e}") for one in results]
+    rows = [(trip.path, f"{trip.lines:,}", trip.other_ids, f"{trip.difference:.1e}") for trip in results]
     print(format_table(headers, rows))
-    assert not any(one.other_ids for one in results), "ids differ"
-    assert all(one.difference <= 1e-5 for one in results), "logits differ"
+    assert not any(trip.other_ids for trip in results), "ids differ"
+    assert all(trip.difference <= 1e-5 for trip in results), "logits differ"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Write checkpoints with TensorFlow in the published form, convert them, and compare all hidden states.
+"""Write checkpoints with TensorFlow in the format of the releases, convert them, and compare all hidden states.
 
 python -m tests.campaigns.tensorflow_checkpoints OUT
 
-Each checkpoint has the names and the shapes of a release: ALBERT base, ALBERT large with its groups, BERT base. The
-weights are random. The hidden states are computed twice: here with TensorFlow's operations from the variables, and by
-`transformers` from the converted directory. Needs TensorFlow next to the packages of the tests.
+Each checkpoint has the names and shapes of a release (ALBERT base and BERT base) or of a small ALBERT with two groups.
+The weights are random. The hidden states are computed twice: from the variables with TensorFlow's operations, and by
+`transformers` from the converted directory. The command needs TensorFlow in addition to the packages of the tests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RELEASES: Final[Mapping[str, Shape]] = {
 
 @dataclass(frozen=True)
 class Release:
-    """A published form: the name of its configuration file begins with `kind`."""
+    """A kind of release, "albert" or "bert", and its shape."""
 
     kind: str
     shape: Shape
@@ -82,7 +82,7 @@ class Release:
 
 
 def random_variables(release: Release) -> Variables:
-    """Return variables with the published names and shapes, and an optimizer's moments."""
+    """Return random variables with the names and shapes of a release, and moments of an optimizer."""
     rng = np.random.default_rng(0)
     shape = release.shape
     hidden = shape["hidden_size"]
@@ -109,7 +109,7 @@ def random_variables(release: Release) -> Variables:
         dense("bert/encoder/embedding_hidden_mapping_in", width, hidden)
     for layer in range(shape["num_hidden_layers"]):
         names = release.layer_names(layer)
-        if f"{names['up']}/kernel" in variables:  # of a layer that is shared
+        if f"{names['up']}/kernel" in variables:  # the layer shares these variables with an earlier one
             continue
         for part in ("query", "key", "value"):
             dense(f"{names['self']}/{part}", hidden, hidden)
@@ -129,7 +129,7 @@ def random_variables(release: Release) -> Variables:
 
 
 def write_checkpoint(variables: Variables, directory: Path, prefix: str) -> None:
-    """Write the variables with TensorFlow's saver, with a counter of steps."""
+    """Write the variables and a step counter with TensorFlow's saver."""
     import tensorflow as tf
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -145,7 +145,7 @@ def write_checkpoint(variables: Variables, directory: Path, prefix: str) -> None
 
 
 def hidden_states(variables: Variables, release: Release, ids: NDArray[np.int64]) -> list[NDArray[np.float32]]:
-    """Compute the input of the first layer and the output of every layer, [N, S, H], with TensorFlow's operations."""
+    """Compute with TensorFlow the input of the first layer and the output of every layer, [N, S, H]."""
     import tensorflow as tf
 
     shape = release.shape
@@ -173,7 +173,7 @@ def hidden_states(variables: Variables, release: Release, ids: NDArray[np.int64]
         scores = tf.matmul(query, key, transpose_b=True) / np.sqrt(query.shape[-1]).astype(np.float32)
         context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
         x = norm(x + dense(tf.reshape(context, x.shape), names["context"]), names["norm"])
-        # ALBERT's code approximates GELU by tanh. BERT's first weights were trained with the exact function.
+        # ALBERT's code approximates GELU with tanh. BERT's released weights were trained with the exact function.
         inner = tf.nn.gelu(dense(x, names["up"]), approximate=release.kind == "albert")
         x = norm(x + dense(inner, names["down"]), names["last_norm"])
         states.append(x.numpy())
@@ -196,7 +196,8 @@ def check_release(name: str, folder: Path) -> float:
     with torch.inference_mode():
         converted = model(torch.from_numpy(ids), output_hidden_states=True).hidden_states
     expected = hidden_states(variables, release, ids)
-    return max(float(np.abs(one.numpy() - other).max()) for one, other in zip(converted, expected, strict=True))
+    differences = [np.abs(ours.numpy() - theirs).max() for ours, theirs in zip(converted, expected, strict=True)]
+    return max(map(float, differences))
 
 
 def _pieces(vocabulary: Path) -> list[str]:
@@ -206,7 +207,7 @@ def _pieces(vocabulary: Path) -> list[str]:
 
 
 def main() -> None:
-    """Check every release and print the table; fails if hidden states differ by more than 1e-4."""
+    """Check every release and print the table; fail if hidden states differ by more than 1e-4."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     out = parser.parse_args().out

@@ -1,4 +1,4 @@
-"""A small artifact of every kind that a verb reads, made by the program itself in a few seconds."""
+"""Create a small artifact of every kind that a command reads, with `albert` itself, in a few seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from tests.helpers.command import albert, write_table
 
 SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste")
-RECIPE = """# A model that trains in no time.
+RECIPE = """# A tiny model that trains in a fraction of a second.
 [model]
 embedding_size = 8
 hidden_size = 16
@@ -61,35 +61,39 @@ precision = "fp32"
 compile = "off"
 """
 TASKS = ("table", "mrpc", "squad2", "race")
-_MORE = ("scored", "further", "searched", "reproduced")
+_RARELY_READ = ("scored", "further", "searched", "reproduced")
 CPU = ("--device", "cpu")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command over the artifacts: `reads` are what it takes, `out` is what it makes or goes on with."""
+    """A command over the artifacts.
+
+    inputs: the files and directories that it reads; out: its output, which may exist; weight: of the random choice of a
+    command.
+    """
 
     name: str
-    words: tuple[str, ...]
-    reads: tuple[str, ...]
+    arguments: tuple[str, ...]
+    inputs: tuple[str, ...]
     out: str = "out"
     weight: float = 1.0
 
     @property
-    def goes_on(self) -> bool:
-        """True if `out` already exists and the command resumes it or finds it finished."""
-        return self.out in self.reads
+    def resumes(self) -> bool:
+        """True if `out` exists already: the command resumes it, or finds that it is finished."""
+        return self.out in self.inputs
 
 
 def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
-    """Make the world in `folder`, with a fine-tuned run for each of the tasks; returns it."""
+    """Create the artifacts in `folder`, with a fine-tuned run for each of the tasks; return the folder."""
     folder.mkdir(parents=True)
     rng = random.Random(5)
     with chdir(folder):
-        _texts(rng)
+        _write_texts(rng)
         write_table(Path("table"), rows=8)
-        _lines(Path("table-jsonl"), Path("table-parquet"))
-        _tasks(rng)
+        _convert_table(Path("table-jsonl"), Path("table-parquet"))
+        _write_tasks(rng)
         Path("recipe.toml").write_text(RECIPE)
         Path("child.toml").write_text('extends = "recipe.toml"\n[schedule]\ntotal_steps = 2\n')
         for name in TASKS:
@@ -99,66 +103,66 @@ def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
         albert("data", "text/a.txt", "--vocab", "vocabulary", "--out", "data", "--holdout", 0.2, "--workers", 1)
         albert("data", "text/a.txt", "text/b.jsonl", "--vocab", "vocabulary", "--out", "half", "--task", "1/2")
         albert("pretrain", "recipe.toml", "--data", "data", "--out", "run", *CPU)
-        undone(Path("run"), Path("run-half"), 4)
+        copy_without_step(Path("run"), Path("run-half"), 4)
         for task in tasks:
             data = {"mrpc": "glue", "squad2": "squad"}.get(task, task)
             albert("finetune", f"{task}.toml", "--checkpoint", "run", "--data", data, "--out", f"tuned-{task}", *CPU)
         if tasks == TASKS:
             albert("eval", "table.toml", "--checkpoint", "run", "--data", "table", "--out", "eval", "--runs", 2, *CPU)
-            _more()
+            _create_rarely_read()
         shutil.copytree("run", "elsewhere/run")
         Path("elsewhere/run/step-00000004/manifest.json").unlink()
     return folder
 
 
-def _more() -> None:
-    """Make the artifacts that few verbs read."""
+def _create_rarely_read() -> None:
+    """Create the artifacts that few commands read."""
     Path("scored.toml").write_text('extends = "recipe.toml"\nevaluation = ["further"]\n')
     albert("data", "text/b.jsonl", "--vocab", "vocabulary", "--out", "further", "--holdout", 0.2, "--workers", 1)
-    for command in _of_many_runs():
-        albert(*command.words)
+    for command in _commands_over_finished_output():
+        albert(*command.arguments)
 
 
-def tasks_for(wanted: Iterable[Command]) -> Sequence[str]:
-    """The tasks whose fine-tuned runs these commands take: all or none."""
-    takes = any(name.startswith(("tuned", "eval", *_MORE)) for command in wanted for name in command.reads)
-    return TASKS if takes else ()
+def tasks_for(selected: Iterable[Command]) -> Sequence[str]:
+    """Return the tasks whose fine-tuned runs these commands read: all tasks or none."""
+    inputs = [name for command in selected for name in command.inputs]
+    return TASKS if any(name.startswith(("tuned", "eval", *_RARELY_READ)) for name in inputs) else ()
 
 
-def lay_out(world: Path, command: Command, into: Path) -> None:
-    """Copy what a command takes into a folder of its own."""
-    for name in command.reads:
-        target = into / name
+def copy_inputs(world: Path, command: Command, folder: Path) -> None:
+    """Copy the inputs of a command into a folder."""
+    for name in command.inputs:
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         source = world / name
         shutil.copytree(source, target, symlinks=True) if source.is_dir() else shutil.copy2(source, target)
 
 
-def here(command: Command, folder: Path) -> None:
-    """Run a command in this process: what it imports and makes once is there for every child."""
+def run_in_process(command: Command, folder: Path) -> None:
+    """Run a command in this process, so that later forks inherit its imports and caches."""
     with chdir(folder):
-        albert(*command.words)
+        albert(*command.arguments)
 
 
 def reproduction() -> Command:
-    """The shortest experiment."""
+    """Return the command of the shortest experiment."""
     call = "reproduce similarity --scale smoke --data data --seeds 1 --device cpu --out out"
     return _command("reproduce", call, "data")
 
 
-def _text(rng: random.Random, documents: int) -> list[str]:
+def _random_documents(rng: random.Random, count: int) -> list[str]:
     words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(60)]
     return [
         " ".join(" ".join(rng.choices(words, k=rng.randint(3, 9))).capitalize() + "." for _ in range(rng.randint(1, 5)))
-        for _ in range(documents)
+        for _ in range(count)
     ]
 
 
-def _texts(rng: random.Random) -> None:
+def _write_texts(rng: random.Random) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    documents = _text(rng, 60)
+    documents = _random_documents(rng, 60)
     plain = "\n\n".join(documents).encode()
     Path("text").mkdir()
     Path("text/a.txt").write_bytes(plain)
@@ -175,8 +179,8 @@ def _texts(rng: random.Random) -> None:
     Path("input/lines.jsonl").write_text("".join(json.dumps({"text": d[:60]}) + "\n" for d in documents[:6]))
 
 
-def _lines(jsonl: Path, parquet: Path) -> None:
-    """The table once more as JSON lines and as Parquet."""
+def _convert_table(jsonl: Path, parquet: Path) -> None:
+    """Write the table also as JSON lines and as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -190,8 +194,8 @@ def _lines(jsonl: Path, parquet: Path) -> None:
         )
 
 
-def _tasks(rng: random.Random) -> None:
-    texts = _text(rng, 24)
+def _write_tasks(rng: random.Random) -> None:
+    texts = _random_documents(rng, 24)
     columns = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
     Path("glue/MRPC").mkdir(parents=True)
     Path("squad").mkdir()
@@ -217,31 +221,31 @@ def _question(name: str, context: str, number: int) -> dict[str, Any]:
     return {"id": name, "question": "Who?", "answers": answers, "is_impossible": not answers}
 
 
-def undone(run: Path, out: Path, steps: int) -> None:
-    """A copy of a finished run as a kill before its last save leaves it."""
+def copy_without_step(run: Path, out: Path, step: int) -> None:
+    """Copy a finished run without its last step, as if it had been killed before the last save."""
     shutil.copytree(run, out)
-    shutil.rmtree(out / f"step-{steps:08d}")
+    shutil.rmtree(out / f"step-{step:08d}")
 
 
-def _command(name: str, line: str, reads: str, out: str = "out", weight: float = 1.0) -> Command:
-    return Command(name, tuple(shlex.split(line)), tuple(reads.split()), out, weight)
+def _command(name: str, line: str, inputs: str, out: str = "out", weight: float = 1.0) -> Command:
+    return Command(name, tuple(shlex.split(line)), tuple(inputs.split()), out, weight)
 
 
 def commands() -> Iterator[Command]:
-    """The commands of the campaign; each succeeds over the undamaged world."""
-    yield from _of_text()
+    """Yield the commands of the campaigns; each of them succeeds over undamaged artifacts."""
+    yield from _text_commands()
     pretrain = "pretrain recipe.toml --data data --device cpu --out"
     yield _command("pretrain", f"{pretrain} out", "recipe.toml data", weight=3)
     yield _command("pretrain, resumed", f"{pretrain} run-half", "recipe.toml data run-half", "run-half", 3)
-    yield _command("pretrain, found", f"{pretrain} run", "recipe.toml data run", "run", 2)
-    yield _command("pretrain, from", f"{pretrain} out -s warm_start.checkpoint=run", "recipe.toml data run")
-    more = "-s warm_start.continues=run -s schedule.total_steps=6"
-    yield _command("pretrain, on", f"{pretrain} out {more}", "recipe.toml data run")
+    yield _command("pretrain, finished", f"{pretrain} run", "recipe.toml data run", "run", 2)
+    yield _command("pretrain, warm start", f"{pretrain} out -s warm_start.checkpoint=run", "recipe.toml data run")
+    continued = "-s warm_start.continues=run -s schedule.total_steps=6"
+    yield _command("pretrain, continued", f"{pretrain} out {continued}", "recipe.toml data run")
     call = "pretrain scored.toml --data data --device cpu --out out"
     yield _command("pretrain, further data", call, "scored.toml recipe.toml data further")
     yield _command("pretrain, teacher", f"{pretrain} out --teacher run", "recipe.toml data run")
-    yield from _of_tasks()
-    yield from _of_many_runs()
+    yield from _task_commands()
+    yield from _commands_over_finished_output()
     yield _command("reproduce --list", "reproduce --list --out reproduced", "reproduced", "reproduced", 0.5)
     for file in ("lines.txt", "lines.jsonl"):
         call = f"predict tuned-table --input input/{file} --out out.jsonl --device cpu"
@@ -254,7 +258,7 @@ def commands() -> Iterator[Command]:
     yield _command("probe", "probe run --data data --sequences 4 --device cpu", "run data")
     for name in ("vocabulary", "data", "half", "run", "run-half", "tuned-table", "tuned-squad2", "eval"):
         yield _command("inspect", f"inspect {name}", name, weight=0.6)
-        if name not in ("half", "eval"):  # nothing there has a manifest
+        if name not in ("half", "eval"):  # they have no manifests to verify
             yield _command("inspect --verify", f"inspect {name} --verify", name, weight=0.3)
     yield _command("inspect --examples", "inspect data --examples 2 --recipe recipe.toml", "data recipe.toml")
     yield _command(
@@ -269,44 +273,45 @@ def commands() -> Iterator[Command]:
     yield _command("validate", "recipes validate table.toml", "table.toml")
 
 
-def _of_text() -> Iterator[Command]:
+def _text_commands() -> Iterator[Command]:
     for name in ("a.txt", "b.jsonl", "c.csv", "d.tsv", "e.parquet", "f.txt.gz", "g.txt.bz2", "h.txt.xz", "i.txt.zst"):
         source = f"text/{name}"
         yield _command("vocab", f"vocab {source} --size 70 --out out", source, weight=0.2)
         call = f"data {source} --vocab vocabulary --out out --workers 1"
         yield _command("data", call, f"{source} vocabulary", weight=0.6)
     for source in ("squad:squad/train-v2.0.json", "squad-answers:squad/train-v2.0.json", "race:race"):
-        call, kind = f"data {source} --vocab vocabulary --out out --workers 1", source.partition(":")[0]
+        call = f"data {source} --vocab vocabulary --out out --workers 1"
+        kind = source.partition(":")[0]
         yield _command("data", call, f"{kind.partition('-')[0]} vocabulary", weight=0.5)
     call = "vocab text/a.txt --size 70 --out vocabulary"
-    yield _command("vocab, found", call, "text/a.txt vocabulary", "vocabulary")
+    yield _command("vocab, finished", call, "text/a.txt vocabulary", "vocabulary")
     call = "data text/a.txt --vocab vocabulary --out data --holdout 0.2 --workers 1"
-    yield _command("data, found", call, "text/a.txt vocabulary data", "data")
+    yield _command("data, finished", call, "text/a.txt vocabulary data", "data")
     call = "data text/a.txt text/b.jsonl --vocab vocabulary --out half --workers 1"
     yield _command("data, resumed", call, "text/a.txt text/b.jsonl vocabulary half", "half", 2)
 
 
-def _of_many_runs() -> Iterator[Command]:
-    """Yield the commands that find their runs finished; the same commands make them."""
+def _commands_over_finished_output() -> Iterator[Command]:
+    """Yield commands whose output is finished; `_create_rarely_read` creates it with the same commands."""
     call = "search table.toml lr=1e-3,1e-2 --checkpoint run --data table --runs 1 --device cpu --out searched"
-    yield _command("search, found", call, "table.toml run table searched", "searched")
-    words = reproduction().words[:-1]
-    yield Command("reproduce, found", (*words, "reproduced"), ("data", "reproduced"), "reproduced", 2)
+    yield _command("search, finished", call, "table.toml run table searched", "searched")
+    arguments = reproduction().arguments[:-1]
+    yield Command("reproduce, finished", (*arguments, "reproduced"), ("data", "reproduced"), "reproduced", 2)
 
 
-def _of_tasks() -> Iterator[Command]:
+def _task_commands() -> Iterator[Command]:
     for data in ("table", "glue", "squad", "race", "table-jsonl", "table-parquet"):
         task = {"glue": "mrpc", "squad": "squad2"}.get(data, data.partition("-")[0])
         call = f"finetune {task}.toml --checkpoint run --data {data} --device cpu --out"
         yield _command("finetune", f"{call} out", f"{task}.toml run {data}")
         if "-" not in data:
             tuned = f"tuned-{task}"
-            yield _command("finetune, found", f"{call} {tuned}", f"{task}.toml run {data} {tuned}", tuned, 0.5)
+            yield _command("finetune, finished", f"{call} {tuned}", f"{task}.toml run {data} {tuned}", tuned, 0.5)
             call = f"eval {task}.toml --checkpoint {tuned} --data {data} --device cpu --out out"
-            yield _command("eval, scored", call, f"{task}.toml {tuned} {data}", weight=0.7)
+            yield _command("eval, task checkpoint", call, f"{task}.toml {tuned} {data}", weight=0.7)
     start = "eval table.toml --data table --device cpu"
     call = f"{start} --checkpoint elsewhere/run --runs 1 --out out"
     yield _command("eval", call, "table.toml elsewhere table", weight=2)
     call = f"{start} --checkpoint run --runs 2 --out eval"
-    yield _command("eval, found", call, "table.toml run table eval", "eval", 2)
+    yield _command("eval, finished", call, "table.toml run table eval", "eval", 2)
     yield _command("ensemble", "ensemble table eval --data table --device cpu --out out", "eval table")

@@ -1,6 +1,6 @@
-"""Nodes of a pretraining run, each a `torchrun` agent with one worker on this machine, which a test can lose.
+"""Nodes of a pretraining run that a test can kill: each is a `torchrun` agent with one worker on this machine.
 
-A scheduler starts an agent again when it ends with an error; so does `Nodes.tend`.
+A scheduler restarts an agent that has failed; so does `Nodes.restart_failed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from albert_cli import store
 from tests.helpers.processes import free_port
 
-# A second instead of five between signs of life, and five seconds instead of thirty for nodes that join late.
+# Shorter than the defaults: one second between keep-alive messages (not 5), and five seconds for late nodes (not 30).
 _RENDEZVOUS = "keep_alive_interval=1,last_call_timeout=5"
 _SECONDS_BEFORE_RESTART = 2.0
 _PATIENCE_SECONDS = 300
@@ -27,7 +27,10 @@ _PATIENCE_SECONDS = 300
 
 @dataclass
 class Nodes:
-    """The nodes of a run. `minimum`: the number of nodes that the run needs at least; `restarts`: of agents."""
+    """The nodes of a run.
+
+    minimum: the smallest number of nodes with which the run continues; restarts: the number of restarted agents.
+    """
 
     folder: Path
     command: Sequence[str]  # `pretrain RECIPE …`, without --out
@@ -84,8 +87,8 @@ class Nodes:
         (child,) = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
         return int(child)
 
-    def tend(self) -> bool:
-        """Start agents that ended with an error again, after a while; return True once all have ended well."""
+    def restart_failed(self) -> bool:
+        """Restart the agents that have failed, after a pause; return True if all agents have succeeded."""
         for name, agent in list(self.agents.items()):
             if agent.poll():
                 time.sleep(_SECONDS_BEFORE_RESTART)
@@ -109,7 +112,7 @@ class Nodes:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def stop(self) -> None:
-        """Kill the agents; their workers end by themselves."""
+        """Kill the agents; their workers then exit."""
         for agent in self.agents.values():
             agent.kill()
             agent.wait()
@@ -121,7 +124,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss: its name, what is done to the nodes, and whether they must be able to continue without one."""
+    """A loss: its name, a function that kills a process of the nodes, and whether a node is lost for good."""
 
     name: str
     inflict: Callable[[Nodes], None]
@@ -140,11 +143,11 @@ LOSSES = (
 
 
 def survive(nodes: Nodes, loss: Loss, step: int) -> None:
-    """Run the nodes to the end of the run, with a loss once `step` is saved."""
+    """Start the nodes, inflict a loss when `step` is saved, and wait for the end of the run."""
     try:
         nodes.start_all()
         nodes.wait_for_step(step)
         loss.inflict(nodes)
-        nodes.wait(nodes.tend)
+        nodes.wait(nodes.restart_failed)
     finally:
         nodes.stop()

@@ -25,12 +25,17 @@ from pathlib import Path
 
 from tests.helpers.processes import free_port
 
-NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")  # addresses of the loopback: no name service knows n1
+NODES = (
+    "127.0.0.1",
+    "127.0.0.2",
+    "127.0.0.3",
+    "127.0.0.4",
+)  # loopback addresses, because names such as n1 would not resolve
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
-_SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # of daemons, not always on the path
+_SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # folders of daemons, which PATH may lack
 _GPUS = 8
 _PATIENCE_SECONDS = 300
-# Neither cgroups nor a message bus, which containers lack. Short intervals, so that a test notices a dead node soon.
+# Without cgroups and a message bus, which containers lack. Short intervals make Slurm notice a dead node soon.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -87,7 +92,7 @@ class Slurm:
 
     @property
     def configuration(self) -> Path:
-        """The file that `SLURM_CONF` must name."""
+        """The configuration file, the value of `SLURM_CONF`."""
         return self.folder / "slurm.conf"
 
     def start_daemon(self, name: str, *command: str) -> None:
@@ -105,7 +110,7 @@ class Slurm:
         self.start_daemon(name, "slurmd", "-D", "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """Kill the daemon of a node and everything that runs there, as a loss of power does."""
+        """Kill the daemon of a node and all its processes, as a power failure does."""
         daemon = self.daemons.pop(name)
         daemon.kill()
         daemon.wait()
@@ -114,30 +119,31 @@ class Slurm:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self, node: str | None = None) -> list[int]:
-        """Return the processes of jobs, on one node or on all, by the variables that Slurm gives them."""
-        wanted = {f"SLURM_CONF={self.configuration}".encode()}
+        """Return the processes of jobs on one node or on all nodes, found by the variables that Slurm sets."""
+        variables = {f"SLURM_CONF={self.configuration}".encode()}
         if node is not None:
-            wanted.add(f"SLURMD_NODENAME={node}".encode())
+            variables.add(f"SLURMD_NODENAME={node}".encode())
         pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if wanted <= set((folder / "environ").read_bytes().split(b"\0")) and int(folder.name) != os.getpid():
+                environment = set((folder / "environ").read_bytes().split(b"\0"))
+                if variables <= environment and int(folder.name) != os.getpid():
                     pids.append(int(folder.name))
         return pids
 
     def call(self, *command: str, **variables: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
         environment = {**os.environ, **variables, "SLURM_CONF": str(self.configuration)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout.strip()
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+        return result.stdout.strip()
 
     def states(self, job: str) -> list[str]:
         """Return the states of a job, one for each member of an array."""
         return self.call("squeue", "--noheader", "--states=all", "--array", "--jobs", job, "--format=%T").split()
 
     def wait(self, condition: Callable[[], bool], log: Path | None = None) -> None:
-        """Wait until the condition holds; the tail of `log` explains a failure."""
+        """Wait until the condition holds; if it does not, fail with the last part of `log`."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
@@ -151,7 +157,7 @@ class Slurm:
         return self.states(job)
 
     def stop(self) -> None:
-        """End all jobs and all daemons."""
+        """Kill all jobs and all daemons."""
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -162,7 +168,7 @@ class Slurm:
 
 @contextmanager
 def run_slurm(folder: Path) -> Iterator[Slurm]:
-    """Run a Slurm with four nodes while the block runs."""
+    """Run a Slurm with four nodes while the context is open."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)  # munged refuses a folder that others can write to
     for name in ("state", "gpus", *(f"spool-{node}" for node in NODES)):
@@ -194,14 +200,14 @@ def run_slurm(folder: Path) -> Iterator[Slurm]:
 
 
 def _count_idle(slurm: Slurm) -> int:
-    done = subprocess.run(
+    result = subprocess.run(
         ["sinfo", "--noheader", "--states=idle", "--format=%D"],
         env={**os.environ, "SLURM_CONF": str(slurm.configuration)},
         capture_output=True,
         text=True,
-        check=False,  # the controller may not listen yet
+        check=False,  # the controller may not yet accept connections
     )
-    return sum(map(int, done.stdout.split()))
+    return sum(map(int, result.stdout.split()))
 
 
 if __name__ == "__main__":

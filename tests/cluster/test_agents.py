@@ -1,4 +1,4 @@
-"""Pretraining under two torchrun agents, as on two nodes: after every loss the run ends in the same bytes."""
+"""Pretraining under two `torchrun` agents, as on two nodes: a lost node does not change the weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> list[str]:
-    """The command of a run that saves often."""
+    """The command of a run that saves every 50 steps."""
     recipe = tmp_path_factory.mktemp("recipe") / "tiny.toml"
     recipe.write_text(RECIPE)
     settings = (f"schedule.total_steps={STEPS}", "train.save_every=50", "train.eval_every=0", "train.log_every=50")
@@ -26,13 +26,13 @@ def command(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> list[s
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Path:
-    """The last step of one process that nothing disturbs."""
+    """The last checkpoint of one undisturbed process."""
     out = tmp_path_factory.mktemp("whole") / "run"
     albert(*command, "--out", out, "--quiet")
     return out / f"step-{STEPS:08d}"
 
 
-# `python -m tests.campaigns.agents` has the other losses, and four nodes.
+# `python -m tests.campaigns.agents` also tests the other losses, and four nodes.
 def test_run_survives_the_loss_of_a_node(command: list[str], expected: Path, tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, command, ["a", "b"], minimum=1)
     survive(nodes, A_NODE_FOR_GOOD, step=100)

@@ -1,4 +1,4 @@
-"""The recipes of `recipes/cluster/` on a real Slurm of four nodes, unchanged except for their environment."""
+"""The unchanged recipes of `recipes/cluster/` on a real Slurm of four nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def corpus(tmp_path: Path, documents: list[str]) -> list[str]:
-    """Twenty files; a weight of its own keeps each of them in a task of its own."""
+    """Twenty files with different weights, so that each file is a separate work unit."""
     sources = []
     for number in range(20):
         path = tmp_path / "corpus" / f"{number}.txt"
@@ -47,7 +47,7 @@ def corpus(tmp_path: Path, documents: list[str]) -> list[str]:
 
 
 def submit(slurm: Slurm, folder: Path, recipe: str, *options: str, **variables: str) -> str:
-    """Submit a recipe, with options of sbatch before it and words for the recipe after `--`; return the job."""
+    """Submit a recipe and return the job's number; `options`: those of `sbatch`, then `--` and those of the recipe."""
     split = options.index("--") if "--" in options else len(options)
     environment = make_environment(folder, OMP_NUM_THREADS="1", **variables)
     output = f"--output={folder}/%A-%a.log"
@@ -56,7 +56,7 @@ def submit(slurm: Slurm, folder: Path, recipe: str, *options: str, **variables: 
 
 
 def submit_last(slurm: Slurm, folder: Path, after: str, command: str) -> str:
-    """Submit the command that follows an array, as the comments of the recipes do."""
+    """Submit the command that runs after an array, as the comments in the recipes explain."""
     options = [f"--dependency=afterok:{after}", "--ntasks=1", "--mem=8G", f"--output={folder}/%j-last.log"]
     return slurm.call("sbatch", "--parsable", *options, "--wrap", command, **make_environment(folder))
 
@@ -76,7 +76,7 @@ def test_vocabulary_has_the_bytes_of_one_process(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_data_survives_a_killed_node_and_one_member_is_repeated(
+def test_data_survives_a_killed_node_and_repeats_one_member(
     slurm: Slurm, tmp_path: Path, corpus: list[str], tiny_vocabulary: Path
 ) -> None:
     out = tmp_path / "data"
@@ -86,7 +86,7 @@ def test_data_survives_a_killed_node_and_one_member_is_repeated(
     slurm.kill_node(NODES[1])
     assert slurm.wait_for_end(array) == ["COMPLETED"] * 16, logs(tmp_path)
     slurm.start_node(NODES[1])
-    assert store.read_manifest(out) is None, "the jobs of the array do not merge"
+    assert store.read_manifest(out) is None, "the jobs of the array must not merge"
     assert len(list(out.glob("shards/*"))) == 20
     shutil.rmtree(out / "shards")
     member = submit(slurm, tmp_path, "data.slurm", "--array=7", **variables)
@@ -127,8 +127,8 @@ def test_evaluation_on_dask_trains_in_slurm_jobs(slurm: Slurm, tmp_path: Path, e
     call = ["eval", "wnli", "--checkpoint", str(encoder), "--data", str(inference), *settings]
     command = ["albert", *call, "--out", str(tmp_path / "scores"), "--cluster", "slurm:1"]
     environment = make_dask_environment(slurm, tmp_path)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stderr}\n{logs(tmp_path)}"
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{result.stderr}\n{logs(tmp_path)}"
     albert(*call, "--out", tmp_path / "whole")
     for seed in (0, 1):
         weights = [tmp_path / out / f"run-{seed}" / "model.safetensors" for out in ("scores", "whole")]
@@ -149,7 +149,7 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     variables = {"RECIPE": str(recipe), "DATA": str(tiny_data), "OUT": str(run), "PROCESSES": "1", "PORT": free_port()}
     job = submit(slurm, tmp_path, "pretrain.slurm", "--", *settings, **variables)
     slurm.wait(lambda: bool(store.saved_steps(run)))
-    slurm.call("scancel", "--signal=USR1", job)  # to the steps, as the option --signal of the recipe does
+    slurm.call("scancel", "--signal=USR1", job)  # to the steps of the job, as the recipe's option --signal does
     slurm.wait(lambda: read_status(run).get("state") == "interrupted")
     assert read_status(run)["exit_code"] == 75
     step = newest_step(run)
@@ -183,24 +183,23 @@ def test_evaluation_of_glue_needs_one_submission(slurm: Slurm, tmp_path: Path, e
     paths = ["--checkpoint", str(encoder), "--data", str(inference)]
     last = submit_last(slurm, tmp_path, array, " ".join(["albert eval glue", *paths, "--out", str(out), *settings]))
     assert slurm.wait_for_end(array) == ["COMPLETED"] * 8, logs(tmp_path)
-    assert len(list(out.glob("*/run-*/results.json"))) == 6, "all runs are done before the last command"
+    assert len(list(out.glob("*/run-*/results.json"))) == 6, "the array must finish all runs"
     assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
     albert("eval", "glue", *paths, "--out", tmp_path / "whole", *settings)
     for weights in sorted(out.glob("*/run-*/model.safetensors")):
         assert weights.read_bytes() == (tmp_path / "whole" / weights.relative_to(out)).read_bytes()
     scores, whole = (store.read_json(folder / "results.json") for folder in (out, tmp_path / "whole"))
-    assert [scores["tasks"][task]["median"] for task in whole["tasks"]] == [
-        whole["tasks"][task]["median"] for task in whole["tasks"]
-    ]
+    for task in whole["tasks"]:
+        assert scores["tasks"][task]["median"] == whole["tasks"][task]["median"]
 
 
-def test_experiment_is_done_by_the_jobs_of_an_array(slurm: Slurm, tmp_path: Path, tiny_data: Path) -> None:
+def test_array_runs_an_experiment_with_the_same_weights(slurm: Slurm, tmp_path: Path, tiny_data: Path) -> None:
     recipe = tmp_path / "sharing.toml"
     recipe.write_text('extends = "experiments/sharing"\nscales.smoke = { variants = ["all", "none"], tasks = [] }\n')
-    words = [str(recipe), "--scale", "smoke", "--seeds", "1", "--device", "cpu", "--data", str(tiny_data)]
+    arguments = [str(recipe), "--scale", "smoke", "--seeds", "1", "--device", "cpu", "--data", str(tiny_data)]
     out = tmp_path / "experiments"
-    array = submit(slurm, tmp_path, "reproduce.slurm", "--", *words, OUT=str(out))
+    array = submit(slurm, tmp_path, "reproduce.slurm", "--", *arguments, OUT=str(out))
     assert slurm.wait_for_end(array) == ["COMPLETED"] * 8, logs(tmp_path)
-    albert("reproduce", *words, "--out", tmp_path / "whole")
+    albert("reproduce", *arguments, "--out", tmp_path / "whole")
     for weights in sorted((tmp_path / "whole").glob("stages/*/step-*/model.safetensors")):
         assert weights.read_bytes() == (out / weights.relative_to(tmp_path / "whole")).read_bytes()
