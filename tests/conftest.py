@@ -21,14 +21,15 @@ from tests.helpers.tiny_recipe import RECIPE
 if TYPE_CHECKING:
     from albert_cli.training.objectives import PretrainingJob
 
-# Hypothesis's deadline per case and its check for slow cases fail on a busy machine. pytest-timeout ends hanging tests.
+# On a busy machine, Hypothesis's deadline per case and its check for slow cases would fail. pytest-timeout stops tests
+# that hang.
 settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("albert")
 
 # One thread per process: the tests' matrices are tiny, and pytest-xdist uses the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# The Hub's libraries read this when they are imported.
+# The Hub's libraries read this variable when they are imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 

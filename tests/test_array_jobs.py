@@ -39,13 +39,13 @@ def test_parse_reads_option_and_environment(
 
 
 @pytest.mark.parametrize("numbers", [[7], [3, 7], [3, 7, 12], [4, 5, 6]])
-def test_parse_of_a_part_counts_from_the_whole_array(numbers: list[int], tmp_path: Path) -> None:
+def test_parse_repeated_jobs_counts_the_whole_array(numbers: list[int], tmp_path: Path) -> None:
     parse_array_job("auto", slurm(0, list(range(16))), tmp_path)
     for number in numbers:
         assert parse_array_job("auto", slurm(number, numbers), tmp_path) == ArrayJob(number, 16)
 
 
-def test_parse_of_a_larger_array_replaces_the_size(tmp_path: Path) -> None:
+def test_parse_larger_array_replaces_the_saved_size(tmp_path: Path) -> None:
     parse_array_job("auto", slurm(0, list(range(4))), tmp_path)
     assert parse_array_job("auto", slurm(5, list(range(8))), tmp_path) == ArrayJob(5, 8)
     assert parse_array_job("auto", slurm(3, [3]), tmp_path) == ArrayJob(3, 8)
@@ -69,5 +69,5 @@ def test_parse_rejects_impossible_jobs(text: str, environment: dict[str, str], m
 
 def test_select_gives_every_unit_to_one_job() -> None:
     units = [5, 1, 9, 7, 3]
-    shares = [ArrayJob(index, 2).select(units, size=lambda unit: unit) for index in range(2)]
-    assert shares == [[9, 5, 1], [7, 3]]
+    selected = [ArrayJob(index, 2).select(units, size=lambda unit: unit) for index in range(2)]
+    assert selected == [[9, 5, 1], [7, 3]]

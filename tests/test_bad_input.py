@@ -1,4 +1,4 @@
-"""Bad input: one line that names the place, a hint, the documented exit code, and nothing half-written."""
+"""Commands reject bad input with one error line, a hint and the documented exit code, and leave no files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from albert_cli import store
 from tests.helpers.command import QUICK, TINY, albert, pretrained, snapshot, write_table
 from tests.helpers.rejection import BUSY, CHECKPOINT, INPUT, USAGE, refused, work
 
-__all__ = ["work"]  # a fixture for every test of this module
+__all__ = ["work"]  # a fixture that every test of this module uses
 
 
 @pytest.fixture(scope="module")
@@ -30,85 +30,85 @@ def table(work: Path) -> Path:
 
 
 @pytest.mark.parametrize("verb", ["vocab", "data"])
-def test_a_missing_file(verb: str, tiny_vocabulary: Path) -> None:
+def test_missing_text_file_is_reported(verb: str, tiny_vocabulary: Path) -> None:
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
-    printed = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
-    assert "error: nowhere.txt: no such file or folder" in printed.err
+    result = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
+    assert "error: nowhere.txt: no such file or folder" in result.err
 
 
 @pytest.mark.parametrize("text", ["", "\n \n\n"])
 @pytest.mark.parametrize("verb", ["vocab", "data"])
-def test_an_empty_corpus(verb: str, text: str, work: Path, tiny_vocabulary: Path) -> None:
+def test_corpus_without_text_is_rejected(verb: str, text: str, work: Path, tiny_vocabulary: Path) -> None:
     (work / "empty.txt").write_text(text)
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
     assert "error: no text in " in refused(INPUT, verb, "empty.txt", *extra, "--out", "out").err
 
 
-def test_a_vocabulary_larger_than_the_text_allows(work: Path) -> None:
+def test_too_large_vocabulary_hint_has_a_possible_size(work: Path) -> None:
     (work / "short.txt").write_text("Only a few words are here.\nThey allow a few pieces.\n")
-    printed = refused(INPUT, "vocab", "short.txt", "--size", 30_000, "--out", "out")
-    wanted = re.search(r"--size (\d+)", printed.err.splitlines()[-1])
-    assert wanted is not None, "the hint names a size that is possible"
-    albert("vocab", "short.txt", "--size", wanted[1], "--out", "out")
+    result = refused(INPUT, "vocab", "short.txt", "--size", 30_000, "--out", "out")
+    size = re.search(r"--size (\d+)", result.err.splitlines()[-1])
+    assert size is not None, "the hint must have a possible size"
+    albert("vocab", "short.txt", "--size", size[1], "--out", "out")
 
 
-BAD_LINE = b"The third line has a bad \xff byte.\n"
+INVALID_LINE = b"The third line has a bad \xff byte.\n"
 
 
-def bad_text() -> Path:
+def write_invalid_utf8() -> Path:
     path = Path("bad.txt")
-    path.write_bytes(b"A first line of text.\nA second line of text.\n" + BAD_LINE + b"And a fourth.\n" * 40)
+    path.write_bytes(b"A first line of text.\nA second line of text.\n" + INVALID_LINE + b"And a fourth.\n" * 40)
     return path
 
 
 @pytest.mark.parametrize("verb", ["vocab", "data"])
-def test_invalid_utf8_is_located_and_may_be_replaced(verb: str, tiny_vocabulary: Path) -> None:
-    path = bad_text()
+def test_invalid_utf8_is_located_and_can_be_replaced(verb: str, tiny_vocabulary: Path) -> None:
+    path = write_invalid_utf8()
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else ["--size", 36]
-    printed = refused(INPUT, verb, path, *extra, "--out", "out")
+    result = refused(INPUT, verb, path, *extra, "--out", "out")
     byte = path.read_bytes().index(b"\xff")
-    error, hint = printed.err.splitlines()[-2:]
+    error, hint = result.err.splitlines()[-2:]
     assert "bad.txt:3" in error
-    assert re.search(rf"\b{byte}\b", error), f"the byte's place in the file ({byte}) is not named: {error}"
+    assert re.search(rf"\b{byte}\b", error), f"the error must have the position of the byte, {byte}: {error}"
     assert "--on-bad-bytes replace" in hint
     albert(verb, path, *extra, "--out", "out", "--on-bad-bytes", "replace")
     assert store.read_manifest(Path("out")) is not None
 
 
-def test_a_record_that_is_not_json(work: Path) -> None:
+def test_invalid_json_record_is_located(work: Path) -> None:
     (work / "a.jsonl").write_text('{"text": "fine"}\n{"text": \n')
-    printed = albert("vocab", "a.jsonl", "--out", "out", expect=INPUT)
-    assert printed.err.splitlines()[0].startswith("error: a.jsonl:2: not valid JSON")
+    result = albert("vocab", "a.jsonl", "--out", "out", expect=INPUT)
+    assert result.err.splitlines()[0].startswith("error: a.jsonl:2: not valid JSON")
     assert not Path("out").exists()
 
 
-def test_a_record_without_the_field(work: Path) -> None:
+def test_record_without_the_text_field_is_located(work: Path) -> None:
     (work / "a.jsonl").write_text('{"body": "words"}\n')
-    printed = refused(INPUT, "vocab", "a.jsonl", "--out", "out")
-    assert "error: a.jsonl:1" in printed.err
-    assert "--text-field" in printed.err
+    result = refused(INPUT, "vocab", "a.jsonl", "--out", "out")
+    assert "error: a.jsonl:1" in result.err
+    assert "--text-field" in result.err
 
 
-def test_a_table_that_is_cut_at_another_sign(work: Path, run: Path) -> None:
+def test_table_with_another_delimiter_is_rejected(work: Path, run: Path) -> None:
     (work / "a.csv").write_text("id;text;label\n1;Yes, it is.;good\n2;No.;bad\n")
-    printed = refused(INPUT, "vocab", "a.csv", "--out", "out")
-    assert "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by" in printed.err
+    result = refused(INPUT, "vocab", "a.csv", "--out", "out")
+    assert "error: a.csv:1: a single column, 'id;text;label'\nhint: separate the columns of a .csv by" in result.err
     (work / "b.csv").write_text("text|label\nYes, it is.|good\nNo.|bad\n")
-    printed = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "b.csv", "--out", "out")
-    assert "error: b.csv:2: 2 fields instead of 1\nhint: use -s table.d" in printed.err
+    result = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "b.csv", "--out", "out")
+    assert "error: b.csv:2: 2 fields instead of 1\nhint: use -s table.d" in result.err
 
 
-def test_text_of_a_spreadsheet(work: Path, run: Path) -> None:
-    """A spreadsheet saves UTF-16 as `Unicode text`, and tables, whose lines are no texts."""
+def test_utf16_of_a_spreadsheet_is_rejected(work: Path, run: Path) -> None:
+    """Spreadsheets save "Unicode text" as UTF-16. In their tables, the header line is no text."""
     (work / "a.tsv").write_text("text\tlabel\nwords\tgood\n", encoding="utf-16")
     for call in (("vocab", "a.tsv"), ("finetune", "table", "--checkpoint", run, "--data", "a.tsv")):
         assert "error: a.tsv: is UTF-16, not UTF-8" in refused(INPUT, *call, "--out", "out").err
     assert "error: a.tsv: is UTF-16, not UTF-8" in refused(INPUT, "encode", run, "--input", "a.tsv").err
     (work / "a.csv").write_text("text,label\nwords,good\n")
-    assert albert("encode", run, "--input", "a.csv").out.count("vector") == 1  # the header is no text
+    assert albert("encode", run, "--input", "a.csv").out.count("vector") == 1
 
 
-def test_a_directory_that_is_no_vocabulary(work: Path, documents_file: Path) -> None:
+def test_directory_without_a_vocabulary_is_rejected(work: Path, documents_file: Path) -> None:
     (work / "v").mkdir()
     assert "error: v: " in refused(CHECKPOINT, "data", documents_file, "--vocab", "v", "--out", "out").err
 
@@ -116,64 +116,64 @@ def test_a_directory_that_is_no_vocabulary(work: Path, documents_file: Path) -> 
 # ---------------------------------------------------------------- tables
 
 
-def test_a_table_without_the_columns(table: Path, run: Path) -> None:
+def test_missing_table_columns_are_reported(table: Path, run: Path) -> None:
     for split in ("train", "dev"):
         path = table / f"{split}.tsv"
         path.write_text(path.read_text().replace("text\tlabel", "review\tstars", 1))
     call = ["finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out"]
-    printed = refused(INPUT, *call)
-    assert "error: table/train.tsv: no column 'label' or " in printed.err
-    assert "'review', 'stars'" in printed.err
-    assert "-s table.label=" in printed.err
+    result = refused(INPUT, *call)
+    assert "error: table/train.tsv: no column 'label' or " in result.err
+    assert "'review', 'stars'" in result.err
+    assert "-s table.label=" in result.err
     albert(*call, *QUICK, "-s", "table.text=review", "-s", "table.label=stars")
 
 
-def test_a_table_with_a_row_that_is_too_short(table: Path, run: Path) -> None:
+def test_table_row_with_too_few_cells_is_located(table: Path, run: Path) -> None:
     with (table / "train.tsv").open("a") as stream:
         stream.write("no label here\n")
-    printed = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out")
-    assert "table/train.tsv:26" in printed.err
+    result = refused(INPUT, "finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out")
+    assert "table/train.tsv:26" in result.err
 
 
-def test_a_dev_label_that_training_does_not_know(table: Path, run: Path) -> None:
+def test_dev_label_missing_in_training_is_rejected(table: Path, run: Path) -> None:
     with (table / "dev.tsv").open("a") as stream:
         stream.write("words\tugly\n")
-    printed = albert("finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out", expect=INPUT)
-    assert "error: table/dev.tsv:26: label 'ugly' is not one of bad, good" in printed.err
+    result = albert("finetune", "table", "--checkpoint", run, "--data", "table", "--out", "out", expect=INPUT)
+    assert "error: table/dev.tsv:26: label 'ugly' is not one of bad, good" in result.err
 
 
-def test_a_task_without_its_files(work: Path, run: Path) -> None:
+def test_missing_task_files_are_reported(work: Path, run: Path) -> None:
     (work / "glue").mkdir()
-    printed = refused(INPUT, "finetune", "mrpc", "--checkpoint", run, "--data", "glue", "--out", "out")
-    assert "MRPC/train.tsv" in printed.err
+    result = refused(INPUT, "finetune", "mrpc", "--checkpoint", run, "--data", "glue", "--out", "out")
+    assert "MRPC/train.tsv" in result.err
 
 
 # ---------------------------------------------------------------- recipes
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "validate"])
-def test_an_unknown_recipe_key(verb: str, work: Path, tiny_data: Path) -> None:
+def test_unknown_recipe_key_is_reported(verb: str, work: Path, tiny_data: Path) -> None:
     (work / "mine.toml").write_text('extends = "mini/docs"\n[optimizer]\nlearning_rate = 0.1\nbeta3 = 0.9\n')
     call = ["pretrain", "mine.toml", "--data", tiny_data, "--out", "out"]
-    printed = refused(USAGE, *(call if verb == "pretrain" else ["recipes", "validate", "mine.toml"]))
-    assert "error: mine.toml: unknown key 'optimizer.learning_rate'" in printed.err
+    result = refused(USAGE, *(call if verb == "pretrain" else ["recipes", "validate", "mine.toml"]))
+    assert "error: mine.toml: unknown key 'optimizer.learning_rate'" in result.err
 
 
-def test_an_unknown_override_is_answered_with_the_nearest_key(tiny_data: Path) -> None:
-    printed = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
-    assert "unknown key 'train.batchsize'" in printed.err
-    assert "hint: did you mean 'batch_size'?" in printed.err
-    printed = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "hidden_size=8")
-    assert "hint: did you mean model.hidden_size?" in printed.err
+def test_unknown_override_gets_the_nearest_key_as_hint(tiny_data: Path) -> None:
+    result = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "train.batchsize=8")
+    assert "unknown key 'train.batchsize'" in result.err
+    assert "hint: did you mean 'batch_size'?" in result.err
+    result = refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", "hidden_size=8")
+    assert "hint: did you mean model.hidden_size?" in result.err
 
 
-def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
-    printed = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
-    assert "error: experiments/init is an experiment\nhint: use it with `albert reproduce`" in printed.err
+def test_pretrain_rejects_the_recipe_of_an_experiment(tiny_data: Path) -> None:
+    result = refused(USAGE, "pretrain", "experiments/init", "--data", tiny_data, "--out", "out")
+    assert "error: experiments/init is an experiment\nhint: use it with `albert reproduce`" in result.err
 
 
 @pytest.mark.parametrize(
-    ("override", "named"),
+    ("override", "message"),
     [
         ("train.batch_size=many", "train.batch_size"),
         ("train.batch_size=0", "train.batch_size"),
@@ -183,75 +183,76 @@ def test_an_experiment_is_no_recipe_of_a_run(tiny_data: Path) -> None:
         ("batch_size", "batch_size"),
     ],
 )
-def test_a_value_that_cannot_be(override: str, named: str, tiny_data: Path) -> None:
+def test_impossible_override_is_reported(override: str, message: str, tiny_data: Path) -> None:
     call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", "out", "-s", override]
     before = snapshot(Path())
-    printed = albert(*call, expect=USAGE)
+    result = albert(*call, expect=USAGE)
     assert snapshot(Path()) == before
-    assert printed.err.startswith("error: ")
-    assert named in printed.err.splitlines()[0]
+    assert result.err.startswith("error: ")
+    assert message in result.err.splitlines()[0]
 
 
 # ---------------------------------------------------------------- checkpoints
 
 
-def without_manifest(run: Path, to: Path) -> Path:
-    """A copy of a run's newest step as if another program had written it."""
-    shutil.copytree(sorted(run.glob("step-*"))[-1], to)
-    (to / "manifest.json").unlink()
-    return to
+def copy_without_manifest(run: Path, copy: Path) -> Path:
+    """Copy a run's last step without its manifest, as if another program had written it; return the copy."""
+    shutil.copytree(sorted(run.glob("step-*"))[-1], copy)
+    (copy / "manifest.json").unlink()
+    return copy
 
 
 @pytest.mark.parametrize("verb", ["finetune", "eval"])
-def test_a_checkpoint_that_does_not_cover_the_encoder(verb: str, run: Path, table: Path) -> None:
+def test_checkpoint_without_an_encoder_tensor_is_rejected(verb: str, run: Path, table: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    checkpoint = without_manifest(run, Path("foreign"))
+    checkpoint = copy_without_manifest(run, Path("foreign"))
     tensors = load_file(checkpoint / "model.safetensors")
     dropped = next(name for name in tensors if "attention" in name)
-    save_file({name: t for name, t in tensors.items() if name != dropped}, checkpoint / "model.safetensors")
+    del tensors[dropped]
+    save_file(tensors, checkpoint / "model.safetensors")
     call = [verb, "table", "--checkpoint", "foreign", "--data", "table", "--out", "out", *QUICK]
     assert "error: foreign/model.safetensors: does not cover the encoder" in refused(CHECKPOINT, *call).err
 
 
-def test_a_checkpoint_of_another_shape(run: Path, table: Path) -> None:
-    checkpoint = without_manifest(run, Path("foreign"))
+def test_checkpoint_with_another_shape_is_rejected(run: Path, table: Path) -> None:
+    checkpoint = copy_without_manifest(run, Path("foreign"))
     values = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**values, "intermediate_size": 96}))
     call = ["finetune", "table", "--checkpoint", "foreign", "--data", "table", "--out", "out", *QUICK]
     assert "has shape" in refused(CHECKPOINT, *call).err
 
 
-def test_a_checkpoint_with_a_flipped_bit(run: Path, table: Path) -> None:
+def test_checkpoint_with_a_flipped_bit_is_rejected(run: Path, table: Path) -> None:
     step = shutil.copytree(sorted(run.glob("step-*"))[-1], Path("copy"))
     weights = bytearray((step / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (step / "model.safetensors").write_bytes(weights)
-    printed = albert("finetune", "table", "--checkpoint", "copy", "--data", "table", "--out", "out", expect=CHECKPOINT)
-    assert "error: copy/model.safetensors: damaged" in printed.err
+    result = albert("finetune", "table", "--checkpoint", "copy", "--data", "table", "--out", "out", expect=CHECKPOINT)
+    assert "error: copy/model.safetensors: damaged" in result.err
     assert not Path("out").exists()
     assert "damaged" in albert("inspect", "copy", "--verify", expect=CHECKPOINT).err
 
 
-def test_a_checkpoint_that_is_not_there(table: Path) -> None:
+def test_missing_checkpoint_is_reported(table: Path) -> None:
     call = ["finetune", "table", "--checkpoint", "./nowhere", "--data", "table", "--out", "out"]
     assert "error: nowhere: no such directory" in refused(CHECKPOINT, *call).err
 
 
-def test_predict_pretrained_run_needs_pairs(run: Path, documents_file: Path) -> None:
-    printed = refused(INPUT, "predict", run, "--input", documents_file, "--out", "out.jsonl")
-    assert ":1: one text, but " in printed.err
+def test_predict_with_a_pretrained_run_needs_pairs(run: Path, documents_file: Path) -> None:
+    result = refused(INPUT, "predict", run, "--input", documents_file, "--out", "out.jsonl")
+    assert ":1: one text, but " in result.err
 
 
-def test_data_that_is_not_there() -> None:
+def test_missing_data_is_reported() -> None:
     refused(CHECKPOINT, "pretrain", "mini/docs", "--data", "nowhere", "--out", "out")
 
 
 # ---------------------------------------------------------------- output directories
 
 
-def calls(out: str, text: Path, vocabulary: Path, data: Path, run: Path) -> dict[str, list[object]]:
-    """Every verb that writes a directory."""
+def writing_commands(out: str, text: Path, vocabulary: Path, data: Path, run: Path) -> dict[str, list[object]]:
+    """Return a command by name for each verb that writes a directory."""
     tuned = ["--checkpoint", run, "--data", "table", "--out", out, *QUICK]
     return {
         "vocab": ["vocab", text, "--size", 200, "--out", out],
@@ -263,49 +264,49 @@ def calls(out: str, text: Path, vocabulary: Path, data: Path, run: Path) -> dict
     }
 
 
-WRITERS = list(calls("", *[Path()] * 4))
+WRITERS = list(writing_commands("", *[Path()] * 4))
 
 
 @pytest.mark.parametrize("verb", WRITERS)
-def test_an_output_directory_that_holds_something_else(
+def test_output_directory_with_other_files_is_rejected(
     verb: str, work: Path, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
 ) -> None:
     (work / "out").mkdir()
     (work / "out" / "thesis.txt").write_text("do not touch")
-    printed = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
-    assert "remove" not in printed.err, "what is there is not ours"
+    result = refused(BUSY, *writing_commands("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "remove" not in result.err, "the hint must not suggest to remove files of the user"
 
 
-# eval locks each of its runs
+# `eval` locks the directories of its runs instead.
 @pytest.mark.parametrize("verb", [verb for verb in WRITERS if verb != "eval"])
-def test_an_output_directory_that_another_run_writes(
+def test_output_directory_of_another_run_is_rejected(
     verb: str, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
 ) -> None:
     with store.lock(Path("out")):
-        printed = refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
-    assert "error: out: another run is writing here" in printed.err
+        result = refused(BUSY, *writing_commands("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    assert "error: out: another run is writing here" in result.err
 
 
 @pytest.mark.parametrize("verb", WRITERS)
-def test_an_output_that_is_a_file(
+def test_output_directory_that_is_a_file_is_rejected(
     verb: str, work: Path, table: Path, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path, run: Path
 ) -> None:
     (work / "out").write_text("a file")
-    refused(BUSY, *calls("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
+    refused(BUSY, *writing_commands("out", documents_file, tiny_vocabulary, tiny_data, run)[verb])
 
 
-def test_a_run_goes_on_only_with_the_recipe_it_began_with(run: Path, tiny_data: Path) -> None:
+def test_run_resumes_only_with_its_recipe(run: Path, tiny_data: Path) -> None:
     shutil.copytree(run, "run")
-    printed = refused(
+    result = refused(
         USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY, "-s", "optimizer.lr=0.5"
     )
-    assert "optimizer.lr" in printed.err
+    assert "optimizer.lr" in result.err
     Path("run/recipe.toml").write_text("train = 1\n")
-    printed = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
-    assert "run/recipe.toml: has no section [train]" in printed.err
+    result = refused(CHECKPOINT, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", *TINY)
+    assert "run/recipe.toml: has no section [train]" in result.err
 
 
-def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
+def test_resume_never_and_must_are_checked(run: Path, tiny_data: Path) -> None:
     shutil.copytree(run, "run")
     refused(BUSY, "pretrain", "mini/docs", "--data", tiny_data, "--out", "run", "--resume", "never", *TINY)
     refused(USAGE, "pretrain", "mini/docs", "--data", tiny_data, "--out", "new", "--resume", "must", *TINY)
@@ -314,28 +315,28 @@ def test_never_and_must_mean_what_they_say(run: Path, tiny_data: Path) -> None:
 # ---------------------------------------------------------------- bugs
 
 
-def test_a_bug_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     from albert_cli import doctor
 
-    def broken() -> None:
+    def fail() -> None:
         raise ZeroDivisionError("an accident")
 
-    monkeypatch.setattr(doctor, "describe_environment", broken)
-    printed = albert("doctor", expect=1)
-    assert printed.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
-    assert "--debug" in printed.err.splitlines()[1]
+    monkeypatch.setattr(doctor, "describe_environment", fail)
+    result = albert("doctor", expect=1)
+    assert result.err.splitlines()[0] == "error: ZeroDivisionError: an accident"
+    assert "--debug" in result.err.splitlines()[1]
     assert "Traceback" in albert("doctor", "--debug", expect=1).err
 
 
-def test_a_path_that_the_system_refuses_is_no_bug(run: Path, work: Path) -> None:
+def test_output_below_a_file_is_not_reported_as_a_bug(run: Path, work: Path) -> None:
     (work / "file").write_text("a file")
-    printed = refused(INPUT, "report", run, "--out", "file/report.html")
-    assert "error: file" in printed.err
+    result = refused(INPUT, "report", run, "--out", "file/report.html")
+    assert "error: file" in result.err
 
 
-def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
-    (work / "there").mkdir()
-    assert "error: --out there: is a directory" in refused(USAGE, "report", run, "--out", "there").err
+def test_output_file_that_is_a_directory_is_rejected(run: Path, work: Path) -> None:
+    (work / "folder").mkdir()
+    assert "error: --out folder: is a directory" in refused(USAGE, "report", run, "--out", "folder").err
 
 
 @pytest.mark.parametrize(
@@ -349,21 +350,19 @@ def test_an_output_file_that_is_a_directory(run: Path, work: Path) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_the_name_of_a_file_is_not_taken_for_the_cause(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
-) -> None:
+def test_file_name_does_not_look_like_the_cause(monkeypatch: pytest.MonkeyPatch, error: Exception, code: int) -> None:
     from albert_cli import doctor
 
     def fail() -> None:
         raise error
 
     monkeypatch.setattr(doctor, "describe_environment", fail)
-    printed = refused(code, "doctor")
-    assert "error: out of memory" not in printed.err
-    assert ("ulimit -n" in printed.err) == (error.args[0] == 24)
+    result = refused(code, "doctor")
+    assert "error: out of memory" not in result.err
+    assert ("ulimit -n" in result.err) == (error.args[0] == 24)
 
 
-def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_not_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from albert_cli import doctor
@@ -371,8 +370,8 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("unable to mmap 8 bytes from file <(5)>: Cannot allocate memory (12)")
 
-    for cause in (lambda: torch.empty(2**50), fail):  # more than can be addressed
+    for cause in (lambda: torch.empty(2**50), fail):  # 2**52 bytes are more than a process can address
         monkeypatch.setattr(doctor, "describe_environment", cause)
-        printed = refused(1, "doctor")
-        assert "error: out of memory" in printed.err
-        assert "train.micro_batch_size" in printed.err
+        result = refused(1, "doctor")
+        assert "error: out of memory" in result.err
+        assert "train.micro_batch_size" in result.err

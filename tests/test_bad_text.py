@@ -1,4 +1,4 @@
-"""Bad text, tables of text and options of `albert data`: the place, the remedy, the exit code, and nothing left."""
+"""`albert data` and `albert vocab` reject bad text and options: they report location and remedy, and leave no files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.command import albert
 from tests.helpers.rejection import INPUT, USAGE, refused, work
 
-__all__ = ["work"]  # a fixture for every test here
+__all__ = ["work"]  # a fixture that every test of this module uses
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "overlong.txt": (b"One.\n\xc0\xaf two.\n", "overlong.txt:2: invalid UTF-8 at byte 5"),

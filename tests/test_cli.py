@@ -1,4 +1,4 @@
-"""Every verb from outside: help, streams, `--json`, `--quiet`, and what the small verbs answer."""
+"""The command line: help, output streams, `--json`, `--quiet`, written files, and the output of short commands."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from tests.helpers.command import QUICK, TINY, VERBS, albert, pretrained, write_
 from tests.helpers.processes import start
 
 RECIPE_VERBS = ("list", "show", "copy", "validate")
-ALL = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
+ALL_VERBS = [(verb,) for verb in VERBS] + [("recipes", verb) for verb in RECIPE_VERBS]
 
 
 # ---------------------------------------------------------------- help and version
 
 
-def test_the_verbs_are_these() -> None:
+def test_all_verbs_are_registered() -> None:
     registered = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     assert registered == set(VERBS)
 
 
-@pytest.mark.parametrize("verb", ALL, ids=" ".join)
-def test_help_of_every_verb(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ALL_VERBS, ids=" ".join)
+def test_help_has_an_example_and_common_options(verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    output_text = albert(*verb, "--help")
-    assert f"Example: albert {' '.join(verb)}" in output_text.out
-    assert all(option in output_text.out for option in ("--json", "--quiet", "--debug"))
-    assert output_text.err == ""
+    result = albert(*verb, "--help")
+    assert f"Example: albert {' '.join(verb)}" in result.out
+    assert all(option in result.out for option in ("--json", "--quiet", "--debug"))
+    assert result.err == ""
 
 
 def test_help_groups_commands_by_stage() -> None:
@@ -55,61 +55,65 @@ def test_help_groups_commands_by_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("line", "expected"),
     [("albert pre", {"pretrain", "predict"}), ("albert pretrain --sa", {"--save-every"}), ("albert bench s", {"step"})],
 )
-def test_bash_completion_offers_what_fits(line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bash_completion_offers_matching_words(line: str, expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_ALBERT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
     with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
         app(prog_name="albert")
-    assert set(printed.getvalue().split()) == offered
+    assert set(printed.getvalue().split()) == expected
 
 
-def test_help_names_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_and_docs_list_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    output_text = albert("--help")
-    assert " ".join(EPILOGUE.split()) in " ".join(output_text.out.split())
+    printed = albert("--help").out
+    assert " ".join(EPILOGUE.split()) in " ".join(printed.split())
     page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
     codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
     for code in {0, 130} | codes:
-        assert re.search(rf"\b{code} [a-z]", EPILOGUE) and re.search(rf"^\| {code}[ ,]", page, re.MULTILINE)
+        assert re.search(rf"\b{code} [a-z]", EPILOGUE)
+        assert re.search(rf"^\| {code}[ ,]", page, re.MULTILINE)
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert albert("--version").out == f"albert {__version__}\n"
 
 
-def test_of_a_name_that_is_no_utf8_the_name_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_error_shows_only_the_invalid_name(monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"before": "b" * 500, "path": "texts/caf\udce9.txt", "after": "a" * 500}, ensure_ascii=False)
     with pytest.raises(UnicodeEncodeError) as raised:
         text.encode()
     printed = io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
     assert report_error(raised.value) == 3
-    assert printed.getvalue().startswith("error: texts/caf") and "before" not in printed.getvalue()
+    assert printed.getvalue().startswith("error: texts/caf")
+    assert "before" not in printed.getvalue()
 
 
-def test_what_onednn_cannot_make_is_want_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_onednn_failure_is_reported_as_out_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_error(RuntimeError("could not create a primitive")) == 1
-    output_text = capsys.readouterr().err
-    assert output_text.startswith("error: out of memory: could not create a primitive\n") and "bug" not in output_text
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: out of memory: could not create a primitive\n")
+    assert "bug" not in printed
 
 
-def test_is_a_module_too() -> None:
-    done = subprocess.run([sys.executable, "-m", "albert_cli", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"albert {__version__}\n"
+def test_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "albert_cli", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"albert {__version__}\n"
 
 
-def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
+def test_error_does_not_go_to_stdout_if_stderr_is_closed() -> None:
     command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
-    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stdout) == (4, "")
+    result = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stdout) == (4, "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "output_text"),
+    ("arguments", "message"),
     [
         (("pretrian",), "pretrain"),
         (("recipes", "lst"), "list"),
@@ -118,18 +122,18 @@ def test_a_stream_that_is_closed_leaves_the_other_alone() -> None:
         (("data", "x.txt", "--vocab", "v"), "--out"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_missing(arguments: tuple[str, ...], output_text: str) -> None:
-    ended = albert(*arguments, expect=2)
-    assert output_text in ended.err
-    assert ended.out == ""
+def test_wrong_usage_exits_with_2_and_a_suggestion(arguments: tuple[str, ...], message: str) -> None:
+    result = albert(*arguments, expect=2)
+    assert message in result.err
+    assert result.out == ""
 
 
-# ---------------------------------------------------------------- one object, two streams
+# ---------------------------------------------------------------- output streams
 
 
 @dataclass(frozen=True)
-class Road:
-    """One of everything, tiny."""
+class Artifacts:
+    """The paths of tiny artifacts: a text, a vocabulary, data, a pretraining run, a table, and a fine-tuned run."""
 
     text: Path
     vocabulary: Path
@@ -140,37 +144,39 @@ class Road:
 
 
 @pytest.fixture(scope="module")
-def road(
+def artifacts(
     tmp_path_factory: pytest.TempPathFactory, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path
-) -> Road:
-    folder = tmp_path_factory.mktemp("road")
-    run, table = pretrained(tiny_data, folder / "run"), write_table(folder / "table")
+) -> Artifacts:
+    folder = tmp_path_factory.mktemp("artifacts")
+    run = pretrained(tiny_data, folder / "run")
+    table = write_table(folder / "table")
     albert("finetune", "table", "--checkpoint", run, "--data", table, "--out", folder / "task", *QUICK)
-    return Road(documents_file, tiny_vocabulary, tiny_data, run, table, folder / "task")
+    return Artifacts(documents_file, tiny_vocabulary, tiny_data, run, table, folder / "task")
 
 
-def commands(road: Road, new: Path) -> dict[str, list[object]]:
-    """A quick call of every verb that writes to `new`, or nowhere."""
-    tuned = ["--checkpoint", road.run, "--data", road.table, *QUICK]
-    scored = ["--checkpoint", road.task, "--data", road.table]
+def commands(artifacts: Artifacts, new: Path) -> dict[str, list[object]]:
+    """Return short commands, by name, which write only below `new`."""
+    pretrain = ["pretrain", "mini/docs", "--data", artifacts.data, "--out", new / "r"]
+    tuned = ["--checkpoint", artifacts.run, "--data", artifacts.table, *QUICK]
+    scored = ["--checkpoint", artifacts.task, "--data", artifacts.table]
     return {
-        "vocab": ["vocab", road.text, "--size", 200, "--out", new / "v"],
-        "data": ["data", road.text, "--vocab", road.vocabulary, "--out", new / "d", "--workers", 1],
-        "pretrain": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", *TINY],
-        "pretrain --dry-run": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", "--dry-run", *TINY],
-        "pretrain --show-config": ["pretrain", "mini/docs", "--data", road.data, "--out", new / "r", "--show-config"],
+        "vocab": ["vocab", artifacts.text, "--size", 200, "--out", new / "v"],
+        "data": ["data", artifacts.text, "--vocab", artifacts.vocabulary, "--out", new / "d", "--workers", 1],
+        "pretrain": [*pretrain, *TINY],
+        "pretrain --dry-run": [*pretrain, "--dry-run", *TINY],
+        "pretrain --show-config": [*pretrain, "--show-config"],
         "finetune": ["finetune", "table", "--out", new / "f", *tuned],
         "eval": ["eval", "table", "--runs", 2, "--out", new / "e", *tuned],
         "eval of a task checkpoint": ["eval", "table", "--out", new / "s", *scored],
-        "predict --out": ["predict", road.task, "--input", road.text, "--out", new / "p.jsonl"],
-        "encode --out": ["encode", road.run, "--input", road.text, "--out", new / "v.safetensors"],
-        "fill-mask": ["fill-mask", road.run, "bade [MASK]"],
+        "predict --out": ["predict", artifacts.task, "--input", artifacts.text, "--out", new / "p.jsonl"],
+        "encode --out": ["encode", artifacts.run, "--input", artifacts.text, "--out", new / "v.safetensors"],
+        "fill-mask": ["fill-mask", artifacts.run, "bade [MASK]"],
         "params": ["params"],
-        "report": ["report", road.run, road.task, "--out", new / "report.html"],
-        "inspect a vocabulary": ["inspect", road.vocabulary],
-        "inspect data": ["inspect", road.data, "--examples", 2, "--verify"],
-        "inspect a run": ["inspect", road.run],
-        "inspect a task": ["inspect", road.task, "--verify"],
+        "report": ["report", artifacts.run, artifacts.task, "--out", new / "report.html"],
+        "inspect a vocabulary": ["inspect", artifacts.vocabulary],
+        "inspect data": ["inspect", artifacts.data, "--examples", 2, "--verify"],
+        "inspect a run": ["inspect", artifacts.run],
+        "inspect a task": ["inspect", artifacts.task, "--verify"],
         "recipes list": ["recipes", "list"],
         "recipes show": ["recipes", "show", "mini/docs"],
         "recipes copy": ["recipes", "copy", "mini/docs", "--out", new / "mine.toml"],
@@ -179,32 +185,41 @@ def commands(road: Road, new: Path) -> dict[str, list[object]]:
     }  # fmt: skip
 
 
-NAMES = list(commands(Road(*[Path()] * 6), Path()))
+NAMES = list(commands(Artifacts(*[Path()] * 6), Path()))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_json_is_one_object_and_quiet_is_silent(name: str, road: Road, tmp_path: Path) -> None:
-    output_text = albert(*commands(road, tmp_path)[name], "--json", "--quiet")
-    # Warnings are never silent, and a model of so few steps may well give one answer for all.
-    assert all(" collapsed: " in line for line in output_text.err.splitlines()), output_text.err
-    assert output_text.out.endswith("}\n")
-    assert output_text.out.count("\n") == 1
-    assert isinstance(json.loads(output_text.out), dict)
+def test_json_is_one_object_and_quiet_is_silent(name: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    result = albert(*commands(artifacts, tmp_path)[name], "--json", "--quiet")
+    # --quiet does not hide warnings, and a model that trains so few steps may predict one class for all inputs.
+    assert all(" collapsed: " in line for line in result.err.splitlines()), result.err
+    assert result.out.endswith("}\n")
+    assert result.out.count("\n") == 1
+    assert isinstance(json.loads(result.out), dict)
 
 
 # ---------------------------------------------------------------- files
 
 
-def writing_commands(road: Road, new: Path) -> dict[str, list[object]]:
-    """Return a quick call of every verb that writes to `new`."""
-    tuned = ["--checkpoint", road.run, "--data", road.table]
-    calls = {name: call for name, call in commands(road, new).items() if "--out" in call}
+def writing_commands(artifacts: Artifacts, new: Path) -> dict[str, list[object]]:
+    """Return short commands, by name, which write below `new`."""
+    tuned = ["--checkpoint", artifacts.run, "--data", artifacts.table]
+    calls = {name: call for name, call in commands(artifacts, new).items() if "--out" in call}
     for name in ("pretrain --dry-run", "pretrain --show-config"):
         del calls[name]
     return calls | {
-        "data --task": ["data", road.text, "--vocab", road.vocabulary, "--out", new / "parts", "--task", "0/2"],
-        "convert": ["convert", road.run, "--out", new / "c"],
-        "export": ["export", road.task, "--data", road.table, "--out", new / "x"],
+        "data --task": [
+            "data",
+            artifacts.text,
+            "--vocab",
+            artifacts.vocabulary,
+            "--out",
+            new / "parts",
+            "--task",
+            "0/2",
+        ],
+        "convert": ["convert", artifacts.run, "--out", new / "c"],
+        "export": ["export", artifacts.task, "--data", artifacts.table, "--out", new / "x"],
         "search": ["search", "table", "lr=1e-3,2e-3", *tuned, "--runs", 1, "--out", new / "s", *QUICK],
         "reproduce": ["reproduce", "sizes", "--scale", "smoke", "--out", new / "experiments"],
     }
@@ -221,38 +236,40 @@ def log_opened_files() -> None:
     sys.addaudithook(record)
 
 
-@pytest.mark.parametrize("name", list(writing_commands(Road(*[Path()] * 6), Path())))
-def test_visible_files_appear_by_renaming(name: str, road: Road, tmp_path: Path) -> None:
-    """A reader never sees half a file: what is written has a hidden name or folder, except journals."""
+@pytest.mark.parametrize("name", list(writing_commands(Artifacts(*[Path()] * 6), Path())))
+def test_visible_files_appear_by_renaming(name: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    """Files are written under hidden names, so that readers see only whole files; journals are the exception."""
     new = tmp_path / "new"
     new.mkdir()
     environment = {"OPENED_FILES": str(tmp_path / "opened"), "TMPDIR": str(tmp_path)}
-    run = start(tmp_path / "log", *writing_commands(road, new)[name], environment=environment, before=log_opened_files)
+    run = start(
+        tmp_path / "log", *writing_commands(artifacts, new)[name], environment=environment, before=log_opened_files
+    )
     assert run.wait() == 0, run.printed_text()
     opened = {Path(line) for line in (tmp_path / "opened").read_text().splitlines()}
-    below = [path.relative_to(new) for path in opened if path.is_relative_to(new)]
-    visible = {path.name for path in below if not any(part.startswith(".") for part in path.parts)}
+    paths = [path.relative_to(new) for path in opened if path.is_relative_to(new)]
+    visible = {path.name for path in paths if not any(part.startswith(".") for part in path.parts)}
     assert {name for name in visible if name != "metrics.jsonl" and ".tfevents." not in name} == set()
-    assert len(below) > len(visible)
+    assert len(paths) > len(visible)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_text_for_a_person_goes_to_stdout_without_json(name: str, road: Road, tmp_path: Path) -> None:
-    output_text = albert(*commands(road, tmp_path)[name])
-    assert output_text.out.strip()
-    assert "\033" not in output_text.out + output_text.err, "no color where there is no terminal"
-    assert "Traceback" not in output_text.err
+def test_text_without_json_goes_to_stdout_without_color(name: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    result = albert(*commands(artifacts, tmp_path)[name])
+    assert result.out.strip()
+    assert "\033" not in result.out + result.err, "colors are only for terminals"
+    assert "Traceback" not in result.err
 
 
-def test_notes_go_to_stderr(road: Road, tmp_path: Path) -> None:
-    output_text = albert(*commands(road, tmp_path)["vocab"])
-    assert "memory" in output_text.err
-    assert "memory" not in output_text.out
+def test_notes_go_to_stderr(artifacts: Artifacts, tmp_path: Path) -> None:
+    result = albert(*commands(artifacts, tmp_path)["vocab"])
+    assert "memory" in result.err
+    assert "memory" not in result.out
 
 
-def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> None:
+def test_predict_prints_one_json_line_per_input_line(artifacts: Artifacts, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("bade fi\n\nkraste su\n", encoding="utf-8")
-    lines = albert("predict", road.task, "--input", tmp_path / "in.txt", "--quiet").out.splitlines()
+    lines = albert("predict", artifacts.task, "--input", tmp_path / "in.txt", "--quiet").out.splitlines()
     values = [json.loads(line) for line in lines]
     assert [value["id"] for value in values] == ["1", "2", "3"]
     assert all(value["prediction"] in ("good", "bad") for value in values)
@@ -262,13 +279,13 @@ def test_predict_prints_a_line_of_json_a_text(road: Road, tmp_path: Path) -> Non
 # ---------------------------------------------------------------- recipes
 
 
-def test_list_names_every_recipe_with_a_sentence() -> None:
-    output_text: dict[str, str] = json.loads(albert("recipes", "list", "--json").out)
-    assert output_text.keys() == config.shipped_recipes().keys()
-    assert {"mini/docs", "mini/wiki", "mini/table", "pretrain/albert-base", "finetune/mrpc"} <= output_text.keys()
-    assert all(len(about) > 20 and about.endswith(".") for about in output_text.values())
+def test_list_describes_every_recipe() -> None:
+    descriptions: dict[str, str] = json.loads(albert("recipes", "list", "--json").out)
+    assert descriptions.keys() == config.shipped_recipes().keys()
+    assert {"mini/docs", "mini/wiki", "mini/table", "pretrain/albert-base", "finetune/mrpc"} <= descriptions.keys()
+    assert all(len(description) > 20 and description.endswith(".") for description in descriptions.values())
     lines = albert("recipes", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(output_text)
+    assert [line.split()[0] for line in lines] == list(descriptions)
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(config.shipped_recipes()) if not n.startswith("experiments/")])
@@ -278,33 +295,33 @@ def test_every_shipped_recipe_is_valid(name: str) -> None:
     assert {"expected"} <= resolved.keys() or {"optimizer", "schedule", "train"} <= resolved.keys()
 
 
-def test_show_prints_the_file_itself() -> None:
+def test_show_prints_the_recipe_file() -> None:
     name = "pretrain/albert-xxlarge"
     assert albert("recipes", "show", name).out.strip() == config.shipped_recipes()[name].read_text().strip()
 
 
-def test_copy_then_edit_then_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_recipe_can_be_edited_and_validated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert albert("recipes", "copy", "mini/wiki").out == "wiki.toml\n"
     text = (tmp_path / "wiki.toml").read_text()
     assert text == config.shipped_recipes()["mini/wiki"].read_text()
     assert albert("recipes", "copy", "mini/wiki", expect=6).err.startswith("error: wiki.toml: already exists")
-    assert albert("recipes", "copy", "mini/wiki", "--out", "sub/it.toml").out == "sub/it.toml\n"
-    assert (tmp_path / "sub" / "it.toml").read_text() == text
+    assert albert("recipes", "copy", "mini/wiki", "--out", "sub/copy.toml").out == "sub/copy.toml\n"
+    assert (tmp_path / "sub" / "copy.toml").read_text() == text
     (tmp_path / "mine.toml").write_text('extends = "mini/wiki"\n[train]\nbatch_size = 8\n')
     assert json.loads(albert("recipes", "validate", "mine.toml", "--json").out)["train"]["batch_size"] == 8
 
 
 @pytest.mark.parametrize(
-    ("sections", "says"),
+    ("sections", "message"),
     [
         ("[schedule]\ntotal_steps = 10\nwarmup_steps = 20\n", "mine.toml: schedule.warmup_steps is 20"),
         ("[data]\nmax_seq_length = 4096\n", "mine.toml: data.max_seq_length is 4096"),
     ],
 )
-def test_a_recipe_whose_sections_do_not_go_together_is_not_valid(sections: str, says: str, tmp_path: Path) -> None:
+def test_validate_rejects_inconsistent_sections(sections: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f'extends = "mini/docs"\n{sections}')
-    assert says in albert("recipes", "validate", tmp_path / "mine.toml", expect=2).err
+    assert message in albert("recipes", "validate", tmp_path / "mine.toml", expect=2).err
 
 
 # ---------------------------------------------------------------- names
@@ -319,43 +336,43 @@ def test_a_recipe_whose_sections_do_not_go_together_is_not_valid(sections: str, 
         (("recipes", "show", "mini/dcos"), "did you mean 'mini/docs'?"),
     ],
 )
-def test_a_name_that_is_nearly_right_gets_a_suggestion(arguments: tuple[str, ...], hint: str, road: Road) -> None:
-    words = [str(road.run) if argument == "x" else argument for argument in arguments]
-    assert f"hint: {hint}\n" in albert(*words, expect=2).err
+def test_misspelled_name_gets_a_suggestion(arguments: tuple[str, ...], hint: str, artifacts: Artifacts) -> None:
+    command = [str(artifacts.run) if argument == "x" else argument for argument in arguments]
+    assert f"hint: {hint}\n" in albert(*command, expect=2).err
 
 
 # ---------------------------------------------------------------- params
 
 
-def test_params_counts_what_a_checkpoint_holds(road: Road) -> None:
+def test_params_counts_the_parameters_of_a_checkpoint(artifacts: Artifacts) -> None:
     from safetensors import safe_open
 
-    step = next(road.run.glob("step-*"))
+    step = next(artifacts.run.glob("step-*"))
     with safe_open(step / "model.safetensors", "np") as tensors:
         stored = sum(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118 (not a mapping)
-    counted = json.loads(albert("params", step, "--json").out)["models"][0]
-    assert counted["source"] == "checkpoint"
-    assert counted["total"] == stored
-    assert json.loads(albert("params", road.run, "--json").out)["models"][0]["total"] == stored
+    counts = json.loads(albert("params", step, "--json").out)["models"][0]
+    assert counts["source"] == "checkpoint"
+    assert counts["total"] == stored
+    assert json.loads(albert("params", artifacts.run, "--json").out)["models"][0]["total"] == stored
 
 
 # ---------------------------------------------------------------- inspect
 
 
-def test_inspect_says_what_a_directory_is(road: Road) -> None:
-    kinds = {"vocabulary": road.vocabulary, "data": road.data, "run": road.run, "task": road.task}
+def test_inspect_reports_the_kind_of_a_directory(artifacts: Artifacts) -> None:
+    kinds = {"vocabulary": artifacts.vocabulary, "data": artifacts.data, "run": artifacts.run, "task": artifacts.task}
     for kind, directory in kinds.items():
         assert json.loads(albert("inspect", directory, "--json").out)["kind"] == kind
 
 
-def test_inspect_misses_what_the_manifest_names(road: Road, tmp_path: Path) -> None:
-    copy = shutil.copytree(road.vocabulary, tmp_path / "vocabulary")
+def test_inspect_reports_a_missing_file(artifacts: Artifacts, tmp_path: Path) -> None:
+    copy = shutil.copytree(artifacts.vocabulary, tmp_path / "vocabulary")
     (copy / "vocabulary.json").unlink()
     assert "vocabulary.json" in albert("inspect", copy, expect=4).err
 
 
-def test_inspect_says_what_an_evaluation_found(road: Road, tmp_path: Path) -> None:
-    albert(*commands(road, tmp_path)["eval"])
-    output_text = json.loads(albert("inspect", tmp_path / "e", "--json").out)
-    assert output_text["kind"] == "evaluation"
-    assert output_text["results"]["seeds"] == [0, 1]
+def test_inspect_shows_the_results_of_an_evaluation(artifacts: Artifacts, tmp_path: Path) -> None:
+    albert(*commands(artifacts, tmp_path)["eval"])
+    inspection = json.loads(albert("inspect", tmp_path / "e", "--json").out)
+    assert inspection["kind"] == "evaluation"
+    assert inspection["results"]["seeds"] == [0, 1]

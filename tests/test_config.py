@@ -1,4 +1,4 @@
-"""Recipes: every mistake is named with its key and a remedy; what is saved is what was meant."""
+"""Recipes: every mistake is reported with its key and a remedy, and a saved recipe is read back unchanged."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 SCHEMAS: dict[str, type[Any]] = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe}
-NEEDED = {"pretrain": {}, "finetune": {"task": "mrpc"}}
+REQUIRED = {"pretrain": {}, "finetune": {"task": "mrpc"}}
 
 
 def keys(schema: type[Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every section and key of a schema, as paths."""
+    """Yield every section and key of a schema, as paths."""
     for name, hint in typing.get_type_hints(schema).items():
         yield (*prefix, name)
         if dataclasses.is_dataclass(hint):
@@ -43,41 +43,43 @@ EVERY_KEY = [(kind, path) for kind, schema in SCHEMAS.items() for path in keys(s
 
 
 def check(kind: str, values: dict[str, Any]) -> Any:
-    return config.validate_recipe(SCHEMAS[kind], NEEDED[kind] | values, "recipe.toml")
+    return config.validate_recipe(SCHEMAS[kind], REQUIRED[kind] | values, "recipe.toml")
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- rejected values
 
 
 @pytest.mark.parametrize(("kind", "path"), EVERY_KEY, ids=lambda v: v if isinstance(v, str) else ".".join(v))
-def test_a_mistyped_key_is_refused_with_the_right_one(kind: str, path: tuple[str, ...]) -> None:
+def test_misspelled_key_is_rejected_with_a_suggestion(kind: str, path: tuple[str, ...]) -> None:
     *section, name = path
     middle = len(name) // 2
     for typo in (name[: middle + 1] + name[middle:], name[:middle] + "q" + name[middle:]):
         with pytest.raises(ConfigError) as raised:
             check(kind, nested((*section, typo), 1))
         assert f"unknown key {'.'.join((*section, typo))!r}" in raised.value.message
-        assert raised.value.hint is not None and name in raised.value.hint
+        assert raised.value.hint is not None
+        assert name in raised.value.hint
 
 
 @pytest.mark.parametrize(("kind", "path"), EVERY_KEY, ids=lambda v: v if isinstance(v, str) else ".".join(v))
-def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, ...]) -> None:
+def test_value_of_a_wrong_type_is_rejected(kind: str, path: tuple[str, ...]) -> None:
     schema: Any = SCHEMAS[kind]
     for part in path:
         schema = typing.get_type_hints(schema)[part]
-    wrong: list[object] = [tomllib.loads("x = 2020-01-01")["x"], [[1]], True]
+    wrong_values: list[object] = [tomllib.loads("x = 2020-01-01")["x"], [[1]], True]
     if schema is bool:
-        wrong = ["true", 1, 0.0]
+        wrong_values = ["true", 1, 0.0]
     elif schema in (int, float):
-        wrong += ["12", "twelve"] + ([1.5, 2.0] if schema is int else [])
+        wrong_values += ["12", "twelve"] + ([1.5, 2.0] if schema is int else [])
     elif schema is str:
-        wrong = [1, 1.5, True, ["x"]]
+        wrong_values = [1, 1.5, True, ["x"]]
     elif dataclasses.is_dataclass(schema):
-        wrong += [3, "x"]
-    for value in wrong:
+        wrong_values += [3, "x"]
+    for value in wrong_values:
         with pytest.raises(ConfigError) as raised:
             check(kind, nested(path, value))
-        assert path[-1] in raised.value.message and "\n" not in raised.value.message
+        assert path[-1] in raised.value.message
+        assert "\n" not in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -123,44 +125,45 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(kind: str, path: tuple[str, 
         ("finetune", "table.kind", "other"),
     ],
 )  # fmt: skip
-def test_values_out_of_range_are_refused_by_name(kind: str, key: str, value: object) -> None:
+def test_value_out_of_range_is_rejected(kind: str, key: str, value: object) -> None:
     with pytest.raises(ConfigError) as raised:
         check(kind, nested(tuple(key.split(".")), value))
     assert key.split(".")[-1] in raised.value.message
 
 
-@pytest.mark.parametrize("text", ["", "\n \n", "# A recipe that was cut", "[model]\n", "[train.nothing]"])
-def test_a_recipe_that_sets_nothing_is_no_recipe(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "cut.toml"
+@pytest.mark.parametrize("text", ["", "\n \n", "# A truncated recipe", "[model]\n", "[train.nothing]"])
+def test_recipe_that_sets_nothing_is_rejected(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "truncated.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing") as raised:
+    with pytest.raises(ConfigError, match=r"truncated\.toml: sets nothing") as raised:
         config.load_recipe(PretrainRecipe, str(path))
     assert raised.value.hint and "restore" in raised.value.hint
-    (tmp_path / "child.toml").write_text('extends = "cut.toml"\n')
-    with pytest.raises(ConfigError, match=r"cut\.toml: sets nothing"):
+    (tmp_path / "child.toml").write_text('extends = "truncated.toml"\n')
+    with pytest.raises(ConfigError, match=r"truncated\.toml: sets nothing"):
         config.read_recipe(str(tmp_path / "child.toml"))
     path.write_text('extends = "albert-base"')
     config.load_recipe(PretrainRecipe, str(path))
 
 
-def test_a_needed_key_that_is_missing_is_named() -> None:
+def test_missing_required_key_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"recipe\.toml: task is missing"):
         config.validate_recipe(FinetuneRecipe, {}, "recipe.toml")
 
 
-def test_the_rate_follows_the_square_root_of_the_batch() -> None:
-    for batch, rate in ((4096, 0.00176), (1024, 0.00088), (32_768, 0.00176 * 8**0.5)):
-        values = {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch}}
+def test_auto_lr_scales_with_square_root_of_batch_size() -> None:
+    for batch_size, lr in ((4096, 0.00176), (1024, 0.00088), (32_768, 0.00176 * 8**0.5)):
+        values = {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch_size}}
         recipe = validate_pretrain_recipe(values, "recipe.toml")
-        assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(rate)
+        assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(lr)
         assert f"lr = {recipe.optimizer.lr!r}" in config.dump_toml(recipe)
     paper = load_pretrain_recipe("albert-base", [], 30_000)
     smaller = load_pretrain_recipe("albert-base", ["train.batch_size=512"], 30_000)
-    assert paper.optimizer.lr == 0.00176 and smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
+    assert paper.optimizer.lr == 0.00176
+    assert smaller.optimizer.lr == pytest.approx(0.000622, rel=1e-3)
     assert paper.schedule.resolved_warmup_steps == smaller.schedule.resolved_warmup_steps == 3125
 
 
-def test_whole_numbers_are_allowed_where_fractions_are() -> None:
+def test_integers_are_allowed_as_floats() -> None:
     assert check("pretrain", {"optimizer": {"lr": 1, "clip_norm": 0}}).optimizer.lr == 1.0
 
 
@@ -173,7 +176,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_extended_recipes_lie_underneath(tmp_path: Path) -> None:
+def test_recipe_overrides_the_recipe_it_extends(tmp_path: Path) -> None:
     write(tmp_path / "base.toml", "[train]\nseed = 1\nkeep = 5\n[optimizer]\nlr = 0.5\n")
     write(tmp_path / "sub" / "middle.toml", 'extends = "../base.toml"\n[train]\nseed = 2\n')
     top = write(tmp_path / "top.toml", 'extends = "sub/middle.toml"\nmasked_bias = "unigram"\n[train]\nlog_every = 3\n')
@@ -185,26 +188,28 @@ def test_extended_recipes_lie_underneath(tmp_path: Path) -> None:
     assert (loaded.train.seed, loaded.train.keep, loaded.train.log_every, loaded.optimizer.lr) == (3, 1, 3, 0.5)
 
 
-def test_one_way_of_saying_how_long_takes_the_place_of_the_other(tmp_path: Path) -> None:
+def test_epochs_replace_the_extended_total_steps(tmp_path: Path) -> None:
     write(tmp_path / "base.toml", 'task = "rte"\n[schedule]\ntotal_steps = 800\nwarmup_steps = 200\n')
     write(tmp_path / "over.toml", 'extends = "base.toml"\n[schedule]\nepochs = 2\nwarmup_ratio = 0.1\n')
     recipe = str(tmp_path / "over.toml")
     assert config.read_recipe(recipe)["schedule"] == {"epochs": 2, "warmup_ratio": 0.1}
-    values = tomllib.loads(config.dump_toml(made := config.load_recipe(FinetuneRecipe, recipe)))
-    assert config.validate_recipe(FinetuneRecipe, values, "again") == made
-    printed = config.load_recipe(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
-    assert (printed.total_steps, printed.epochs) == (7, None)
-    assert made.schedule.to_steps(100, 32) == ScheduleSettings(6, None, 0.1)
-    assert made.schedule.to_steps(3, 32).total_steps == 1
+    loaded = config.load_recipe(FinetuneRecipe, recipe)
+    values = tomllib.loads(config.dump_toml(loaded))
+    assert config.validate_recipe(FinetuneRecipe, values, "saved") == loaded
+    overridden = config.load_recipe(FinetuneRecipe, recipe, ["schedule.epochs=3", "schedule.total_steps=7"]).schedule
+    assert (overridden.total_steps, overridden.epochs) == (7, None)
+    assert loaded.schedule.to_steps(100, 32) == ScheduleSettings(6, None, 0.1)
+    assert loaded.schedule.to_steps(3, 32).total_steps == 1
 
 
-def test_a_shipped_recipe_can_be_extended_by_name(tmp_path: Path) -> None:
+def test_shipped_recipe_can_be_extended_by_name(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.toml", 'extends = "albert-base"\n[train]\nseed = 9\n')
-    plain, changed = config.load_recipe(PretrainRecipe, "albert-base"), config.load_recipe(PretrainRecipe, mine)
+    plain = config.load_recipe(PretrainRecipe, "albert-base")
+    changed = config.load_recipe(PretrainRecipe, mine)
     assert changed == dataclasses.replace(plain, train=dataclasses.replace(plain.train, seed=9))
 
 
-def test_a_circle_is_refused(tmp_path: Path) -> None:
+def test_circular_extension_is_rejected(tmp_path: Path) -> None:
     for names in (["a"], ["a", "b"], ["a", "b", "c"]):
         for name, following in zip(names, [*names[1:], names[0]], strict=True):
             write(tmp_path / f"{name}.toml", f'extends = "{following}.toml"\n')
@@ -227,18 +232,19 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
         (b'extends = "albert-bass"\n', "no recipe is called"),
     ],
 )
-def test_unreadable_recipes_are_refused_by_name(text: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "it.toml").write_bytes(text)
+def test_unreadable_recipe_is_rejected(text: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(text)
     with pytest.raises(ConfigError, match=message):
-        config.read_recipe(str(tmp_path / "it.toml"))
+        config.read_recipe(str(path))
 
 
-def test_names_of_recipes() -> None:
+def test_short_names_of_recipes_must_be_unique() -> None:
     assert config.find_recipe("albert-base") == config.find_recipe("pretrain/albert-base")
     with pytest.raises(ConfigError, match="no recipe is called 'albert-bose'") as raised:
         config.find_recipe("albert-bose")
     assert raised.value.hint == "did you mean 'pretrain/albert-base'?"
-    with pytest.raises(ConfigError, match="ambiguous") as raised:  # one for pretraining on tables, one for tuning
+    with pytest.raises(ConfigError, match="ambiguous") as raised:
         config.find_recipe("table")
     assert raised.value.hint is not None and "finetune/table" in raised.value.hint
 
@@ -261,12 +267,12 @@ def test_names_of_recipes() -> None:
         ("a=1\nb = 2", {"a": 1}),
     ],
 )
-def test_overrides_are_toml_values_or_words(text: str, value: object) -> None:
+def test_override_is_a_toml_value_or_a_string(text: str, value: object) -> None:
     assert config.parse_override(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a.=1", ".a=1", "a..b=1"])
-def test_an_override_of_another_form_is_refused(text: str) -> None:
+def test_malformed_override_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected section\.key=value"):
         config.parse_override(text)
 
@@ -282,49 +288,51 @@ def test_overrides_are_checked_like_the_recipe() -> None:
         config.load_recipe(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- saved recipes
 
 
 fractions = st.floats(0, 0.99)
 positive = st.floats(1e-300, 1e38)
 counts = st.integers(1, 2**62 - 1)
-words = st.text()
+texts = st.text()
 
 
 @st.composite
-def pretraining(draw: st.DrawFn) -> PretrainRecipe:
-    section = config.to_toml_values(PretrainRecipe())
-    section["optimizer"] |= draw(
+def pretraining_recipes(draw: st.DrawFn) -> PretrainRecipe:
+    values = config.to_toml_values(PretrainRecipe())
+    values["optimizer"] |= draw(
         st.fixed_dictionaries({"lr": positive, "beta1": fractions, "clip_norm": positive, "eps": positive})
     )
-    section["train"] |= draw(
+    values["train"] |= draw(
         st.fixed_dictionaries({"seed": counts, "save_every": counts | st.sampled_from(["10m", "1.5h"])})
     )
-    section["schedule"] |= {"total_steps": (total := draw(counts)), "warmup_ratio": draw(fractions)}
-    section["schedule"] |= draw(st.fixed_dictionaries({}, optional={"warmup_steps": st.integers(1, total)}))
-    section["data"]["favor_shorter_ngram"] = draw(st.booleans())
-    return config.validate_recipe(PretrainRecipe, section, "drawn")
+    values["schedule"] |= {"total_steps": (total := draw(counts)), "warmup_ratio": draw(fractions)}
+    values["schedule"] |= draw(st.fixed_dictionaries({}, optional={"warmup_steps": st.integers(1, total)}))
+    values["data"]["favor_shorter_ngram"] = draw(st.booleans())
+    return config.validate_recipe(PretrainRecipe, values, "sampled")
 
 
-@given(pretraining())
-def test_a_written_recipe_is_the_same_one_read(recipe: PretrainRecipe) -> None:
+@given(pretraining_recipes())
+def test_saved_recipe_is_read_back_unchanged(recipe: PretrainRecipe) -> None:
     values = tomllib.loads(config.dump_toml(recipe))
-    assert config.validate_recipe(PretrainRecipe, values, "again") == recipe
+    assert config.validate_recipe(PretrainRecipe, values, "saved") == recipe
     assert list(config.list_differences(values, config.to_toml_values(recipe))) == []
 
 
-@given(st.lists(words, unique=True, max_size=4).filter(lambda labels: len(labels) != 1), words, words)
-def test_any_text_survives_being_written(labels: list[str], text: str, task: str) -> None:
-    recipe = config.validate_recipe(FinetuneRecipe, {"task": task, "table": {"labels": labels, "text": text}}, "drawn")
-    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+@given(st.lists(texts, unique=True, max_size=4).filter(lambda labels: len(labels) != 1), texts, texts)
+def test_any_text_is_read_back_unchanged(labels: list[str], text: str, task: str) -> None:
+    recipe = config.validate_recipe(
+        FinetuneRecipe, {"task": task, "table": {"labels": labels, "text": text}}, "sampled"
+    )
+    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "saved") == recipe
 
 
-def test_an_endless_threshold_survives_being_written() -> None:
+def test_infinite_threshold_is_read_back_unchanged() -> None:
     recipe = config.load_recipe(FinetuneRecipe, {"task": "squad2"}, ["span.threshold=inf"])
-    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "again") == recipe
+    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "saved") == recipe
 
 
-def test_differences_name_the_key_and_both_values() -> None:
+def test_differences_list_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}
     assert list(config.list_differences(old, new)) == ["more: None -> {'x': 1}", "train.seed: 1 -> 3"]

@@ -1,4 +1,4 @@
-"""Data on stdout, everything else on stderr, one voice."""
+"""Results go to stdout; messages, warnings and progress go to stderr."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Terminal(io.StringIO):
         return True
 
 
-class Gone(io.StringIO):
+class ClosedPipe(io.StringIO):
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
 
 @pytest.fixture(autouse=True)
-def _plain() -> Iterator[None]:
+def _restore_settings() -> Iterator[None]:
     yield
     console.configure()
 
@@ -54,9 +54,9 @@ def test_quiet_leaves_results_and_warnings(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("one\n", "warning: mind this\n")
 
 
-def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `albert pretrain … 2>&1 | head -1`; a run that nobody watches is not done, as exit code 0 would say."""
-    monkeypatch.setattr(sys, "stderr", Gone())
+def test_closed_stderr_does_not_stop_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `albert pretrain … 2>&1 | head -1`, the run continues, and its exit code still reports errors."""
+    monkeypatch.setattr(sys, "stderr", ClosedPipe())
     monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
     console.info("in passing")
     console.warn("mind this")
@@ -65,7 +65,7 @@ def test_work_goes_on_when_nobody_reads_its_messages(monkeypatch: pytest.MonkeyP
     assert report_error(InputError("it is not there", "look elsewhere")) == 3
 
 
-def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     console.info("a")
     console.warn("b")
@@ -75,7 +75,7 @@ def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str], monkeypa
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_in_a_log_is_a_line_now_and_then(
+def test_progress_in_a_log_is_an_occasional_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -91,7 +91,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(
     assert lines[0] == "train 8 % loss 15, 3 min 05 s left"
 
 
-def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -100,7 +100,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
     assert "train" in terminal.getvalue()
 
 
-def test_progress_on_a_dumb_terminal_draws_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_dumb_terminal_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "dumb")
@@ -109,7 +109,7 @@ def test_progress_on_a_dumb_terminal_draws_no_bar(monkeypatch: pytest.MonkeyPatc
     assert terminal.getvalue() == ""
 
 
-def test_color_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_needs_a_terminal_and_no_opt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert not console.supports_color()
@@ -119,14 +119,14 @@ def test_color_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) ->
     assert not console.supports_color()
 
 
-def test_a_table_is_aligned() -> None:
+def test_table_columns_are_aligned() -> None:
     lines = console.format_table(("model", "score"), [("a", 1), ("longer", 22.5)]).split("\n")
     assert lines == ["model   score", "─────────────", "a           1", "longer   22.5"]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "printed"),
+    ("seconds", "expected"),
     [(0.4, "0 s"), (42, "42 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
 )
-def test_lengths_of_time_as_people_say_them(seconds: float, printed: str) -> None:
-    assert console.format_duration(seconds) == printed
+def test_format_duration_uses_at_most_two_units(seconds: float, expected: str) -> None:
+    assert console.format_duration(seconds) == expected

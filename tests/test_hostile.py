@@ -1,4 +1,4 @@
-"""Files from strangers: what would run code, fill the memory, leave its folder or speak to a terminal does not."""
+"""Hostile files must not run code, exhaust memory, access other folders, or send control characters to a terminal."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from albert_cli.training.log import RunLog
 from albert_cli.training.trackers import open_trackers
 from tests.helpers.command import albert
 
-# What a terminal would obey: a title, a deletion, an eight-bit control code, a text turned around.
-NASTY = "a\x1b]0;mine\x07b\x1b[2Jc\x9b31md\u202egnp.exe\x00\x7f\u2028"
-OBEYED = set("\x1b\x07\x9b\u202e\x00\x7f\u2028\r")
+# Control characters: set the title, clear the screen, an 8-bit control code, and the right-to-left override.
+HOSTILE = "a\x1b]0;mine\x07b\x1b[2Jc\x9b31md\u202egnp.exe\x00\x7f\u2028"
+CONTROL_CHARACTERS = set("\x1b\x07\x9b\u202e\x00\x7f\u2028\r")
 
 
 class Exploit:
-    """Unpickled, it writes a file."""
+    """An object that creates a file when it is unpickled."""
 
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
+    def __init__(self, evidence: Path) -> None:
+        self.evidence = evidence
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
+        return Path.touch, (self.evidence,)
 
 
 @pytest.fixture
-def stranger(finished: Path, tmp_path: Path) -> Path:
-    """A checkpoint without a manifest, as from the Hub."""
-    directory = tmp_path / "stranger"
+def foreign(finished: Path, tmp_path: Path) -> Path:
+    """A checkpoint without a manifest, like one from the Hub."""
+    directory = tmp_path / "foreign"
     shutil.copytree(store.saved_steps(finished)[-1], directory)
     (directory / store.MANIFEST).unlink()
     return directory
@@ -65,23 +65,24 @@ def change_config(directory: Path, **values: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "spiece.model", "tokenizer.json", "config.json"])
-def test_a_pickle_in_the_place_of_any_file_is_never_unpickled(stranger: Path, tmp_path: Path, name: str) -> None:
-    mark = tmp_path / "owned"
-    (stranger / name).write_bytes(pickle.dumps(Exploit(mark)))
-    (stranger / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(mark)))
-    printed = albert("fill-mask", stranger, "a [MASK]", expect=None)
-    assert printed.code == (0 if name == "tokenizer.json" else 4), printed.err  # it is made anew of the others
-    assert not mark.exists()
+def test_pickle_instead_of_any_file_is_not_unpickled(foreign: Path, tmp_path: Path, name: str) -> None:
+    evidence = tmp_path / "unpickled"
+    (foreign / name).write_bytes(pickle.dumps(Exploit(evidence)))
+    (foreign / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(evidence)))
+    result = albert("fill-mask", foreign, "a [MASK]", expect=None)
+    # `albert` rebuilds tokenizer.json from the other files.
+    assert result.code == (0 if name == "tokenizer.json" else 4), result.err
+    assert not evidence.exists()
 
 
-def test_code_beside_a_checkpoint_is_never_run(stranger: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "owned"
-    (stranger / "modeling.py").write_text(f"open({str(mark)!r}, 'w')")
+def test_code_in_a_checkpoint_directory_is_not_run(foreign: Path, tmp_path: Path) -> None:
+    evidence = tmp_path / "run"
+    (foreign / "modeling.py").write_text(f"open({str(evidence)!r}, 'w')")
     change_config(
-        stranger, auto_map={"AutoModel": "modeling.Model"}, trust_remote_code=True, custom_pipelines={"x": "modeling.X"}
+        foreign, auto_map={"AutoModel": "modeling.Model"}, trust_remote_code=True, custom_pipelines={"x": "modeling.X"}
     )
-    albert("fill-mask", stranger, "a [MASK]")
-    assert not mark.exists()
+    albert("fill-mask", foreign, "a [MASK]")
+    assert not evidence.exists()
 
 
 @pytest.mark.parametrize(
@@ -94,19 +95,22 @@ def test_code_beside_a_checkpoint_is_never_run(stranger: Path, tmp_path: Path) -
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_shape_larger_than_its_file_is_rejected_early(stranger: Path, values: dict[str, int]) -> None:
-    change_config(stranger, **values)
+def test_shape_larger_than_its_file_uses_no_memory(foreign: Path, values: dict[str, int]) -> None:
+    change_config(foreign, **values)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=r"cannot hold the .* parameters that|model\.\w+ is 10{12,15}$"):
-        hub.read_checkpoint(stranger)
+        hub.read_checkpoint(foreign)
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
-    assert albert("fill-mask", stranger, "a [MASK]", expect=4).err.count("error:") == 1
+    assert albert("fill-mask", foreign, "a [MASK]", expect=4).err.count("error:") == 1
 
 
-def declared(tensors: dict[str, tuple[list[int], int, int]], size: int) -> bytes:
-    """A safetensors file of so many bytes of data, whose header says anything."""
-    header = {n: {"dtype": "F32", "shape": s, "data_offsets": [a, b]} for n, (s, a, b) in tensors.items()}
+def make_safetensors(tensors: dict[str, tuple[list[int], int, int]], size: int) -> bytes:
+    """Return a safetensors file with `size` zero bytes; its header has any shape, start and end for each tensor."""
+    header = {
+        name: {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+        for name, (shape, start, end) in tensors.items()
+    }
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(size)
 
@@ -114,34 +118,32 @@ def declared(tensors: dict[str, tuple[list[int], int, int]], size: int) -> bytes
 @pytest.mark.parametrize(
     "content",
     [
-        declared({"a": ([2**40], 0, 2**42)}, 1 << 20),
-        declared({"a": ([2**62, 4], 0, 2**60)}, 1 << 20),
-        declared({"a": ([2**17], 0, 2**19), "b": ([2**17], 2**18, 2**19 + 2**18)}, 1 << 20),
-        declared({"a": ([2**17], 0, 2**19), "b": ([2**17], 0, 2**19)}, 2**19),
-        declared({"a": ([2**17], -8, 2**19 - 8)}, 1 << 20),
+        make_safetensors({"a": ([2**40], 0, 2**42)}, 1 << 20),
+        make_safetensors({"a": ([2**62, 4], 0, 2**60)}, 1 << 20),
+        make_safetensors({"a": ([2**17], 0, 2**19), "b": ([2**17], 2**18, 2**19 + 2**18)}, 1 << 20),
+        make_safetensors({"a": ([2**17], 0, 2**19), "b": ([2**17], 0, 2**19)}, 2**19),
+        make_safetensors({"a": ([2**17], -8, 2**19 - 8)}, 1 << 20),
         struct.pack("<Q", 2**63) + bytes(1 << 20),
         struct.pack("<Q", 10**8) + b"{" * (1 << 20),
     ],
     ids=["huge", "overflow", "overlapping", "the same bytes", "negative", "header of 2^63 bytes", "nested header"],
 )
-def test_weights_whose_header_lies_are_refused(stranger: Path, content: bytes) -> None:
-    (stranger / hub.WEIGHTS_FILE).write_bytes(content)
+def test_weights_with_a_false_header_are_rejected(foreign: Path, content: bytes) -> None:
+    (foreign / hub.WEIGHTS_FILE).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        hub.read_checkpoint(stranger)
+        hub.read_checkpoint(foreign)
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc/hostname", "a/../../b"])
-def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tmp_path: Path, name: str) -> None:
+def test_manifest_and_data_must_not_leave_their_directory(tiny_data: Path, tmp_path: Path, name: str) -> None:
     directory = tmp_path / "data"
     shutil.copytree(tiny_data, directory)
     facts = store.read_json(directory / "data.json")
     shards = [{"name": name, "documents": 1, "tokens": 1}]
     store.write_json(directory / "data.json", facts | {"shards": {"train": shards, "heldout": shards}})
     store.seal(directory, "data")
-    assert (
-        f"{name}: leads out of"
-        in albert("pretrain", "mini/docs", "--data", directory, "--out", tmp_path / "r", expect=4).err
-    )
+    result = albert("pretrain", "mini/docs", "--data", directory, "--out", tmp_path / "run", expect=4)
+    assert f"{name}: leads out of" in result.err
     manifest = json.loads((directory / store.MANIFEST).read_text())
     del manifest["sha256"]
     manifest["files"] = {name: {"size": 1, "sha256": "0"}}
@@ -153,7 +155,7 @@ def test_no_manifest_and_no_data_lead_out_of_their_directory(tiny_data: Path, tm
 # ---------------------------------------------------------------- text
 
 
-def test_a_link_in_a_folder_does_not_read_what_lies_elsewhere(tmp_path: Path) -> None:
+def test_link_out_of_its_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("A secret.\n")
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
@@ -163,7 +165,9 @@ def test_a_link_in_a_folder_does_not_read_what_lies_elsewhere(tmp_path: Path) ->
     (folder / "inner" / "c.txt").symlink_to(tmp_path / "secret.txt")
     with pytest.raises(InputError, match=r"c\.txt: is a link to .*secret"):
         list(read_documents([str(folder)]))
-    assert len(list(read_documents([str(folder / "inner" / "*.txt")]))) == 2, "named, it is meant"
+    assert len(list(read_documents([str(folder / "inner" / "*.txt")]))) == 2, (
+        "a link that a source names may be followed"
+    )
 
 
 def zstd(data: bytes) -> bytes:
@@ -176,12 +180,16 @@ def zstd(data: bytes) -> bytes:
     ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)]
 )
 @pytest.mark.parametrize("content", [b"a", b"\n", b"word "], ids=["a line", "blank lines", "words"])
-def test_a_bomb_takes_no_memory(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes], content: bytes) -> None:
-    """At a ratio of some 1,000 a long line is refused, and whatever is read is held in small pieces."""
+def test_compression_bomb_takes_no_memory(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes], content: bytes
+) -> None:
+    """A file that expands about a thousandfold is read in small pieces, and a long line in it is rejected."""
     path = tmp_path / f"bomb.txt{ending}"
-    size, most = 24_000_000, 20e6
-    if content == b"\n":  # not as much as a pointer for each line; xz has 8 MB of its own
-        size, most = 300_000, 15e6 if ending == ".xz" else 6.5e6
+    size = 24_000_000
+    max_memory = 20e6
+    if content == b"\n":
+        size = 300_000
+        max_memory = 15e6 if ending == ".xz" else 6.5e6  # the decompressor of xz alone takes 8 MB
     path.write_bytes(pack(content * (size // len(content))))
     assert path.stat().st_size < size / 600
     tracemalloc.start()
@@ -191,58 +199,61 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, ending: str, pack: Callable[[byt
         else:
             with pytest.raises(InputError, match="longer than"):
                 list(read_documents([str(path)], ReadSettings(max_line=1 << 16)))
-        assert tracemalloc.get_traced_memory()[1] < most
+        assert tracemalloc.get_traced_memory()[1] < max_memory
     finally:
         tracemalloc.stop()
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- output
 
 
-def test_nothing_that_a_terminal_would_obey_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    console.info(NASTY)
-    console.warn(NASTY)
-    console.print_result({"label": NASTY}, NASTY)
-    console.print_result({}, f"\x1b[32mgreen\x1b[0m {NASTY}", colored=True)
-    console.print_partial_result(NASTY)
+def test_console_prints_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    console.info(HOSTILE)
+    console.warn(HOSTILE)
+    console.print_result({"label": HOSTILE}, HOSTILE)
+    console.print_result({}, f"\x1b[32mgreen\x1b[0m {HOSTILE}", colored=True)
+    console.print_partial_result(HOSTILE)
     console.configure(json=True)
-    console.print_result({"label": NASTY, NASTY: 1}, NASTY)
+    console.print_result({"label": HOSTILE, HOSTILE: 1}, HOSTILE)
     console.configure()
     printed = capsys.readouterr()
     *lines, written = printed.out.splitlines()
-    assert json.loads(written) == {"label": NASTY, NASTY: 1}, "as JSON it is the same, in escapes"
+    assert json.loads(written) == {"label": HOSTILE, HOSTILE: 1}, "JSON must escape them"
     assert sum("\x1b[32mgreen\x1b[0m" in line for line in lines) == 1
-    shown = printed.out.replace("\x1b[32m", "").replace("\x1b[0m", "") + printed.err
-    assert not OBEYED & set(shown)
+    without_color = printed.out.replace("\x1b[32m", "").replace("\x1b[0m", "") + printed.err
+    assert not CONTROL_CHARACTERS & set(without_color)
 
 
 @pytest.fixture
-def nasty_file(tmp_path: Path) -> Iterator[Path]:
+def hostile_file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "out of memory \x1b[2J\u202e.txt"
     path.write_bytes(b"good\n\xff\xfe bad\n")
     yield path
 
 
-def test_file_with_control_characters_in_its_name(nasty_file: Path, tmp_path: Path) -> None:
-    printed = albert("vocab", nasty_file, "--out", tmp_path / "v", expect=3)
-    assert "error: " in printed.err and "out of memory" in printed.err
-    assert not OBEYED & set(printed.err + printed.out)
+def test_error_prints_no_control_characters_of_a_file_name(hostile_file: Path, tmp_path: Path) -> None:
+    result = albert("vocab", hostile_file, "--out", tmp_path / "v", expect=3)
+    assert "error: " in result.err
+    assert "out of memory" in result.err
+    assert not CONTROL_CHARACTERS & set(result.err + result.out)
 
 
-def test_names_in_curves_hold_nothing_that_is_obeyed(tmp_path: Path) -> None:
+def test_tensorboard_tags_have_no_control_characters(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     log = RunLog(tmp_path, 0, None, open_trackers(tmp_path, 0, (), {}))
-    log.write_evaluation(TrainState(step=1), {f"{NASTY}/mlm_loss": 1.0})
+    log.write_evaluation(TrainState(step=1), {f"{HOSTILE}/mlm_loss": 1.0})
     log.close()
     (tag,) = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
-    assert tag.startswith("heldout/a") and tag.endswith("/mlm_loss") and not OBEYED & set(tag)
-    assert not OBEYED & set((tmp_path / "metrics.jsonl").read_text())
+    assert tag.startswith("heldout/a")
+    assert tag.endswith("/mlm_loss")
+    assert not CONTROL_CHARACTERS & set(tag)
+    assert not CONTROL_CHARACTERS & set((tmp_path / "metrics.jsonl").read_text())
 
 
-PAGE_TEXT = f"<script>alert(1)</script> [x](javascript:y) | `z` {NASTY} =cmd|'/c calc'!A0"
+PAGE_TEXT = f"<script>alert(1)</script> [x](javascript:y) | `z` {HOSTILE} =cmd|'/c calc'!A0"
 
 
-def test_a_page_holds_no_markup_of_others() -> None:
+def test_report_page_escapes_markup() -> None:
     table = Table([PAGE_TEXT], [[PAGE_TEXT]])
     page = ReportPage(
         title=PAGE_TEXT, summary=PAGE_TEXT, facts=[Fact(PAGE_TEXT, PAGE_TEXT, PAGE_TEXT)], label_curves=[],
@@ -251,57 +262,66 @@ def test_a_page_holds_no_markup_of_others() -> None:
     )  # fmt: skip
     for written in (render_html("report", page), render_markdown("report", page)):
         assert "<script>" not in written.replace("\\<script\\>", "")
-        assert not OBEYED & set(written)
-    assert "](javascript" not in render_markdown("report", page).replace("\\](javascript", ""), "as HTML it is text"
+        assert not CONTROL_CHARACTERS & set(written)
+    assert "](javascript" not in render_markdown("report", page).replace("\\](javascript", ""), (
+        "Markdown must escape the link"
+    )
 
 
-def test_a_model_card_holds_no_markup_of_others() -> None:
+def test_model_card_escapes_markup() -> None:
     from albert_cli.model import card
     from albert_cli.model.config import ModelConfig
 
-    metrics = {f"<b>{NASTY}|\n# corpus/mlm_loss": 1.0}
+    metrics = {f"<b>{HOSTILE}|\n# corpus/mlm_loss": 1.0}
     written = card.pretraining_card(ModelConfig(), 1, "sop", metrics, "") + card.finetuning_card(
         ModelConfig(), 1, PAGE_TEXT, {"accuracy": 0.5}, "", "ForSequenceClassification"
     )
     assert "<script>" not in written.replace("\\<script\\>", "")
     assert "<b>" not in written.replace("\\<b\\>", "")
     assert "\n# corpus" not in written
-    assert not OBEYED & set(written)
+    assert not CONTROL_CHARACTERS & set(written)
 
 
-# ---------------------------------------------------------------- where a command is called
+# ---------------------------------------------------------------- working directory and environment
 
 
-def started(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`albert ARGUMENTS` as a process of its own in a folder, with no more of the environment than it needs."""
+def run_albert(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `albert ARGUMENTS` in a new process in a folder, with a minimal environment."""
     minimal = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    call = [sys.executable, "-P", "-m", "albert_cli", *map(str, arguments)]
-    done = subprocess.run(
-        call, cwd=folder, env=minimal | environment, capture_output=True, encoding="utf-8", check=False
+    command = [sys.executable, "-P", "-m", "albert_cli", *map(str, arguments)]
+    result = subprocess.run(
+        command, cwd=folder, env=minimal | environment, capture_output=True, encoding="utf-8", check=False
     )
-    assert "Traceback" not in done.stderr
-    return done
+    assert "Traceback" not in result.stderr
+    return result
 
 
-def test_modules_in_the_folder_of_a_command_are_not_imported(tmp_path: Path, documents: list[str]) -> None:
+def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path, documents: list[str]) -> None:
     for name in ("signal", "struct", "pickle", "numpy", "sentencex"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('owned')\nopen('owned', 'w')\n")
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
-    done = started(tmp_path, "vocab", "a.txt", "b.txt@2", "--size", 300, "--workers", 2, "--out", "v")
-    assert done.returncode == 0, done.stderr
-    assert "owned" not in done.stderr
+    result = run_albert(tmp_path, "vocab", "a.txt", "b.txt@2", "--size", 300, "--workers", 2, "--out", "v")
+    assert result.returncode == 0, result.stderr
+    assert "owned" not in result.stderr
 
 
-def test_a_locale_without_the_characters_of_a_path(tmp_path: Path, finished: Path) -> None:
-    """Nor is there a home or a folder for temporary files, and few files may be open."""
+def test_commands_run_in_the_c_locale(tmp_path: Path, finished: Path) -> None:
+    """The locale cannot encode the paths, and neither the home nor a temporary folder is writable."""
     folder = tmp_path / "a päth with späces 日本"
     folder.mkdir()
     (folder / "tëxt.txt").write_text("Bade [MASK].\n")
     shutil.copytree(store.saved_steps(finished)[-1], folder / "mödel")
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "HOME": "/proc/none", "TMPDIR": "/proc"}
-    done = started(folder, "encode", "mödel", "--input", "tëxt.txt", "--out", "vëctors.safetensors", **plain)
-    assert done.returncode == 0, done.stderr
+    environment = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "HOME": "/proc/none",
+        "TMPDIR": "/proc",
+    }
+    result = run_albert(folder, "encode", "mödel", "--input", "tëxt.txt", "--out", "vëctors.safetensors", **environment)
+    assert result.returncode == 0, result.stderr
     assert (folder / "vëctors.safetensors").is_file()
-    done = started(folder, "fill-mask", "mödel", "bade [MASK]", "--json", **plain)
-    assert done.returncode == 0 and json.loads(done.stdout)
+    result = run_albert(folder, "fill-mask", "mödel", "bade [MASK]", "--json", **environment)
+    assert result.returncode == 0
+    assert json.loads(result.stdout)

@@ -1,3 +1,5 @@
+"""Tests of `albert_cli.inspection`."""
+
 from __future__ import annotations
 
 import json
@@ -21,14 +23,15 @@ def test_inspect_data_shows_sizes_and_examples(tiny_data: Path) -> None:
     assert text.count("example ") == 3
     assert "  A: " in text
     assert "[" in text.split("example", 1)[1]
-    assert "\x1b" not in text, "no color unless stdout is a terminal"
+    assert "\x1b" not in text, "colors are only for terminals"
     train = facts["totals"]["train"]
     assert facts["lengths_by_unit"]["document"]["mean"] == pytest.approx(train["tokens"] / train["documents"], 0.01)
 
 
 def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:
     facts = inspect_directory(tiny_data).to_json()
-    assert "sample" in facts and not facts.keys() & {"examples", "step", "seed", "batch_size"}
+    assert "sample" in facts
+    assert not facts.keys() & {"examples", "step", "seed", "batch_size"}
 
 
 def test_inspect_vocabulary_shows_its_size(tiny_vocabulary: Path) -> None:
@@ -37,7 +40,7 @@ def test_inspect_vocabulary_shows_its_size(tiny_vocabulary: Path) -> None:
     assert "ordinary_tokens" in inspection.format()
 
 
-def test_inspect_verify_counts_files_and_names_damage(tiny_data: Path, tmp_path: Path) -> None:
+def test_inspect_verify_counts_files_and_reports_damage(tiny_data: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     inspection = inspect_directory(data, verify=True)
     assert inspection.verified is not None and inspection.verified > 10
@@ -69,11 +72,12 @@ def test_inspect_run_shows_its_last_metrics(tmp_path: Path) -> None:
     assert inspect_directory(tmp_path, verify=True).verified == 1
 
 
-def test_inspect_run_that_ended_before_its_first_step(tmp_path: Path) -> None:
+def test_inspect_run_that_stopped_before_its_first_step(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("[train]\nseed = 0\n")
     store.write_json(tmp_path / "status.json", {"state": "diverged", "exit_code": 5})
     inspection = inspect_directory(tmp_path)
-    assert inspection.kind == "run" and "diverged" in inspection.format()
+    assert inspection.kind == "run"
+    assert "diverged" in inspection.format()
 
 
 def test_inspect_rejects_anything_else(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.language_check import check_language, train_and_use
 from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
 
-WITHOUT_STOPS = ("thai",)  # long paragraphs are split at spaces
+WITHOUT_STOPS = ("thai",)  # it has no full stops, so long paragraphs are split at spaces
 
 
 @pytest.mark.parametrize("language", LANGUAGE_CODES)

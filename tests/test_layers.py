@@ -1,4 +1,4 @@
-"""The shape of the package, read from its source: which package imports which, and what is imported late."""
+"""Rules about imports and calls, checked in the source: layers, late imports, and forbidden functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYERS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# What a verb imports when it needs it; `albert --help` must not wait for any of these.
+# Packages that commands import only when they need them; `albert --help` must import none of them.
 HEAVY = {"torch", "numpy", "pydantic", "sentencepiece", "tokenizers", "sentencex", "datasets", "huggingface_hub"}
 HEAVY |= {"sklearn", "scipy", "matplotlib", "jinja2", "safetensors", "transformers"}
 
@@ -50,7 +50,10 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The full name of every module that a file imports anywhere, `from package import module` included."""
+    """Yield the full name of every module that a file imports, at the top or in a function.
+
+    `from package import name` yields `package` and `package.name`.
+    """
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -60,29 +63,29 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def part_of(path: Path) -> str:
-    """The row of LAYERS that a file belongs to."""
+def top_level_name(path: Path) -> str:
+    """Return the name in LAYERS of the package or module that contains a file."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def test_a_module_imports_only_its_own_layer_and_lower_ones() -> None:
+def test_module_imports_only_its_own_layer_and_lower_ones() -> None:
     assert list(imports(PACKAGE / "__init__.py")) == []
     for path in set(FILES) - {PACKAGE / "__init__.py"}:
-        assert part_of(path) in LEVEL, f"name the layer of {relative(path)} in LAYERS"
+        assert top_level_name(path) in LEVEL, f"add {relative(path)} to LAYERS"
         used = {name.split(".")[1] for name in imports(path) if name.startswith("albert_cli.")}
-        higher = {name for name in used & LEVEL.keys() if LEVEL[name] > LEVEL[part_of(path)]}
-        assert not higher, f"{relative(path)} imports {', '.join(sorted(higher))}, which lie above it"
+        higher = {name for name in used & LEVEL.keys() if LEVEL[name] > LEVEL[top_level_name(path)]}
+        assert not higher, f"{relative(path)} imports {', '.join(sorted(higher))} from a higher layer"
 
 
 def test_every_layer_exists() -> None:
-    assert {part_of(path) for path in FILES} - {"__init__"} == LEVEL.keys()
+    assert {top_level_name(path) for path in FILES} - {"__init__"} == LEVEL.keys()
 
 
-# ---------------------------------------------------------------- imported late
+# ---------------------------------------------------------------- late imports
 
 
 def imported_by(make_app: str, *arguments: str) -> set[str]:
-    """The top-level modules that a command line has imported when it ends."""
+    """Run a command line in a new process; return the top-level modules that it has imported at its end."""
     script = (
         f"import sys\n{make_app}\n"
         f"try: app({list(arguments)!r})\n"
@@ -90,12 +93,13 @@ def imported_by(make_app: str, *arguments: str) -> set[str]:
         "print(*sys.modules, file=sys.stderr)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
-    return {name.split(".")[0] for name in done.stderr.split()}
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return {name.split(".")[0] for name in result.stderr.split()}
 
 
 @cache
-def bare_application() -> set[str]:
+def typer_modules() -> set[str]:
     """Return the modules that typer imports when it parses an argument (newer versions use pydantic)."""
     app = "import typer\napp = typer.Typer()\n@app.command()\ndef verb(names: list[str]) -> None: print(names)"
     return imported_by(app, "a", "b")
@@ -115,13 +119,13 @@ def bare_application() -> set[str]:
     ],
     ids=" ".join,
 )
-def test_what_answers_at_once_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+def test_fast_commands_import_no_heavy_package(arguments: tuple[str, ...]) -> None:
     modules = imported_by("from albert_cli.cli import app", *arguments)
     assert "albert_cli" in modules
-    assert (modules - bare_application()) & HEAVY == set()
+    assert (modules - typer_modules()) & HEAVY == set()
 
 
-def test_the_command_line_imports_only_what_is_light() -> None:
+def test_cli_modules_import_only_typer_and_albert() -> None:
     for path in PACKAGE.glob("cli/*.py"):
         at_top = [node for node in tree(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in at_top}
@@ -129,10 +133,10 @@ def test_the_command_line_imports_only_what_is_light() -> None:
         assert third_party <= {"typer", "albert_cli"}, relative(path)
 
 
-# ---------------------------------------------------------------- never used
+# ---------------------------------------------------------------- forbidden imports and calls
 
 
-def test_no_module_imports_transformers_nor_pickle() -> None:
+def test_no_module_imports_transformers_or_pickle() -> None:
     forbidden = {"transformers", "pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
     for path in FILES:
         allowed = {"transformers"} if relative(path) == "bench/peer.py" else set()
@@ -140,13 +144,13 @@ def test_no_module_imports_transformers_nor_pickle() -> None:
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
-    """Every call in a file with what is called, as written: `open`, `torch.load`, `model.to(device).eval`."""
+    """Yield every call in a file with its function as written: `open`, `torch.load`, `model.to(device).eval`."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func)
 
 
-def test_no_text_runs_as_code_nor_through_a_shell() -> None:
+def test_no_text_is_run_as_code_or_in_a_shell() -> None:
     forbidden = {"eval", "exec", "__import__", "torch.load", "torch.save", "np.load", "os.system"}
     for path in FILES:
         for call, name in calls(path):
@@ -157,12 +161,12 @@ def test_no_text_runs_as_code_nor_through_a_shell() -> None:
             assert not any(keyword.arg in {"shell", "allow_pickle"} for keyword in call.keywords), where
 
 
-def test_nothing_asks_a_clock_that_may_be_set() -> None:
-    """Durations are measured by clocks that only go forward; times of files are compared for equality alone."""
+def test_no_module_reads_a_clock_that_can_be_set() -> None:
+    """Durations need a monotonic clock; times of files are only compared for equality."""
     clocks = {"time.time", "time.time_ns", "time.localtime", "time.strftime", "datetime.now", "datetime.today"}
     for path in FILES:
         assert not {name for name in imports(path) if name in clocks}, relative(path)
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute):
-                named = ".".join(ast.unparse(node).split(".")[-2:])
-                assert named not in clocks, f"{relative(path)}:{node.lineno}: {named}"
+                attribute = ".".join(ast.unparse(node).split(".")[-2:])
+                assert attribute not in clocks, f"{relative(path)}:{node.lineno}: {attribute}"

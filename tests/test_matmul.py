@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN: the same numbers as torch's, forward and backward, and the fallback."""
+"""Linear layers computed by oneDNN equal torch's, forward and backward; without oneDNN, torch computes them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fresh_check() -> Iterator[None]:
-    """Forget before and after a test whether oneDNN works."""
+    """Clear the cached check of oneDNN before and after a test."""
     has_onednn.cache_clear()
     yield
     has_onednn.cache_clear()
 
 
 def gradients(backend: matmul.MatmulBackend, shape: tuple[int, int, int], *, bias: bool = True) -> list[Tensor]:
-    """Return a linear's output and all gradients."""
+    """Return the output of a linear layer, and the gradients of its input and parameters."""
     rows, inputs, outputs = shape
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(rows, inputs, generator=generator, requires_grad=True)
@@ -40,7 +40,9 @@ def gradients(backend: matmul.MatmulBackend, shape: tuple[int, int, int], *, bia
     if bias:
         parameters.append(torch.randn(outputs, generator=generator, requires_grad=True))
     output = linear(x, weight, parameters[2] if bias else None, backend)
-    incoming = torch.randn(outputs, rows, generator=generator).T  # in another layout than the output
+    incoming = torch.randn(
+        outputs, rows, generator=generator
+    ).T  # transposed, so its memory layout differs from the output's
     return [output.detach(), *torch.autograd.grad(output, parameters, incoming)]
 
 
@@ -51,7 +53,8 @@ def gradients(backend: matmul.MatmulBackend, shape: tuple[int, int, int], *, bia
 )
 def test_linear_onednn_equals_torch(shape: tuple[int, int, int], bias: bool, any_size: None) -> None:
     for ours, expected in zip(gradients("onednn", shape, bias=bias), gradients("torch", shape, bias=bias), strict=True):
-        assert ours.shape == expected.shape and ours.dtype == torch.float32
+        assert ours.shape == expected.shape
+        assert ours.dtype == torch.float32
         assert float((ours - expected).norm()) <= 2e-6 * float(expected.norm()) + 1e-6
 
 
@@ -59,7 +62,8 @@ def test_linear_onednn_equals_torch(shape: tuple[int, int, int], bias: bool, any
 def test_linear_onednn_gradient_of_constant_input_is_none(any_size: None) -> None:
     x, weight = torch.randn(6, 4), torch.randn(3, 4, requires_grad=True)
     linear(x, weight, None, "onednn").sum().backward()
-    assert x.grad is None and weight.grad is not None
+    assert x.grad is None
+    assert weight.grad is not None
     assert torch.allclose(weight.grad, x.sum(0).expand(3, 4), atol=1e-5)
 
 
@@ -92,7 +96,7 @@ def test_has_onednn_wrong_result_is_false(fresh_check: None, monkeypatch: pytest
     assert not has_onednn()
 
 
-def test_matmul_peak_is_that_of_the_fastest_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_peak_is_the_speed_of_the_fastest_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     seconds = {"torch": 2.0, "onednn": 1.0}
 

@@ -1,3 +1,5 @@
+"""Tests of `albert_cli.randomness`."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -24,7 +26,7 @@ def test_permute_stays_in_range_for_huge_sizes(size: int, seed: int, data: st.Da
 
 
 def test_permute_differs_between_keys_and_looks_random() -> None:
-    first, second = (permute(np.arange(1000), 1000, hash_keys(0, Stream.ORDER, np.array([t]))) for t in (0, 1))
+    first, second = (permute(np.arange(1000), 1000, hash_keys(0, Stream.ORDER, np.array([turn]))) for turn in (0, 1))
     assert (first == second).sum() < 10
     assert abs(np.corrcoef(first, np.arange(1000))[0, 1]) < 0.1
     steps = np.diff(first)
@@ -48,11 +50,11 @@ def test_random_bits_depend_on_every_coordinate() -> None:
         random_bits(hash_keys(1, Stream.SWAP, index + 1), counter),
         random_bits(hash_keys(1, Stream.SWAP, index), counter + 1),
     ]
-    assert len({int(n[0]) for n in numbers}) == len(numbers)
+    assert len({int(number[0]) for number in numbers}) == len(numbers)
 
 
 def test_hash_keys_are_unchanged_between_releases() -> None:
-    # Runs resume across releases: a changed hash would silently change the data of every run.
+    # A run may resume with a newer release, and another hash would silently change its data.
     assert hash_keys(0, Stream.ORDER, np.array([0, 1])).tolist() == [7081529465624673171, 2077113891230206638]
 
 

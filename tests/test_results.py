@@ -1,4 +1,4 @@
-"""Results are written and read as records of one kind each; anything else names the file and the key."""
+"""Result files are read as the records that were written; errors report the file and the key."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_read_result_returns_the_written_record(result: AnyResult, tmp_path: Pat
         ({"labels": "ab"}, r"run\.labels: "),
     ],
 )
-def test_read_result_wrong_value_names_file_and_key(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_read_result_reports_file_and_key_of_wrong_value(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(run_result().to_json() | changes))
     with pytest.raises(CheckpointError, match=message):
         read_result(path)
 
 
-def test_read_result_not_a_number_is_rejected(tmp_path: Path) -> None:
+def test_read_result_rejects_nan(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(run_result().to_json() | {"score": float("nan")}))
     with pytest.raises(CheckpointError, match=r"run\.score: "):
@@ -84,4 +84,5 @@ def test_evaluation_medians_are_over_the_seeds() -> None:
 
 def test_standard_error_of_fewer_than_two_scores_is_none() -> None:
     assert standard_error([0.5, 0.6, 0.7]) == pytest.approx(0.1 / 3**0.5)
-    assert standard_error([0.5]) is None and standard_error([]) is None
+    assert standard_error([0.5]) is None
+    assert standard_error([]) is None

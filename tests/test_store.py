@@ -1,4 +1,4 @@
-"""Every artifact appears whole, verified, or not at all, whatever fails and whenever."""
+"""Artifacts appear whole and verified or not at all, even if a system call fails or the process is killed."""
 
 from __future__ import annotations
 
@@ -24,48 +24,50 @@ from albert_cli.journal import Journal, read_journal
 from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
 from tests.helpers.namespaces import has_namespaces
 
+# The functions of `os` that change the disk.
 CALLS = ("fsync", "replace", "rename", "open", "mkdir", "rmdir", "unlink", "chmod")
 
 
-class _FailingStream(io.FileIO):
-    """A file whose writes are calls that may fail."""
+class _CountedStream(io.FileIO):
+    """A file that calls `before_write` before each write."""
 
-    fail: Callable[[], None]
+    before_write: Callable[[], None]
 
     def write(self, data: Any) -> int:
-        self.fail()
+        self.before_write()
         return super().write(data)
 
 
 class Killed(BaseException):
-    """The process is no more: whatever would still tidy up changes nothing on the disk."""
+    """Stands for a kill; the code that handles the exception can no longer change the disk."""
 
 
-class Faults:
-    """Lets the n-th call that changes the disk fail: by an OSError, or with all that follow, as if it were killed."""
+class Fault:
+    """A fault in the n-th call that changes the disk: an OSError, or in a crash `Killed` in it and all later calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, *, crash: bool) -> None:
-        self.left, self.crash = number, crash
+        self.remaining = number
+        self.crash = crash
         for name in CALLS:
             monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
-        plain_open = pathlib.Path.open
+        original_open = pathlib.Path.open
 
         def open_path(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if "r" in mode:
-                return plain_open(path, mode, *args, **kwargs)
+                return original_open(path, mode, *args, **kwargs)
             self._count()
-            stream = _FailingStream(path, mode.replace("b", ""))
-            stream.fail = self._count
+            stream = _CountedStream(path, mode.replace("b", ""))
+            stream.before_write = self._count
             buffered = io.BufferedWriter(stream)
             return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding="utf-8", newline="\n")
 
         monkeypatch.setattr(pathlib.Path, "open", open_path)
 
     def _count(self) -> None:
-        self.left -= 1
-        if self.crash and self.left <= 0:
+        self.remaining -= 1
+        if self.crash and self.remaining <= 0:
             raise Killed
-        if self.left == 0:
+        if self.remaining == 0:
             raise OSError(errno.EIO, "Input/output error")
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,17 +78,17 @@ class Faults:
         return call
 
 
-def survives(action: Callable[[], None], number: int, *, crash: bool) -> bool:
-    """Run the action while its n-th call fails; whether there was no n-th call any more."""
+def run_with_fault(action: Callable[[], None], number: int, *, crash: bool) -> bool:
+    """Run the action with a fault in its n-th call; return True if it has fewer than n calls."""
     with pytest.MonkeyPatch.context() as patch:
-        faults = Faults(patch, number, crash=crash)
+        fault = Fault(patch, number, crash=crash)
         try:
             action()
         except Killed:
             pass
         except (OSError, CheckpointError) as error:
             assert "Input/output error" in str(error)
-        return faults.left > 0
+        return fault.remaining > 0
 
 
 def sweep(
@@ -97,127 +99,127 @@ def sweep(
     *,
     crash: bool,
 ) -> None:
-    """Fail at the first call, the second, … until the action succeeds; `check` the state after each."""
+    """Run the action with a fault in its first call, its second call, and so on; call `check` after each run."""
     for number in range(1, 200):
         folder = tmp_path / str(number)
         folder.mkdir()
         prepare(folder)
-        done = survives(lambda folder=folder: action(folder), number, crash=crash)  # type: ignore[misc]
+        is_undisturbed = run_with_fault(lambda folder=folder: action(folder), number, crash=crash)  # type: ignore[misc]
         check(folder)
         store.remove_leftovers(folder)
-        store.remove_leftovers(folder / "it")
+        store.remove_leftovers(folder / "artifact")
         assert not list(folder.rglob(".*"))
-        if done:
-            assert number > 2
+        if is_undisturbed:
+            assert number > 2, "the action must have calls that can fail"
             return
-    raise AssertionError("it never succeeded")
+    raise AssertionError("the action has 200 calls or more")
 
 
-def fill(directory: Path, text: str) -> None:
+def write_files(directory: Path, text: str) -> None:
     for name in ("a", "b", "c"):
         store.write_text(directory / name, text + name)
 
 
-def content(directory: Path) -> str:
-    """The common content of the files of a directory that verifies."""
+def verified_text(directory: Path) -> str:
+    """Verify a directory of `write_files`; return the text of its files."""
     manifest = store.verify(directory, "checkpoint")
     assert set(manifest.files) == {"a", "b", "c"}
     (text,) = {(directory / name).read_text()[:-1] for name in manifest.files}
     return text
 
 
-crashing = pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+with_error_and_crash = pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
 
 
-@crashing
+@with_error_and_crash
 @pytest.mark.parametrize("write", ["write_text", "text_writer"])
-def test_a_file_is_the_old_one_or_the_new_one(write: str, crash: bool, tmp_path: Path) -> None:
+def test_file_has_the_old_or_the_new_content(write: str, crash: bool, tmp_path: Path) -> None:
     def action(folder: Path) -> None:
         if write == "write_text":
-            store.write_text(folder / "it", "new" * 10_000)
+            store.write_text(folder / "artifact", "new" * 10_000)
         else:
-            with store.open_text_writer(folder / "it") as stream:
+            with store.open_text_writer(folder / "artifact") as stream:
                 stream.write("new" * 10_000)
 
     def check(folder: Path) -> None:
-        assert (folder / "it").read_text() in ("old", "new" * 10_000)
-        assert crash or [p.name for p in folder.iterdir()] == ["it"]
+        assert (folder / "artifact").read_text() in ("old", "new" * 10_000)
+        assert crash or [path.name for path in folder.iterdir()] == ["artifact"]
 
-    sweep(tmp_path, lambda folder: store.write_text(folder / "it", "old"), action, check, crash=crash)
+    sweep(tmp_path, lambda folder: store.write_text(folder / "artifact", "old"), action, check, crash=crash)
 
 
-@crashing
-def test_a_directory_is_there_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
+@with_error_and_crash
+def test_committed_directory_is_whole_or_missing(crash: bool, tmp_path: Path) -> None:
     def action(folder: Path) -> None:
-        with store.commit_directory(folder / "it", "checkpoint", {"data": "abc"}) as staging:
-            fill(staging, "new")
+        with store.commit_directory(folder / "artifact", "checkpoint", {"data": "abc"}) as staging:
+            write_files(staging, "new")
 
     def check(folder: Path) -> None:
-        if (folder / "it").exists() and any((folder / "it").iterdir()):
-            assert content(folder / "it") == "new"
-        assert crash or all(p.name == "it" for p in folder.iterdir())
+        if (folder / "artifact").exists() and any((folder / "artifact").iterdir()):
+            assert verified_text(folder / "artifact") == "new"
+        assert crash or all(path.name == "artifact" for path in folder.iterdir())
 
     sweep(tmp_path, lambda _: None, action, check, crash=crash)
-    (tmp_path / "onto an empty one").mkdir()
-    sweep(tmp_path / "onto an empty one", lambda folder: (folder / "it").mkdir(), action, check, crash=crash)
+    (tmp_path / "into empty directory").mkdir()
+    sweep(tmp_path / "into empty directory", lambda folder: (folder / "artifact").mkdir(), action, check, crash=crash)
 
 
-@crashing
-def test_what_is_published_is_never_a_mixture_that_verifies(crash: bool, tmp_path: Path) -> None:
+@with_error_and_crash
+def test_published_mixture_of_files_fails_to_verify(crash: bool, tmp_path: Path) -> None:
     def prepare(folder: Path) -> None:
-        with store.publish(folder / "it", "checkpoint") as staging:
-            fill(staging, "old")
+        with store.publish(folder / "artifact", "checkpoint") as staging:
+            write_files(staging, "old")
 
     def action(folder: Path) -> None:
-        with store.publish(folder / "it", "checkpoint") as staging:
-            fill(staging, "new")
+        with store.publish(folder / "artifact", "checkpoint") as staging:
+            write_files(staging, "new")
 
     def check(folder: Path) -> None:
         try:
-            assert content(folder / "it") in ("old", "new")
+            assert verified_text(folder / "artifact") in ("old", "new")
         except CheckpointError as error:
             assert "SHA-256" in error.message
 
     sweep(tmp_path, prepare, action, check, crash=crash)
 
 
-@crashing
-def test_a_directory_that_is_being_deleted_is_whole_or_gone(crash: bool, tmp_path: Path) -> None:
+@with_error_and_crash
+def test_removed_directory_is_whole_or_missing(crash: bool, tmp_path: Path) -> None:
     def prepare(folder: Path) -> None:
-        with store.commit_directory(folder / "it", "checkpoint") as staging:
-            fill(staging, "old")
+        with store.commit_directory(folder / "artifact", "checkpoint") as staging:
+            write_files(staging, "old")
 
     def check(folder: Path) -> None:
-        if (folder / "it").exists():
-            assert content(folder / "it") == "old"
+        if (folder / "artifact").exists():
+            assert verified_text(folder / "artifact") == "old"
 
-    sweep(tmp_path, prepare, lambda folder: store.remove_directory(folder / "it"), check, crash=crash)
+    sweep(tmp_path, prepare, lambda folder: store.remove_directory(folder / "artifact"), check, crash=crash)
 
 
-@crashing
-def test_a_journal_is_cut_back_whole_or_not_at_all(crash: bool, tmp_path: Path) -> None:
+@with_error_and_crash
+def test_journal_is_truncated_completely_or_not_at_all(crash: bool, tmp_path: Path) -> None:
     lines = [json.dumps({"step": n}) + "\n" for n in range(50)]
 
     def check(folder: Path) -> None:
-        assert len(read_journal(folder / "it")) in (11, 50)
+        assert len(read_journal(folder / "artifact")) in (11, 50)
 
     def action(folder: Path) -> None:
-        Journal(folder / "it").truncate_after(10)
+        Journal(folder / "artifact").truncate_after(10)
 
-    sweep(tmp_path, lambda folder: store.write_text(folder / "it", "".join(lines)), action, check, crash=crash)
+    sweep(tmp_path, lambda folder: store.write_text(folder / "artifact", "".join(lines)), action, check, crash=crash)
 
 
-def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted(write: Callable[[], Any]) -> None:
+def test_exception_while_writing_leaves_no_files(tmp_path: Path) -> None:
+    def interrupt(write: Callable[[], Any]) -> None:
         with pytest.raises(KeyboardInterrupt), write() as target:
             if isinstance(target, Path):
-                fill(target, "new")
+                write_files(target, "new")
             raise KeyboardInterrupt
 
-    interrupted(lambda: store.commit_directory(tmp_path / "a", "checkpoint"))
-    interrupted(lambda: store.open_text_writer(tmp_path / "b"))
+    interrupt(lambda: store.commit_directory(tmp_path / "a", "checkpoint"))
+    interrupt(lambda: store.open_text_writer(tmp_path / "b"))
     assert not list(tmp_path.iterdir())
-    interrupted(lambda: store.publish(tmp_path / "c", "checkpoint"))
+    interrupt(lambda: store.publish(tmp_path / "c", "checkpoint"))
     assert not list((tmp_path / "c").iterdir())
 
 
@@ -226,49 +228,50 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def committed(tmp_path: Path) -> Path:
-    with store.commit_directory(tmp_path / "it", "checkpoint", {"data": "abc"}) as staging:
-        fill(staging, "x")
+    with store.commit_directory(tmp_path / "artifact", "checkpoint", {"data": "abc"}) as staging:
+        write_files(staging, "x")
         (staging / "sub").mkdir()
         store.write_text(staging / "sub" / "d", "deep")
         store.write_text(staging / "README.md", "a card")
-    return tmp_path / "it"
+    return tmp_path / "artifact"
 
 
-def test_a_manifest_says_what_is_there(committed: Path) -> None:
+def test_manifest_lists_the_files(committed: Path) -> None:
     manifest = store.verify(committed, "checkpoint")
     assert set(manifest.files) == {"a", "b", "c", "sub/d"}
-    assert manifest.parents == {"data": "abc"} and manifest.created_by.startswith("albert ")
+    assert manifest.parents == {"data": "abc"}
+    assert manifest.created_by.startswith("albert ")
     assert manifest.files["a"] == {"size": 2, "sha256": store.sha256_file(committed / "a")}
     assert store.fingerprint(committed) == manifest.fingerprint()
 
 
-def test_a_model_card_may_be_edited(committed: Path) -> None:
+def test_edited_model_card_still_verifies(committed: Path) -> None:
     before = store.fingerprint(committed)
     (committed / "README.md").write_text("a better card")
     store.verify(committed)
     assert store.fingerprint(committed) == before
 
 
-def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
-    def flip(path: Path) -> None:
-        whole = bytearray(path.read_bytes())
-        whole[-1] ^= 1
-        path.write_bytes(whole)
+def test_verify_reports_every_changed_file(committed: Path) -> None:
+    def flip_bit(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
 
     def replace_by_directory(path: Path) -> None:
         path.unlink()
         path.mkdir()
 
     changes: dict[str, Callable[[Path], object]] = {
-        "damaged": flip,
+        "damaged": flip_bit,
         "1 bytes, but 2 in the manifest": lambda path: path.write_bytes(b"x"),
         "3 bytes, but 2 in the manifest": lambda path: path.write_bytes(b"xab"),
         "missing": lambda path: path.unlink(),
         r"missing \(listed": replace_by_directory,
     }
-    for printed, change in changes.items():
+    for message, change in changes.items():
         change(committed / "b")
-        with pytest.raises(CheckpointError, match=printed) as raised:
+        with pytest.raises(CheckpointError, match=message) as raised:
             store.verify(committed)
         assert str(committed / "b") in raised.value.message
         if (committed / "b").is_dir():
@@ -277,7 +280,7 @@ def test_every_change_is_found_and_the_file_named(committed: Path) -> None:
         store.verify(committed)
 
 
-def test_another_kind_is_refused(committed: Path, tmp_path: Path) -> None:
+def test_verify_rejects_another_kind_or_no_manifest(committed: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a checkpoint directory, not a data directory"):
         store.verify(committed, "data")
     with pytest.raises(CheckpointError, match="no such directory"):
@@ -290,14 +293,14 @@ def test_another_kind_is_refused(committed: Path, tmp_path: Path) -> None:
 
 
 def forge(directory: Path, **changes: Any) -> None:
-    """A manifest by somebody who knows how its hash is made."""
+    """Change a manifest and update its hash, as an attacker can."""
     value = json.loads((directory / store.MANIFEST).read_text()) | changes
     value.pop("sha256")
     store.write_json(directory / store.MANIFEST, {**value, "sha256": store.hash_json(value)})
 
 
 @pytest.mark.parametrize("name", ["../outside", "sub/../../outside", "/etc/hostname", "..", "sub/../a"])
-def test_a_manifest_does_not_lead_outside(name: str, committed: Path) -> None:
+def test_manifest_must_not_leave_its_directory(name: str, committed: Path) -> None:
     (committed.parent / "outside").write_text("secret")
     entry = {"size": 6, "sha256": store.sha256_file(committed.parent / "outside")}
     forge(committed, files={name: entry})
@@ -309,15 +312,15 @@ def test_a_manifest_does_not_lead_outside(name: str, committed: Path) -> None:
     "changes",
     [{"files": []}, {"files": {"a": 1}}, {"files": {"a": {"size": 2}}}, {"kind": None}, {"parents": "x"}],
 )
-def test_a_manifest_of_another_form_is_refused(changes: dict[str, Any], committed: Path) -> None:
+def test_malformed_manifest_is_rejected(changes: dict[str, Any], committed: Path) -> None:
     forge(committed, **changes)
     with pytest.raises(CheckpointError, match=r"manifest\.json"):
         store.verify(committed)
 
 
 @given(st.binary(max_size=300))
-def test_a_manifest_of_any_bytes_is_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    directory = tmp_path_factory.getbasetemp() / "any"
+def test_manifest_of_random_bytes_is_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    directory = tmp_path_factory.getbasetemp() / "random"
     directory.mkdir(exist_ok=True)
     (directory / store.MANIFEST).write_bytes(data)
     with pytest.raises(CheckpointError):
@@ -325,18 +328,18 @@ def test_a_manifest_of_any_bytes_is_an_error_of_ours(tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "spiece.model", "tokenizer_config.json"])
-def test_a_model_from_elsewhere_is_identified_by_its_content(tmp_path: Path, changed: str) -> None:
+def test_foreign_model_is_identified_by_its_content(tmp_path: Path, changed: str) -> None:
     for name in ("config.json", "model.safetensors", "spiece.model", "tokenizer_config.json", "README.md"):
         (tmp_path / name).write_text("one")
     before = store.fingerprint(tmp_path)
     assert before.startswith("unverified-")
     (tmp_path / "README.md").write_text("a longer text")
     assert store.fingerprint(tmp_path) == before
-    (tmp_path / changed).write_text("two")  # of the same size
+    (tmp_path / changed).write_text("two")  # has the same size
     assert store.fingerprint(tmp_path) != before
 
 
-def test_what_is_no_model_has_no_fingerprint(tmp_path: Path) -> None:
+def test_directory_without_a_model_has_no_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(CheckpointError, match="nor a model"):
         store.fingerprint(tmp_path)
@@ -345,7 +348,7 @@ def test_what_is_no_model_has_no_fingerprint(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- directories
 
 
-def test_what_is_there_is_not_overwritten(committed: Path, tmp_path: Path) -> None:
+def test_commit_does_not_overwrite_existing_files(committed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for target in (committed, tmp_path / "file"):
         with pytest.raises(BusyError, match="already exists"), store.commit_directory(target, "checkpoint"):
@@ -354,71 +357,72 @@ def test_what_is_there_is_not_overwritten(committed: Path, tmp_path: Path) -> No
     store.verify(committed)
 
 
-def test_leftovers_of_others_stay(tmp_path: Path) -> None:
-    """Two names of which one begins like the other, or looks like a pattern, do not disturb each other."""
-    with store.commit_directory(tmp_path / "data2", "data") as other:
+def test_commit_keeps_temporary_files_of_similar_names(tmp_path: Path) -> None:
+    """The names "data", "data[12]" and "*", used as prefix or pattern, would also match "data2"."""
+    with store.commit_directory(tmp_path / "data2", "data") as staging:
         for name in ("data", "data[12]", "*"):
             with store.commit_directory(tmp_path / name, "data"):
-                assert other.is_dir()
-    assert {p.name for p in tmp_path.iterdir()} == {"data", "data2", "data[12]", "*"}
+                assert staging.is_dir()
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "data2", "data[12]", "*"}
 
 
-def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
-    staging = leftover(tmp_path / "it")
-    other = leftover(tmp_path / "other")
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    staging = leftover(tmp_path / "artifact")
+    unrelated = leftover(tmp_path / "unrelated")
     staging.mkdir()
     (staging / "weights").write_text("x")
-    other.write_text("x")
+    unrelated.write_text("x")
     (tmp_path / ".hidden").write_text("mine")
-    with store.commit_directory(tmp_path / "it", "checkpoint"):
+    with store.commit_directory(tmp_path / "artifact", "checkpoint"):
         assert not staging.exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"it", other.name, ".hidden"}
+    assert {path.name for path in tmp_path.iterdir()} == {"artifact", unrelated.name, ".hidden"}
     store.remove_leftovers(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"it", ".hidden"}
+    assert {path.name for path in tmp_path.iterdir()} == {"artifact", ".hidden"}
     (tmp_path / "new").mkdir()
-    leftover(tmp_path / "new" / "request.json").write_text("x")  # of the first file of all
+    leftover(tmp_path / "new" / "request.json").write_text("x")  # a crash while writing the first file
     assert store.read_finished_manifest(tmp_path / "new", "vocabulary", "request.json") is None
 
 
 @pytest.mark.parametrize("name", [of_living_process, of_other_machine])
-def test_leftovers_of_running_processes_stay(name: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_leftovers_of_running_processes_are_kept(name: Callable[[Path], Path], tmp_path: Path) -> None:
     """If locks do not reach other machines, a second run must not delete what the first one is writing."""
-    staging = name(tmp_path / "it")
+    staging = name(tmp_path / "artifact")
     staging.mkdir()
     store.remove_leftovers(tmp_path)
     assert staging.exists()
 
 
-def test_commit_after_another_process_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BusyError, match="already exists"), store.commit_directory(tmp_path / "it", "checkpoint"):
-        fill(tmp_path / "it", "first")
-        store.seal(tmp_path / "it", "checkpoint")
-    assert content(tmp_path / "it") == "first"
+def test_second_commit_of_a_directory_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BusyError, match="already exists"), store.commit_directory(tmp_path / "artifact", "checkpoint"):
+        write_files(tmp_path / "artifact", "first")
+        store.seal(tmp_path / "artifact", "checkpoint")
+    assert verified_text(tmp_path / "artifact") == "first"
 
 
-def test_artifacts_can_be_read_by_others(tmp_path: Path) -> None:
-    with store.commit_directory(tmp_path / "it", "checkpoint") as staging:
+def test_artifacts_are_readable_by_other_users(tmp_path: Path) -> None:
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
         (staging / "private").write_text("x")
         (staging / "private").chmod(0o600)
-    assert (tmp_path / "it" / "private").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "artifact" / "private").stat().st_mode & 0o777 == 0o644
 
 
-def test_one_run_a_directory(tmp_path: Path) -> None:
-    code = (
+def test_lock_allows_one_run_per_directory(tmp_path: Path) -> None:
+    script = (
         "import sys; from pathlib import Path; from albert_cli import store\n"
-        "with store.lock(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()\n"
+        "with store.lock(Path(sys.argv[1])):\n    print('locked', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "out")],
+        [sys.executable, "-c", script, str(tmp_path / "out")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as holder:  # fmt: skip
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
         with pytest.raises(BusyError, match="another run"), store.lock(tmp_path / "out"):
             raise AssertionError
         holder.kill()
     leftover(tmp_path / "out" / "results.json").write_text("half a resu")
     with store.lock(tmp_path / "out"):
-        assert [p.name for p in (tmp_path / "out").iterdir()] == [".lock"]
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(BusyError), store.lock(target):
@@ -436,60 +440,58 @@ from safetensors.torch import save_file
 from albert_cli import store
 from albert_cli.journal import Journal
 from albert_cli.errors import CheckpointError
-place, big = Path(sys.argv[1]), torch.zeros(100_000)
-with store.commit_directory(place / "small", "checkpoint") as staging:
+disk = Path(sys.argv[1])
+big = torch.zeros(100_000)
+with store.commit_directory(disk / "small", "checkpoint") as staging:
     store.write_text(staging / "a", "x")
 
 def commit():
-    with store.commit_directory(place / "it", "checkpoint") as staging:
+    with store.commit_directory(disk / "it", "checkpoint") as staging:
         save_file({"x": big}, staging / "it.safetensors")
 
 def append():
-    lines = Journal(place / "journal")
+    journal = Journal(disk / "journal")
     for step in range(10_000):
-        lines.append({"step": step, "text": "x" * 100})
+        journal.append({"step": step, "text": "x" * 100})
 
-for action in (lambda: store.write_bytes(place / "it", b"x" * 300_000), commit, append):
+for action in (lambda: store.write_bytes(disk / "it", b"x" * 300_000), commit, append):
     try:
         action()
-        print("went through")
+        print("no error")
     except CheckpointError as error:
         print(error.message)
-    store.verify(place / "small")
-    print(sorted(p.name for p in place.iterdir() if p.name.startswith((".", "it"))))
+    store.verify(disk / "small")
+    print(sorted(path.name for path in disk.iterdir() if path.name.startswith((".", "it"))))
 """
 
 
 @pytest.mark.parametrize(
-    "printed",
+    "message",
     [
         "Error while serializing: I/O error: No space left on device (os error 28)",
         'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
     ],
 )
-def test_safetensors_of_any_release_tells_that_the_disk_is_full(printed: str, tmp_path: Path) -> None:
+def test_full_disk_is_recognized_in_safetensors_errors(message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the disk is full"), store.translate_os_errors(tmp_path / "x"):
-        raise SafetensorError(printed)
+        raise SafetensorError(message)
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path) -> None:
     mount = f'mount -t tmpfs -o size=200k tmpfs {tmp_path} && exec {sys.executable} -c "$0" {tmp_path}'
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", mount, _FULL_DISK], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    for message, left in zip(lines[::2], lines[1::2], strict=True):
+    command = ["unshare", "-rm", "sh", "-c", mount, _FULL_DISK]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    for message, leftovers in zip(lines[::2], lines[1::2], strict=True):
         assert "the disk is full" in message
-        assert left == "[]"
+        assert leftovers == "[]"
     assert len(lines) == 6
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -499,7 +501,7 @@ def test_a_file_system_without_locks_is_named_at_once(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM])
-def test_a_file_system_that_renames_no_folder_is_named_at_once(
+def test_file_system_that_cannot_rename_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     rename = os.rename

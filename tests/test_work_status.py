@@ -21,7 +21,7 @@ def write_status(run: Path, **values: object) -> None:
     store.write_json(run / "status.json", {"step": 5, "total_steps": 20, "host": "node7", **values})
 
 
-def test_status_of_runs_names_state_reason_and_command(tmp_path: Path) -> None:
+def test_status_of_runs_lists_state_reason_and_command(tmp_path: Path) -> None:
     write_status(tmp_path / "run-0", state="done", step=20)
     write_status(tmp_path / "run-1", state="diverged", message="loss is not finite", command="albert finetune a")
     write_status(tmp_path / "run-2", state="running", command="albert finetune b")
@@ -38,7 +38,7 @@ def test_status_of_runs_names_state_reason_and_command(tmp_path: Path) -> None:
 
 @pytest.fixture
 def build(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The command of a build of three units, as if it were this process's."""
+    """The command of a build with three work units; `sys.argv` has it too, because the plan records it."""
     sources = []
     for number in range(3):
         path = tmp_path / f"{number}.txt"
@@ -49,7 +49,7 @@ def build(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypat
     return command
 
 
-def test_status_of_a_build_names_remaining_tasks_and_the_command(build: list[object], tmp_path: Path) -> None:
+def test_status_of_a_build_lists_remaining_units_and_command(build: list[object], tmp_path: Path) -> None:
     albert(*build, "--task", "0/3")
     status = json.loads(albert("status", tmp_path / "out", "--json").out)
     assert status["counts"] == {"done": 1, "remaining": 2}
@@ -59,7 +59,7 @@ def test_status_of_a_build_names_remaining_tasks_and_the_command(build: list[obj
     assert (status["counts"], status["commands"]) == ({"done": 1}, [])
 
 
-def test_status_of_a_build_names_machine_and_reason(build: list[object], tmp_path: Path) -> None:
+def test_status_of_a_build_shows_machine_and_reason(build: list[object], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with (tmp_path / "2.txt").open("ab") as file:
         file.write(b"\xff")
@@ -71,7 +71,7 @@ def test_status_of_a_build_names_machine_and_reason(build: list[object], tmp_pat
     assert re.search(rf"failed       \S+  on {re.escape(socket.gethostname())}: .*2\.txt.*UTF-8", text), text
 
 
-def test_status_of_an_evaluation_names_remaining_runs(tmp_path: Path, tiny_data: Path) -> None:
+def test_status_of_an_evaluation_lists_remaining_runs(tmp_path: Path, tiny_data: Path) -> None:
     run = pretrained(tiny_data, tmp_path / "run")
     call = ["eval", "table", "--checkpoint", run, "--data", write_table(tmp_path / "table"), "--runs", 2, *QUICK]
     albert(*call, "--out", tmp_path / "out", "--no-baselines", "--task", "1/2")
@@ -81,7 +81,7 @@ def test_status_of_an_evaluation_names_remaining_runs(tmp_path: Path, tiny_data:
     assert read_status(tmp_path / "out").is_finished
 
 
-def test_status_of_an_experiment_names_stages(tmp_path: Path) -> None:
+def test_status_of_an_experiment_lists_stages(tmp_path: Path) -> None:
     titles = {"stages/data-1": "data", "stages/pretrain-2": "sharing=all, seed 0", "stages/task-3": "MRPC"}
     record_plan(tmp_path / ".work-sharing-smoke.json", titles)
     write_status(tmp_path / "stages" / "pretrain-2", state="interrupted")
@@ -99,6 +99,6 @@ def test_status_of_a_finished_run_is_done(tiny_data: Path, tmp_path: Path) -> No
     assert "done" in albert("status", run, "--watch").out
 
 
-def test_status_of_something_else_is_rejected(tmp_path: Path) -> None:
+def test_status_rejects_directories_without_work(tmp_path: Path) -> None:
     assert "no work of albert" in albert("status", tmp_path, expect=3).err
     assert "no such directory" in albert("status", tmp_path / "gone", expect=3).err
