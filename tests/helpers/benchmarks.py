@@ -9,5 +9,5 @@ from tests.helpers.command import Ended, run_command
 
 
 def run_benchmark(app: typer.Typer, *arguments: object, expect: int = 0) -> Ended:
-    """Run a benchmark; assert that it ends with the exit code `expect`."""
+    """Run a benchmark; assert that it exits with the code `expect`."""
     return run_command(get_command(app), arguments, expect)

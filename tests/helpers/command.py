@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The commands that `albert --help` lists, without `bench` and `recipes`, which have commands themselves.
+# The commands that `albert --help` lists, without `bench` and `recipes`, which are groups of commands.
 VERBS = (
     "vocab", "data", "pretrain", "finetune", "eval", "search", "ensemble", "params", "predict", "encode", "fill-mask",
     "convert", "export",
@@ -27,7 +27,7 @@ QUICK += ["-s", "train.batch_size=4", "-s", "train.precision=fp32", "--device", 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended: its exit code, and what it printed on stdout and stderr."""
+    """The result of a command: its exit code, and what it printed on stdout and stderr."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ class Ended:
 
 @functools.cache
 def _command_line() -> Callable[[list[str]], object]:
-    """Return the command line, which takes some hundredths of a second to build and is called a thousand times."""
+    """Return the command line; it is cached, because building it takes some hundredths of a second."""
     from typer.main import get_command
 
     from albert_cli.cli import app
@@ -45,12 +45,12 @@ def _command_line() -> Callable[[list[str]], object]:
 
 
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
-    """Run `albert ARGUMENTS` in this process; assert that it ends with the exit code `expect` (None: any)."""
+    """Run `albert ARGUMENTS` in this process; assert that it exits with the code `expect` (None: any)."""
     return run_command(_command_line(), arguments, expect)
 
 
 def run_command(command: Callable[[list[str]], object], arguments: Sequence[object], expect: int | None) -> Ended:
-    """Call a command line; assert that it ends with the exit code `expect` (None: any)."""
+    """Call a command line; assert that it exits with the code `expect` (None: any)."""
     from albert_cli import console
 
     out = io.StringIO()

@@ -19,7 +19,7 @@ FIRST_ORDINARY = 5
 
 
 def FakeVocabulary(**changes: object) -> Vocabulary:
-    """Return an object with those attributes of a vocabulary that sampling a batch needs; `changes` set attributes."""
+    """Return an object with the attributes of a vocabulary that sampling a batch needs; `changes` set attributes."""
     return cast(Vocabulary, _Facts(**changes))  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
-"""CPU kernels for torch's variable-length attention, which only CUDA has: they let tests run that path without a GPU.
+"""CPU kernels of torch's variable-length attention, which is otherwise only on CUDA, for tests without a GPU.
 
-They compute one sequence at a time, with dropout, forward and backward. The letters in names of tensors: A attention
-heads, R rows of queries and S rows of keys in a sequence, d width of a head.
+The kernels compute one sequence at a time, with dropout, forward and backward. Letters in the names of tensors are
+dimensions: A attention heads, R query positions and S key positions of a sequence, d the size of a head.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _forward(
     assert q_offsets.dtype == k_offsets.dtype == torch.int32 and not causal and q.stride(-1) == 1
     assert max_q >= int(q_offsets.diff().max()) and max_k >= int(k_offsets.diff().max())
     calls.append(dropout)
-    state = torch.randint(2**31, (2,), dtype=torch.uint64)  # from which `_backward` samples the same dropout mask
+    state = torch.randint(2**31, (2,), dtype=torch.uint64)  # the seed with which `_backward` samples the same mask
     generator = torch.Generator().manual_seed(int(state[0]))
     out = []
     for q_ARd, k_ASd, v_ASd in _iter_sequences((q, q_offsets), (k, k_offsets), (v, k_offsets)):

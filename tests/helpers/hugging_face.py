@@ -25,11 +25,11 @@ transformers.logging.disable_progress_bar()
 
 @dataclass(frozen=True)
 class Head:
-    """A head of ours, and Hugging Face's head with the same architecture name.
+    """One of our heads, and Hugging Face's head with the same architecture name.
 
-    auto: the class of `transformers` that loads the head; make: create our model of a shape. ours and theirs: compute
-    the outputs of our model on a packed batch, and of Hugging Face's model on the padded inputs of the same batch; both
-    return tensors with equal rows. labels: the classes, if the head has any.
+    auto: the class of `transformers` that loads the head; make: a function that creates our model of a shape; ours: a
+    function that computes the outputs of our model on a packed batch; theirs: the same for Hugging Face's model on the
+    padded inputs of the batch, with equal rows; labels: the classes, if the head has any.
     """
 
     architecture: str
@@ -125,9 +125,8 @@ def hf_config(config: ModelConfig, labels: tuple[str, ...] = ()) -> Any:
 
 def new_of_theirs(head: Head, config: ModelConfig) -> Any:
     """Create Hugging Face's model of a shape, with random weights."""
-    torch.manual_seed(
-        0
-    )  # with some other seeds a ReLU is nearly always 0, and its gradients are mostly rounding errors
+    # With some other seeds a ReLU is nearly always 0, and its gradients are mostly rounding errors.
+    torch.manual_seed(0)
     return head.auto.from_config(hf_config(config, head.labels), attn_implementation="sdpa")
 
 

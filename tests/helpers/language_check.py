@@ -26,7 +26,7 @@ _SENTENCES_PER_DOCUMENT: Final = 6
 _SEQUENCES: Final = 200
 _CLEANING: Final = ("--no-strip-accents", "--normal-form", "NFKC")
 _LANGUAGE_OPTIONS: Final = {
-    "turkish": ("--no-lowercase",),  # its lower-case I is not i
+    "turkish": ("--no-lowercase",),  # lowercasing I would give i instead of ı
     "persian": ("--keep-zwnj",),
 }
 
@@ -37,8 +37,9 @@ class LanguageReport:
 
     tokens_per_word: tokens per character if the language writes no spaces between words; cut_words: the number of
     masked spans that begin or end within a word, None without spaces; spans: the number of masked spans;
-    sentences_found: of the sentence splitter; different_ids: sentences whose ids differ in `transformers`;
-    not_restored: sentences whose decoded ids differ from the normalized sentence.
+    sentences_found: the number of sentences from the sentence splitter; different_ids: the number of sentences whose
+    ids differ in `transformers`; not_restored: the number of sentences whose decoded ids differ from the normalized
+    sentence.
     """
 
     language: str
@@ -83,7 +84,7 @@ def build_language(language: str, folder: Path) -> list[str]:
 
 
 def check_language(language: str, folder: Path) -> LanguageReport:
-    """Build vocabulary and data of a language, and count the mistakes."""
+    """Build vocabulary and data of a language; return the counts of mistakes."""
     lines = build_language(language, folder)
     vocabulary = load_sentencepiece(folder / "vocabulary")
     encoded = [vocabulary.encode(line) for line in lines]

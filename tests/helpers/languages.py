@@ -69,7 +69,7 @@ _PHRASES = {
 }
 
 
-# The same, with six choices for each part.
+# More languages, with six choices for each part.
 _MORE_PHRASES = {
     "traditional-chinese": (
         "",

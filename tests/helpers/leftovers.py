@@ -1,4 +1,4 @@
-"""Names of temporary files: of a process that was killed, of a living process, and of another machine."""
+"""Names of the temporary files of a killed process, of a running process, and of another machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from albert_cli.store.temporaries import temporary_sibling
 
 
 def leftover(path: Path) -> Path:
-    """Return the temporary path that a process of this machine that has ended would have used for `path`."""
+    """Return the temporary path for `path` that a process on this machine would have used; the process has exited."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return _replace_pid(path, ended.pid)
 
 
 def of_living_process(path: Path) -> Path:
-    """Return the temporary path that a living process of this machine would use for `path`."""
+    """Return the temporary path for `path` that a running process on this machine would use."""
     return _replace_pid(path, os.getppid())
 
 
 def of_other_machine(path: Path) -> Path:
-    """Return the temporary path that a process of another machine would use for `path`."""
+    """Return the temporary path for `path` that a process on another machine would use."""
     name = temporary_sibling(path).name
     unique = name.removeprefix(f".{path.name}.")
     return path.with_name(f".{path.name}.{'0' * 8}{unique[8:]}")

@@ -39,7 +39,7 @@ class Operations(TorchDispatchMode):
 
 
 def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, Callable[[], Tensor]]:
-    """Return by name of the head a function that computes its loss, all on the same batch."""
+    """Return a function for each head, by its name, that computes the loss; all use the same batch."""
     batch = random_batch((12, 7, 9, 12))
     answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
     labels = torch.tensor([0, 1, 1, 0], device=device)

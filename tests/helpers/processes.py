@@ -31,7 +31,7 @@ class Run:
     log: Path
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Wait for the end of the command; return its exit code, or minus the number of the signal that ended it."""
+        """Wait for the end of the command; return its exit code, or minus the number of the signal that killed it."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running:\n{self.printed_text()}"
         return self.process.exitcode

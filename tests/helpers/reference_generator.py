@@ -1,7 +1,7 @@
 """The procedure of the paper's released data generator, with its peculiarities, written from its published description.
 
-Tests compare the data package with it. It is slow and has everything in memory: documents are lists of sentences,
-sentences are lists of token ids, and one random generator makes all choices one at a time.
+Tests compare the data package with this reference. It is slow and keeps everything in memory: documents are lists of
+sentences, and sentences are lists of token ids. One random generator makes all choices, one at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Instance:
     """A pair of segments before masking.
 
     label: 1 if the segments are swapped or the second one is from another document, else 0; sentences: the number of
-    sentences in the chunk from which the pair was made; a_sentences: those in the first segment, before a swap.
+    sentences in the chunk that was split into the pair; a_sentences: the number of sentences in the first segment,
+    before a swap.
     """
 
     a: Sentence
@@ -81,7 +82,7 @@ def make_instances(
 def other_text(documents: Sequence[Document], home: int, target: int, rng: random.Random) -> Sentence:
     """Return at least `target` tokens of a random document from a random sentence on, or fewer at the document's end.
 
-    The document is another than number `home`, except if ten attempts all choose `home`.
+    The document is not number `home`, unless ten attempts all choose `home`.
     """
     for _ in range(10):
         number = rng.randint(0, len(documents) - 1)
@@ -109,15 +110,16 @@ def mask(
 ) -> ReferenceMasked:  # fmt: skip
     """Choose spans of whole words and change their tokens.
 
-    starts_word: the token begins a word; special: the token is never masked; size: of the vocabulary; share: the
-    fraction of the tokens to mask; most: the maximum number of them; ngram: the maximum number of words in a span.
+    starts_word: the token begins a word; special: the token is never masked; size: the vocabulary size; share: the
+    fraction of the tokens to mask; most: the maximum number of masked tokens; ngram: the maximum number of words in a
+    span.
     """
     words: list[list[int]] = []
     for position, is_special in enumerate(special):
         if is_special:
             continue
         if words and not starts_word[position]:
-            words[-1].append(position)  # also over a [SEP], after which B begins within a word
+            words[-1].append(position)  # also across a [SEP] if segment B begins within a word
         else:
             words.append([position])
     budget = min(most, max(1, round(len(ids) * share)))

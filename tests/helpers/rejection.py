@@ -1,4 +1,4 @@
-"""Run commands that must reject their input with an exit code, one error line and one hint, and must write no file."""
+"""Run commands that must reject their input with an exit code, one error line and one hint, and must write no files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUSY = 6
 
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Enter an empty folder, in which `refused` can notice every file that a command leaves."""
+    """Change to an empty folder, so that `refused` notices every file that a command leaves."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -24,7 +24,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(code: int, *arguments: object) -> Ended:
-    """Run a command; assert that it ends with the code, an `error:` and a `hint:` line, and that it changes no file."""
+    """Run a command; assert its exit code, that it ends with an `error:` and a `hint:` line, and changes no files."""
     before = snapshot(Path())
     printed = albert(*arguments, expect=code)
     assert snapshot(Path()) == before

@@ -1,4 +1,4 @@
-"""Fixtures: small data sets in GLUE's layout, a pretraining checkpoint, and models that are fine-tuned from it."""
+"""Fixtures: small data sets in GLUE's layout, a pretraining checkpoint, and models fine-tuned from it."""
 
 from __future__ import annotations
 

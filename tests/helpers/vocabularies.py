@@ -1,4 +1,4 @@
-"""Load vocabularies, and train one as other programs do."""
+"""Load vocabularies, and train a SentencePiece model as other programs do."""
 
 from __future__ import annotations
 
