@@ -165,7 +165,7 @@ _REPLACEMENTS = ("a folder", "a folder with a file", "a dangling link", "a link 
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """Damage a file; return a description of the damage."""
+    """Damage a file; return its description."""
     if rng.random() < 0.08:
         replacement = rng.choice(_REPLACEMENTS)
         path.unlink()
@@ -212,7 +212,7 @@ class Case:
 
 
 class Campaign:
-    """The cases of one seed, over the artifacts of one world."""
+    """The cases of one seed, with copies of the artifacts of `world`."""
 
     def __init__(self, folder: Path, seed: int, commands: Sequence[Command] = ()) -> None:
         self.world = folder / "world"
@@ -272,8 +272,8 @@ class Campaign:
     def _list_files_read(self, command: Command) -> list[Path]:
         """Return the files below its folder that a command opens; a file next to the world caches them."""
         opened: set[Path] = set()
-        cached = self.folder / f"reads {' '.join(command.arguments).replace('/', ' ')}"
-        if not cached.is_file():
+        cache = self.folder / f"reads {' '.join(command.arguments).replace('/', ' ')}"
+        if not cache.is_file():
 
             def record(call: Call) -> None:
                 if call.name == "open":
@@ -283,10 +283,10 @@ class Campaign:
             files = (p for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
             existing = {p.relative_to(folder) for p in files}
             result = calls.run(command.arguments, folder, self.folder / "log", record)
-            assert result.code == 0, f"{command.arguments} over the undamaged world: {result.err}"
+            assert result.code == 0, f"{command.arguments} with undamaged files: {result.err}"
             shutil.rmtree(folder)
-            cached.write_text("\n".join(sorted(map(str, existing & opened))))
-        return [Path(line) for line in cached.read_text().splitlines()]
+            cache.write_text("\n".join(sorted(map(str, existing & opened))))
+        return [Path(line) for line in cache.read_text().splitlines()]
 
     def _choose(self, folder: Path, command: Command, rng: random.Random) -> Path:
         """Choose a file that the command reads: first a kind of file, then one of this kind."""

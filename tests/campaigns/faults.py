@@ -152,7 +152,7 @@ def run(arguments: Sequence[str], recorder: CallRecorder, logs: Path) -> Result:
 
 
 class Campaign:
-    """Faults in commands over the artifacts of one world."""
+    """Faults in commands that read copies of the artifacts of `world`."""
 
     def __init__(self, folder: Path, commands: Sequence[str] = COMMANDS) -> None:
         by_name: dict[str, Command] = {}
@@ -196,9 +196,8 @@ class Campaign:
         mistakes = list(_find_mistakes(command, directory, fault, recorder.hit, result)) if recorder.hit else []
         second = forked.run(command.arguments, directory, self.folder / "log-second")
         files = content(directory / command.out)
-        if (
-            fault.name == "unlink" and fault.error in ERRORS["unlink"]
-        ):  # a hidden file that cannot be deleted may remain
+        if fault.name == "unlink" and fault.error in ERRORS["unlink"]:
+            # A temporary file that cannot be deleted may remain; its name is hidden.
             files = {name: value for name, value in files.items() if ".tmp" not in name}
         if second.code != 0:
             mistakes.append(f"the second run exits with {second.code}: {second.error}")
@@ -210,6 +209,7 @@ class Campaign:
 
 
 def _find_mistakes(command: Command, folder: Path, fault: Fault, hit: Path, result: Result) -> Iterator[str]:
+    """Yield what is wrong with the result of a command whose call on the file `hit` had a fault."""
     out = folder / command.out
     if fault.error in (KILL, POWER):
         if result.code not in (-9, 0, *DOCUMENTED):
@@ -258,7 +258,7 @@ def content(out: Path, names: Mapping[bytes, bytes] = MappingProxyType({})) -> d
 
 def _content(path: Path, names: Mapping[bytes, bytes]) -> object:
     data = path.read_bytes()
-    if path.name == store.MANIFEST:  # it has hashes of files with times; these files are compared separately
+    if path.name == store.MANIFEST:  # its hashes differ, because files contain times; so only the names are compared
         return sorted(json.loads(data)["files"])
     if path.suffix in (".json", ".jsonl", ".toml", ".md", ".html"):
         for fingerprint, name in names.items():
@@ -274,8 +274,8 @@ def _content(path: Path, names: Mapping[bytes, bytes]) -> object:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without_times(v) for k, v in value.items() if k not in _VARIES}
-    return [_without_times(v) for v in value] if isinstance(value, list) else value
+        return {key: _without_times(inner) for key, inner in value.items() if key not in _VARIES}
+    return [_without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _difference(actual: dict[str, object], expected: dict[str, object]) -> str:
@@ -288,7 +288,7 @@ def _difference(actual: dict[str, object], expected: dict[str, object]) -> str:
 def table(
     campaign: Campaign, per_command: int, errors: Sequence[str], seed: int, report: Callable[[str], object] = print
 ) -> int:
-    """Inject faults into all commands, and report each command and kind of call; return the number of mistakes."""
+    """Inject faults into all commands, and report each command; return how many faults were handled wrongly."""
     faulty = 0
     for command in campaign.commands.values():
         rng = random.Random(f"{seed} {command.name}")
@@ -298,9 +298,8 @@ def table(
             codes.setdefault(fault.name, Counter())[f"{fault.error} {result.code}"] += 1
             if mistakes:
                 faulty += 1
-                report(
-                    "\n".join([f"{command.name}: {fault}: exit {result.code}", *(f"    {line}" for line in mistakes)])
-                )
+                lines = [f"{command.name}: {fault}: exit {result.code}", *(f"    {line}" for line in mistakes)]
+                report("\n".join(lines))
         for name, counts in codes.items():
             outcomes = ", ".join(f"{outcome}: {count}" for outcome, count in sorted(counts.items()))
             report(f"{command.name:18} {name:7} {campaign.counts[command.name][name]:5} calls   {outcomes}")
