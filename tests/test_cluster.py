@@ -66,7 +66,8 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
     repeated_environment = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
     repeated = run(["bash", str(CLUSTER / "data.slurm")], repeated_environment)
-    assert "job 1/2, 2 work units" in repeated and "4 of 4 work units are finished" in repeated
+    assert "job 1/2, 2 work units" in repeated
+    assert "4 of 4 work units are finished" in repeated
     assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary, repeated_environment)
 
 
@@ -81,7 +82,8 @@ def test_kubernetes_does_not_retry_bad_input() -> None:
     job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())["spec"]
     (rule,) = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
     assert rule["onExitCodes"]["values"] == [ConfigError.exit_code, InputError.exit_code]
-    assert "backoffLimit" not in job and job["template"]["spec"]["restartPolicy"] == "Never"
+    assert "backoffLimit" not in job
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_kubernetes_job_builds_the_data_of_one_process(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:

@@ -137,7 +137,8 @@ def test_recipe_that_sets_nothing_is_rejected(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"truncated\.toml: sets nothing") as raised:
         config.load_recipe(PretrainRecipe, str(path))
-    assert raised.value.hint and "restore" in raised.value.hint
+    assert raised.value.hint is not None
+    assert "restore" in raised.value.hint
     (tmp_path / "child.toml").write_text('extends = "truncated.toml"\n')
     with pytest.raises(ConfigError, match=r"truncated\.toml: sets nothing"):
         config.read_recipe(str(tmp_path / "child.toml"))
@@ -246,7 +247,8 @@ def test_short_names_of_recipes_must_be_unique() -> None:
     assert raised.value.hint == "did you mean 'pretrain/albert-base'?"
     with pytest.raises(ConfigError, match="ambiguous") as raised:
         config.find_recipe("table")
-    assert raised.value.hint is not None and "finetune/table" in raised.value.hint
+    assert raised.value.hint is not None
+    assert "finetune/table" in raised.value.hint
 
 
 # ---------------------------------------------------------------- overrides

@@ -43,7 +43,8 @@ def test_inspect_vocabulary_shows_its_size(tiny_vocabulary: Path) -> None:
 def test_inspect_verify_counts_files_and_reports_damage(tiny_data: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     inspection = inspect_directory(data, verify=True)
-    assert inspection.verified is not None and inspection.verified > 10
+    assert inspection.verified is not None
+    assert inspection.verified > 10
     assert f"verified: {inspection.verified} files" in inspection.format()
     path, *_ = sorted(data.glob("shards/*/train-00.ids"))
     content = bytearray(path.read_bytes())

@@ -10,8 +10,8 @@ from tests.helpers.command import albert
 
 
 def test_inspect_shows_the_examples_of_a_training_step(tiny_data: Path, tmp_path: Path) -> None:
-    printed = albert("inspect", tiny_data, "--examples", 2, "--step", 3)
-    assert "from step 3, 32 sequences a step, seed 0:" in printed.out
+    result = albert("inspect", tiny_data, "--examples", 2, "--step", 3)
+    assert "from step 3, 32 sequences a step, seed 0:" in result.out
     recipe = tmp_path / "mine.toml"
     recipe.write_text('extends = "mini/docs"\n[train]\nbatch_size = 8\nseed = 4\n[data]\nmax_seq_length = 24\n')
     call = ["inspect", tiny_data, "--examples", 2, "--step", 3, "--recipe", recipe, "--json"]

@@ -94,7 +94,8 @@ def test_data_survives_a_killed_node_and_repeats_one_member(
     last = submit_last(slurm, tmp_path, member, merge)
     assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
     printed = (tmp_path / f"{member}-7.log").read_text()
-    assert "job 7/16, 1 work units" in printed and "1 of 20 work units are finished" in printed
+    assert "job 7/16, 1 work units" in printed
+    assert "1 of 20 work units are finished" in printed
     albert("data", *corpus, "--vocab", tiny_vocabulary, "--out", tmp_path / "whole", "--workers", 1)
     assert contents(out) == contents(tmp_path / "whole")
 
@@ -159,7 +160,8 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     slurm.call("scontrol", "update", f"JobId={job}", "NumNodes=2", "NumTasks=2", "NumCPUs=128")
     assert slurm.wait_for_end(job) == ["COMPLETED"], logs(tmp_path)
     slurm.start_node(NODES[3])
-    assert read_status(run)["state"] == "done" and newest_step(run) == STEPS
+    assert read_status(run)["state"] == "done"
+    assert newest_step(run) == STEPS
     albert("pretrain", recipe, "--data", tiny_data, "--out", tmp_path / "whole", "--quiet", *settings)
     for name in ("model.safetensors", "optimizer.safetensors"):
         files = [folder / f"step-{STEPS:08d}" / name for folder in (run, tmp_path / "whole")]
