@@ -1,4 +1,4 @@
-"""The GPU path without a GPU: its branches run on a CPU, or their calls of torch are recorded."""
+"""The code for GPUs, tested without one: its branches run on a CPU, or its calls of torch are recorded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LENGTHS = (20, 3, 11, 7)
 
 
 def gradients(model: PretrainingModel, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Tensor:
-    """All gradients of a loss in a row."""
+    """Return all gradients of a loss as one vector."""
     batch = random_batch(lengths, seed=seed)
     model.zero_grad()
     torch.manual_seed(5)
@@ -58,7 +58,7 @@ def gradients(model: PretrainingModel, lengths: tuple[int, ...] = LENGTHS, seed:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-# ---------------------------------------------------------------- attention by offsets
+# ---------------------------------------------------------------- varlen attention
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (9, 9), (2,)], ids=["ragged", "equal", "one sequence"])
@@ -72,17 +72,17 @@ def test_varlen_attention_gradients_equal_padded_form(lengths: tuple[int, ...]) 
     assert float((packed - padded).norm()) <= 1e-5 * float(padded.norm())
 
 
-def test_attention_by_offsets_drops_too() -> None:
+def test_varlen_attention_applies_dropout() -> None:
     model = PretrainingModel(replace(SHAPE, attention_probs_dropout_prob=0.1)).train()
     with flash.taken() as calls:
-        first, again = gradients(model), gradients(model)
+        first, second = gradients(model), gradients(model)
     assert calls == [0.1] * 2 * SHAPE.num_hidden_layers
-    assert torch.equal(first, again)  # the same seed
+    assert torch.equal(first, second)  # the same seed
     with flash.taken():
         assert not torch.equal(first, gradients(model.eval()))
 
 
-def test_where_the_kernel_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_has_varlen_depends_on_device_dtype_and_head_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, expected in (((9, 0), True), ((8, 0), True), ((7, 5), False)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, pair=capability: pair)
         assert has_varlen(CUDA, torch.bfloat16, 64) is expected
@@ -90,44 +90,45 @@ def test_where_the_kernel_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_varlen(CPU, torch.bfloat16, 64)
 
 
-def test_gelu_is_the_same_function_in_both_forms() -> None:
+def test_gelu_new_equals_the_tanh_and_sigmoid_forms() -> None:
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     assert torch.equal(gelu_new(x), F.gelu(x, approximate="tanh"))
-    written = x * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x))
-    assert torch.allclose(written, gelu_new(x), atol=1e-12)
+    expected = x * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x))
+    assert torch.allclose(expected, gelu_new(x), atol=1e-12)
 
 
 # ---------------------------------------------------------------- compiled
 
 
-class Sizes:
-    """A compiler that compiles nothing, and keeps which sizes of weights it was given as symbols."""
+class RecordingBackend:
+    """A backend that compiles nothing: it counts the graphs and records inputs with dynamic sizes, such as weights."""
 
     def __init__(self) -> None:
-        self.graphs, self.symbolic = 0, list[tuple[Any, ...]]()
+        self.graphs = 0
+        self.dynamic_inputs = list[tuple[Any, ...]]()
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.graphs += 1
         for node in module.graph.find_nodes(op="placeholder"):
             value = node.meta.get("example_value")
             if isinstance(value, Tensor) and value.dim() > 0:
-                # Tokens, rows and sequences are the first dimension of what they have; no other size may vary.
-                first = 1 if node.name.startswith(("l_x", "l_layout", "l_rows")) else 0
-                if any(isinstance(size, torch.SymInt) for size in value.shape[first:]):
-                    self.symbolic.append((node.name, tuple(value.shape)))
+                # Only the numbers of tokens, rows and sequences may vary: the first dimension of all but the weights.
+                static_from = 1 if node.name.startswith(("l_x", "l_layout", "l_rows")) else 0
+                if any(isinstance(size, torch.SymInt) for size in value.shape[static_from:]):
+                    self.dynamic_inputs.append((node.name, tuple(value.shape)))
         return module.forward
 
 
 def with_backend(backend: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `torch.compile` with another compiler, which does not know the options of torch's own."""
-    plain = torch.compile
-    return lambda function, dynamic=None, options=None: plain(function, backend=backend, dynamic=dynamic)
+    """Return a `torch.compile` with another backend; `options` are dropped, because only the default one has them."""
+    original = torch.compile
+    return lambda function, dynamic=None, options=None: original(function, backend=backend, dynamic=dynamic)
 
 
-def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    seen = Sizes()
-    monkeypatch.setattr(torch, "compile", with_backend(seen))
+    backend = RecordingBackend()
+    monkeypatch.setattr(torch, "compile", with_backend(backend))
     model = PretrainingModel(SHAPE)
     prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
@@ -136,8 +137,8 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
             lengths = tuple(map(int, rng.integers(2, 20, rng.integers(2, 7))))
             gradients(model, lengths, seed=step)
     torch._dynamo.reset()
-    assert seen.symbolic == []
-    assert seen.graphs == 2  # all tokens, and the rows of the last layer
+    assert backend.dynamic_inputs == []
+    assert backend.graphs == 2  # one for all tokens, one for the rows of the last layer
 
 
 @pytest.mark.parametrize(
@@ -153,60 +154,58 @@ def test_weights_keep_their_sizes_and_nothing_is_compiled_again(monkeypatch: pyt
 def test_compiled_attention_has_static_widths(
     sparse: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any width, `flex_attention` scales by a symbol, and its kernel is not compiled."""
-    taken: list[bool | None] = []
+    """With a dynamic width, `flex_attention` would scale by a symbol, and its kernel would not compile."""
+    used: list[bool | None] = []
 
-    def forms(function: Any, dynamic: bool | None = None, options: Any = None) -> Any:
-        assert options == {"fallback_random": True}, "dropout draws the numbers of code that is not compiled"
-        return lambda *arguments: taken.append(dynamic)
+    def fake_compile(function: Any, dynamic: bool | None = None, options: Any = None) -> Any:
+        assert options == {"fallback_random": True}, "dropout samples the numbers of uncompiled code"
+        return lambda *arguments: used.append(dynamic)
 
-    monkeypatch.setattr(torch, "compile", forms)
+    monkeypatch.setattr(torch, "compile", fake_compile)
     encoder: Any = PretrainingModel(TINY).encoder
     encoder.compile()
     layout = SimpleNamespace(sparse=sparse and object.__new__(sparse), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
     encoder.block(x_TH, None, None, layout, None, replace(encoder.block_settings(), varlen=varlen))
-    assert taken == [dynamic]
+    assert used == [dynamic]
 
 
-def test_the_losses_are_compiled_once_for_batches_of_all_sizes(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_losses_have_one_graph_for_all_batch_sizes(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     objectives._compiled_sum_losses.cache_clear()
-    seen, job = Sizes(), make_job(train__micro_batch_size=3)
+    backend = RecordingBackend()
+    job = make_job(train__micro_batch_size=3)
     parts = [part for step in range(6) for part in job.sample_step(step, RankGroup())]
 
-    def plain_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the compiled form; uncompiled, a CPU computes it in one pass, with other rounding."""
+    def uncompiled_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the losses as the compiled code does: `cross_entropy_sum` rounds in another way."""
         return F.cross_entropy(logits.float(), labels, reduction="sum"), objectives.count_correct(logits, labels)
 
     with monkeypatch.context() as patch:
-        patch.setattr(objectives, "cross_entropy_sum", plain_losses)
+        patch.setattr(objectives, "cross_entropy_sum", uncompiled_losses)
         expected = [job.loss_sums(part.data) for part in parts]
-    monkeypatch.setattr(torch, "compile", with_backend(seen))
+    monkeypatch.setattr(torch, "compile", with_backend(backend))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))
     for part, sums in zip(parts, expected, strict=True):
         compiled_sums = job.loss_sums(part.data)
-        assert compiled_sums.keys() == sums.keys() and all(
-            torch.equal(compiled_sums[name], sums[name]) for name in sums
-        )
-    assert seen.graphs == 1
+        assert compiled_sums.keys() == sums.keys()
+        assert all(torch.equal(compiled_sums[name], sums[name]) for name in sums)
+    assert backend.graphs == 1
     objectives._compiled_sum_losses.cache_clear()
     torch._dynamo.reset()
 
 
-def raising(function: Any, **options: Any) -> Any:
+def failing_compile(function: Any, **options: Any) -> Any:
     def fail(*arguments: Any) -> Any:
         raise torch._dynamo.exc.InternalTorchDynamoError("fatal error: Python.h: No such file or directory")
 
     return fail
 
 
-def test_what_cannot_be_compiled_is_said_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_auto_failing_compiler_raises_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     device._find_compile_error.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "compile", raising)
+        patch.setattr(torch, "compile", failing_compile)
         options = {"config": TINY, "device": CPU, "sequences": 1, "length": 8}
         settings = TrainSettings(precision="fp32", compile="on")
         with pytest.raises(ConfigError, match=r"train\.compile .* Python\.h"):
@@ -214,8 +213,8 @@ def test_what_cannot_be_compiled_is_said_with_its_cause(monkeypatch: pytest.Monk
     device._find_compile_error.cache_clear()
 
 
-def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after a run whose compiler was chosen by "auto"."""
+def test_compile_error_in_training_raises_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second model in the same process fails too, and does not fall back to uncompiled code."""
 
     def broken(module: Any, inputs: Any) -> Any:
         raise RuntimeError("ptxas failed")
@@ -228,19 +227,22 @@ def test_a_compilation_that_fails_later_is_an_error(monkeypatch: pytest.MonkeyPa
         with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
     error = translate_error(raised.value)
-    assert error is not None and "ptxas failed" in error.message and "train.compile=off" in str(error.hint)
+    assert error is not None
+    assert "ptxas failed" in error.message
+    assert "train.compile=off" in str(error.hint)
     torch._dynamo.reset()
 
 
 # ---------------------------------------------------------------- copies and waits
 
 
-class Asked(TorchFunctionMode):
-    """Notes what waits for a device: copies to it that block, and values that are read."""
+class WaitRecorder(TorchFunctionMode):
+    """A recorder of the operations that wait for a device: blocking copies to it, and values read from it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.moves, self.waits = 0, list[str]()
+        self.copies = 0
+        self.waits = list[str]()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -249,15 +251,15 @@ class Asked(TorchFunctionMode):
             self.waits.append(name)
         target = next((a for a in (*args[1:], kwargs.get("device")) if isinstance(a, torch.device)), None)
         if name in ("to", "tensor", "as_tensor", "cuda") and target is not None:
-            self.moves += 1
+            self.copies += 1
             if not kwargs.get("non_blocking"):
-                self.waits.append(f"{name} that blocks")
+                self.waits.append(f"blocking {name}")
         return function(*args, **kwargs)
 
 
 @contextmanager
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Arrays are moved as they are to CUDA, without its pinned memory; gives the threads that moved some."""
+def copies_as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Copy arrays as for CUDA, but without pinned memory; yield the name of the thread of each copy."""
     threads = list[str]()
 
     def copy_like_cuda(arrays: Any, target: torch.device) -> list[Tensor]:
@@ -270,62 +272,66 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield threads
 
 
-def test_a_step_waits_once_and_copies_nothing_that_blocks(
+def test_training_step_waits_once_and_has_no_blocking_copy(
     make_job: MakeJob, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
     steps = make_loop(job, tmp_path / "run", recipe, "train.save_every=0", "schedule.total_steps=3")
-    recorder, plain = Asked(), Loop._step
+    recorder = WaitRecorder()
+    original = Loop._step
 
-    def watched(self: Loop[Any], parts: Any) -> StepResult:
+    def recorded_step(self: Loop[Any], parts: Any) -> StepResult:
         with recorder:
-            return plain(self, parts)
+            return original(self, parts)
 
-    with as_on_cuda(monkeypatch) as threads, monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", watched)
+    with copies_as_on_cuda(monkeypatch) as threads, monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", recorded_step)
         for _ in steps.steps(None, None):
-            assert recorder.waits == ["tolist"], "the finite check alone"
+            assert recorder.waits == ["tolist"], "only the check that all values are finite"
             recorder.waits.clear()
     main_thread = [name for name in threads if not name.startswith("prefetch")]
-    assert len(threads) - len(main_thread) == 2 * 3 * len(job.sample_step(0, RankGroup())), (
-        "batches move beside the computation"
-    )
-    assert len(main_thread) == 2 * 3  # counts, and wishes to stop
-    assert recorder.moves == len(main_thread)
+    prefetched = len(threads) - len(main_thread)
+    assert prefetched == 2 * 3 * len(job.sample_step(0, RankGroup())), "batches are copied during the computation"
+    assert len(main_thread) == 2 * 3  # the counts and the stop requests
+    assert recorder.copies == len(main_thread)
 
 
 @pytest.mark.parametrize("name", ["mrpc", "stsb", "race", "squad1", "squad2"])
-def test_a_loss_of_fine_tuning_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the loop's step, whose one wait is above."""
+def test_finetuning_loss_never_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only wait of a training step is outside the loss."""
     answers = np.array([[3, 4], [0, 0], [2, 2], [5, 7]])
-    kinds: dict[str, tuple[torch.nn.Module, Any]] = {
+    models: dict[str, tuple[torch.nn.Module, Any]] = {
         "mrpc": (SequenceClassifier(SHAPE, 2), np.array([0, 1, 1, 0])),
         "stsb": (SequenceClassifier(SHAPE, 1), np.array([0.5, 4.0, 1.0, 2.5], np.float32)),
         "race": (MultipleChoice(SHAPE, 4), np.array([2])),
         "squad1": (QuestionAnswering(SHAPE), answers),
         "squad2": (BeamQuestionAnswering(SHAPE), answers),
     }
-    (model, labels), recorder = kinds[name], Asked()
-    with as_on_cuda(monkeypatch) as threads, flash.taken(), recorder:
+    model, labels = models[name]
+    recorder = WaitRecorder()
+    with copies_as_on_cuda(monkeypatch) as threads, flash.taken(), recorder:
         TASKS[name].loss_sum(model, random_batch((12, 7, 9, 12)), labels, CPU).backward()
-    assert recorder.moves == len(threads) > 1 and recorder.waits == []
+    assert recorder.copies == len(threads) > 1
+    assert recorder.waits == []
 
 
-def test_one_buffer_holds_arrays_of_every_type() -> None:
+def test_copy_as_one_buffer_holds_arrays_of_every_type() -> None:
     arrays = [np.arange(5), np.array([[True], [False]]), np.array([1.5], np.float32), np.arange(3, dtype=np.int32)]
     copies = copy_as_one_buffer(arrays, lambda size: torch.empty(size, dtype=torch.uint8), CPU)
     for array, tensor in zip(arrays, copies, strict=True):
-        assert np.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
+        assert np.array_equal(tensor.numpy(), array)
+        assert tensor.numpy().dtype == array.dtype
         assert tensor.storage_offset() * tensor.element_size() % 64 == 0
 
 
-def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still until the device is waited for: without the waits the time would be nothing."""
-    now, queued = [0.0], [0.0]
-    plain = Loop._step
+def test_measure_step_seconds_waits_for_the_device(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of this test advances only in `synchronize`: without a wait the measured time would be 0."""
+    now = [0.0]
+    queued = [0.0]
+    original = Loop._step
 
     def step(self: Loop[Any], parts: Any) -> StepResult:
-        result = plain(self, parts)
+        result = original(self, parts)
         queued[0] += 2.0
         return result
 
@@ -341,28 +347,28 @@ def test_a_measured_time_ends_when_the_device_has(make_job: MakeJob, monkeypatch
     assert measure_step_seconds(job, RankGroup(), steps=6, seconds=0.0) == pytest.approx(2.0)
 
 
-# ---------------------------------------------------------------- kernels that repeat their bits
+# ---------------------------------------------------------------- deterministic kernels
 
 
-# What torch's `use_deterministic_algorithms` refuses on CUDA, of what a model like this might use.
-REFUSED = (
+# Operations that a model like this might use and that `torch.use_deterministic_algorithms` rejects on CUDA.
+NONDETERMINISTIC = (
     "nll_loss2d", "put_", "histc", "bincount", "kthvalue", "median", "_ctc_loss", "cumsum", "scatter_reduce",
     "_embedding_bag", "max_unpool", "adaptive_", "upsample", "grid_sampler", "reflection_pad", "replication_pad",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(losses()))
-def test_no_loss_needs_a_kernel_that_cannot_repeat_its_bits(name: str) -> None:
+def test_losses_use_no_nondeterministic_operation(name: str) -> None:
     with Operations() as operations, flash.taken():
         losses()[name]().backward()
-    assert not [operation for operation in operations.names if operation.startswith(REFUSED)]
-    assert torch.float64 not in operations.types  # which Apple's GPUs lack
+    assert not [operation for operation in operations.names if operation.startswith(NONDETERMINISTIC)]
+    assert torch.float64 not in operations.types  # Apple's GPUs have no fp64
 
 
-# ---------------------------------------------------------------- what the machine has
+# ---------------------------------------------------------------- hardware
 
 
-def test_cards_that_emulate_bf16_compute_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_auto_gpu_with_emulated_bf16_takes_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     settings = TrainSettings(compile="off")
     assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).precision == "fp32"
@@ -371,10 +377,10 @@ def test_cards_that_emulate_bf16_compute_in_fp32(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("capability", "dropout", "expected"), [((9, 0), 0.0, "FA3"), ((9, 0), 0.1, None), ((8, 0), 0.0, None)]
 )
-def test_flash_attention_3_is_taken_where_it_applies(
+def test_flash_attention_3_is_active_only_if_it_applies(
     capability: tuple[int, int], dropout: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    active: list[str | None] = ["FA3"]  # by a model before
+    active: list[str | None] = ["FA3"]  # activated for an earlier model
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(device, "current_flash_attention_impl", lambda: active[-1])
     monkeypatch.setattr(device, "activate_flash_attention_impl", active.append)
@@ -388,7 +394,7 @@ def test_flash_attention_3_is_taken_where_it_applies(
     assert active[-1] == expected
 
 
-def test_a_flash_attention_3_that_is_broken_is_not_taken(
+def test_broken_flash_attention_3_warns_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(name: str) -> None:
@@ -399,16 +405,17 @@ def test_a_flash_attention_3_that_is_broken_is_not_taken(
     monkeypatch.setattr(device, "activate_flash_attention_impl", broken)
     device._select_flash_attention(0.0, CUDA)
     printed = capsys.readouterr().err
-    assert "undefined symbol: _ZN3c10" in printed and "more" not in printed
+    assert "undefined symbol: _ZN3c10" in printed
+    assert "more" not in printed
 
 
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulate_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
 
-def test_a_rank_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    two_gpus(monkeypatch)
+def test_choose_device_rank_without_a_gpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_two_gpus(monkeypatch)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert device.choose_device("cuda") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "2")
@@ -416,16 +423,16 @@ def test_a_rank_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
         device.choose_device("auto")
 
 
-def test_idle_gpus_are_mentioned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    two_gpus(monkeypatch)
+def test_print_idle_gpus_recommends_nproc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_two_gpus(monkeypatch)
     device.print_idle_gpus(CPU)
     assert not capsys.readouterr().err
     device.print_idle_gpus(CUDA)
     assert "--nproc 2" in capsys.readouterr().err
 
 
-def test_a_process_group_on_gpus_is_that_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the arguments: `tests/test_ranks.py` joins real groups on CPUs, and `test_cuda.py` one of NCCL."""
+def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
     options: dict[str, Any] = {}
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda kind, **keywords: options.update(keywords, kind=kind)
@@ -439,25 +446,27 @@ def test_a_process_group_on_gpus_is_that_of_nccl(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     with ranks.process_group("cuda") as group:
         assert group == RankGroup(1, 2)
-    assert options["kind"] == "nccl" and options["device_id"] == torch.device("cuda", 1)
+    assert options["kind"] == "nccl"
+    assert options["device_id"] == torch.device("cuda", 1)
 
 
-def test_micro_batches_are_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:
+def test_resolve_micro_tokens_grow_with_free_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:
     recipe = make_job(train__precision="bf16", train__compile="off", train__batch_size=4096).settings
-    free = {"small": 10**7, "large": 10**11}
+    free_bytes = {"small": 10**7, "large": 10**11}
     tokens = {}
-    for name, size in free.items():
+    for name, size in free_bytes.items():
         monkeypatch.setattr(capacity, "available_memory", lambda device, size=size: size)
         tokens[name] = plan.resolve_micro_tokens(recipe, CUDA, 1)
     length = recipe.data.max_seq_length
-    assert length <= tokens["small"] < tokens["large"] == 131_072 // length * length
-    assert plan.resolve_micro_tokens(recipe, CUDA, 512) == 8 * length  # a rank's share of the batch
+    assert tokens["large"] == 131_072 // length * length
+    assert length <= tokens["small"] < tokens["large"]
+    assert plan.resolve_micro_tokens(recipe, CUDA, 512) == 8 * length  # a rank has only 8 sequences of the batch
     assert plan.resolve_micro_tokens(recipe, CPU, 1) == 0
     unresolved = replace(recipe, batch=BatchSettings(micro_tokens="auto"))
     assert unresolved.sequences_per_micro_batch == recipe.train.micro_batch_size
 
 
-def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
+def test_count_sent_bytes_depends_on_ranks_and_precision(make_job: MakeJob) -> None:
     recipe = make_job().settings
     parameters = costs.count_parameters(recipe.model).total
     assert plan.count_sent_bytes(recipe, 1) == 0
@@ -466,11 +475,11 @@ def test_the_plan_says_what_is_sent(make_job: MakeJob) -> None:
     assert plan.count_sent_bytes(halved, 4) == 2 * 2 * parameters * 3 // 4
 
 
-def test_times_are_kept_where_the_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*arguments: Any) -> Any:
+def test_measure_memory_records_that_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
 
-    monkeypatch.setattr(memory, "measure_saved_bytes", short)
-    by_rate = memory.measure_memory(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
-    assert [use.failed for use in by_rate.values()] == ["CUDA out of memory."] * 2
-    assert "CUDA out of memory" in memory.format_memory(by_rate)
+    monkeypatch.setattr(memory, "measure_saved_bytes", fail)
+    memory_by_rate = memory.measure_memory(TINY, random_batch((5,)), TrainSettings(precision="fp32"), CPU)
+    assert [use.failed for use in memory_by_rate.values()] == ["CUDA out of memory."] * 2
+    assert "CUDA out of memory" in memory.format_memory(memory_by_rate)
