@@ -1,4 +1,4 @@
-"""Saving checkpoints of a run and restoring them."""
+"""Tests of `training.checkpoint`: saving the state of a run and restoring it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from tests.helpers.jobs import MakeJob, gradients
 def test_restore_optimizer_returns_state_and_moments(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     settings = OptimizerSettings()
-    optimizer, again = make_optimizer(job.model, settings), make_optimizer(job.model, settings)
+    optimizer = make_optimizer(job.model, settings)
+    restored = make_optimizer(job.model, settings)
     gradients(job)
     update_weights(optimizer, 0.01)
     state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5)
     directory = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
-    assert (
-        save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2) == directory
-    )  # once is enough
-    assert restore_optimizer(directory, again) == state
-    saved, loaded = state_tensors(optimizer), state_tensors(again)
+    repeated = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2)
+    assert repeated == directory
+    assert restore_optimizer(directory, restored) == state
+    saved = state_tensors(optimizer)
+    loaded = state_tensors(restored)
     assert saved.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in saved.items())
 
 
 @pytest.mark.parametrize("fault", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])
-def test_restore_optimizer_other_moments_raise(fault: str, make_job: MakeJob, tmp_path: Path) -> None:
+def test_restore_optimizer_wrong_tensors_raise(fault: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     optimizer = make_optimizer(job.model, OptimizerSettings())
     directory = save_checkpoint(tmp_path, TrainState(), optimizer, job.write_model, "# recipe\n", {}, keep=2)
@@ -51,9 +52,11 @@ def test_restore_optimizer_other_moments_raise(fault: str, make_job: MakeJob, tm
     save_file(tensors | changes.get(fault, {}), directory / OPTIMIZER_FILE)
     if fault == "no safetensors":
         (directory / OPTIMIZER_FILE).write_bytes(b"something")
-    name = f"third.{name[6:]}" if fault == "of another optimizer" else name
-    printed = "cannot be read" if fault == "no safetensors" else f"does not fit this run's model and optimizer .*{name}"
-    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {printed}"):
+    reported = f"third.{name[6:]}" if fault == "of another optimizer" else name
+    message = f"does not fit this run's model and optimizer .*{reported}"
+    if fault == "no safetensors":
+        message = "cannot be read"
+    with pytest.raises(CheckpointError, match=rf"{OPTIMIZER_FILE}: {message}"):
         restore_optimizer(directory, optimizer)
 
 
@@ -73,7 +76,7 @@ def test_restore_optimizer_memory_error_is_raised(
         def fail(path: Path, error: Exception = error) -> None:
             raise error
 
-        with monkeypatch.context() as short:
-            short.setattr(weight_files, "load_file", fail)
+        with monkeypatch.context() as patch:
+            patch.setattr(weight_files, "load_file", fail)
             with pytest.raises(type(error)):
                 restore_optimizer(directory, optimizer)

@@ -1,4 +1,4 @@
-"""Runs that learned nothing are noticed."""
+"""Tests of `find_collapse`: runs that learned nothing are reported."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
 
 
 def make_inputs(train: Sequence[Any], dev: Any) -> Inputs:
-    """Training examples and dev features; nothing else is used."""
+    """Return inputs with only what `find_collapse` reads: training examples and dev features."""
     return Inputs(InputSettings("train", ("dev",), 80), {"train": train}, {"dev": dev}, "")
 
 
-def journal(path: Path, losses: list[float]) -> Path:
+def write_journal(path: Path, losses: list[float]) -> Path:
+    """Write a journal with the losses of some evaluations and the loss of the last step."""
     rows: list[dict[str, Any]] = [{"step": 10 * (i + 1), "eval": {"loss": loss}} for i, loss in enumerate(losses)]
     rows.append({"step": rows[-1]["step"], "loss": 9.0})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -56,16 +57,16 @@ def test_find_collapse_returns_the_reason(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
 ) -> None:
     inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labeled([0, 1, 1]))
-    log = journal(tmp_path / "metrics.jsonl", losses)
+    log = write_journal(tmp_path / "metrics.jsonl", losses)
     reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=score > 0.5)
     assert reason == expected
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb", "race"])
 @pytest.mark.parametrize("labels", [[1], [1, 1, 1]])
-def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, labels: list[int]) -> None:
+def test_find_collapse_dev_with_one_label_is_no_collapse(tmp_path: Path, task: str, labels: list[int]) -> None:
     outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
-    log = journal(tmp_path / "metrics.jsonl", [0.1])
+    log = write_journal(tmp_path / "metrics.jsonl", [0.1])
     inputs = make_inputs(TRAIN, labeled(labels))
     assert find_collapse(find_task(task), outputs, inputs, log, beats_majority=True) is None
     inputs = make_inputs(TRAIN, labeled([*labels, 0]))
@@ -78,35 +79,39 @@ def test_find_collapse_one_dev_label_is_no_collapse(tmp_path: Path, task: str, l
     [
         ("squad2", [0.1, 7.0], [0, 5], "no question answered"),
         ("squad2", [-0.1, 7.0], [0, 5], None),
-        ("squad1", [0.1, 7.0], [0, 5], None),  # 1.1 always answers
+        ("squad1", [0.1, 7.0], [0, 5], None),  # SQuAD 1.1 has no question without an answer
         ("squad1", [0.1, 7.0], [5, 5], "the same span in every context"),
         ("squad2", [-1.0, 7.0], [5, 5], "the same span in every context"),
     ],
 )
-def test_find_collapse_constant_spans(
+def test_find_collapse_reports_constant_spans(
     tmp_path: Path, tiny_vocabulary: Path, task: str, null: list[float], starts: list[int], expected: str | None
 ) -> None:
     questions = [Question(str(i), "ba?", "bade figo", (Answer("bade", 0),) if i else ()) for i in (0, 1)]
     dev = encode_spans(questions, Vocabulary.load(tiny_vocabulary), 80, SpanSettings())
     start = np.array(starts)
-    printed = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
-    log = journal(tmp_path / "metrics.jsonl", [0.1])
-    assert find_collapse(find_task(task), printed, make_inputs(questions, dev), log, beats_majority=False) == expected
+    spans = AnswerSpans(np.arange(2), start, start + 4, np.ones(2), np.array(null))
+    log = write_journal(tmp_path / "metrics.jsonl", [0.1])
+    reason = find_collapse(find_task(task), spans, make_inputs(questions, dev), log, beats_majority=False)
+    assert reason == expected
 
 
-def run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
+def make_run(seed: int, score: float, collapsed: str | None) -> dict[str, Any]:
     return run_result(score, seed, collapsed=collapsed).to_json()
 
 
 def test_summarize_runs_counts_collapsed_seeds() -> None:
     reason = "one class for all inputs"
-    result = summarize([run(0, 0.5, reason), run(1, 0.7, None), run(2, 0.5, reason), run(3, 0.6, None)])
-    assert result.collapsed == {"0": reason, "2": reason}
-    assert result.median == pytest.approx(0.55) and result.median_without_collapsed == pytest.approx(0.65)
-    printed = as_text(result.to_json())
-    assert "collapsed" in printed.splitlines()[0] and "2 of 4" in printed
-    assert f"RTE collapsed: seed 0 ({reason}), seed 2 ({reason}); the median of the others is 65.0" in " ".join(
-        printed.split()
+    result = summarize(
+        [make_run(0, 0.5, reason), make_run(1, 0.7, None), make_run(2, 0.5, reason), make_run(3, 0.6, None)]
     )
-    assert "collapsed" not in as_text(summarize([run(0, 0.5, None)]).to_json())
-    assert summarize([run(0, 0.5, reason)]).median_without_collapsed is None
+    assert result.collapsed == {"0": reason, "2": reason}
+    assert result.median == pytest.approx(0.55)
+    assert result.median_without_collapsed == pytest.approx(0.65)
+    printed = as_text(result.to_json())
+    assert "collapsed" in printed.splitlines()[0]
+    assert "2 of 4" in printed
+    note = f"RTE collapsed: seed 0 ({reason}), seed 2 ({reason}); the median of the others is 65.0"
+    assert note in " ".join(printed.split())
+    assert "collapsed" not in as_text(summarize([make_run(0, 0.5, None)]).to_json())
+    assert summarize([make_run(0, 0.5, reason)]).median_without_collapsed is None

@@ -1,4 +1,4 @@
-"""The cross-entropy over a vocabulary in one pass, compared with torch's."""
+"""Tests of `training.cross_entropy`: the cross-entropy in one pass equals torch's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def test_cross_entropy_sum_equals_torch(
     loss, correct = cross_entropy_sum(logits, labels)
     (gradient,) = torch.autograd.grad(loss / 37, logits)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert int(correct) == int(count_correct(logits.detach(), labels)) and not correct.requires_grad
+    assert int(correct) == int(count_correct(logits.detach(), labels))
+    assert not correct.requires_grad
     assert gradient.dtype == dtype
     assert float((gradient - expected_gradient).float().norm()) <= tolerance * float(expected_gradient.float().norm())
 
@@ -43,7 +44,9 @@ def test_cross_entropy_sum_without_rows_is_zero() -> None:
     logits = torch.zeros(0, 9, requires_grad=True)
     loss, correct = cross_entropy_sum(logits, torch.zeros(0, dtype=torch.int64))
     torch.autograd.backward(loss)
-    assert loss.item() == 0 and int(correct) == 0 and logits.grad is not None and logits.grad.shape == (0, 9)
+    assert (loss.item(), int(correct)) == (0, 0)
+    assert logits.grad is not None
+    assert logits.grad.shape == (0, 9)
 
 
 def test_cross_entropy_sum_nan_logit_gives_nan() -> None:

@@ -1,4 +1,4 @@
-""" "auto" is resolved, and compiling or recomputing changes only time and memory."""
+"""Tests of `training.device`: the values of "auto", and settings that change only time and memory."""
 
 from __future__ import annotations
 
@@ -29,40 +29,45 @@ CPU = torch.device("cpu")
 BASE = PRESETS["albert-base"]
 
 
-def resolved(settings: TrainSettings, config: ModelConfig, sequences: int = 8, length: int = 32) -> TrainSettings:
+def resolve(settings: TrainSettings, config: ModelConfig, sequences: int = 8, length: int = 32) -> TrainSettings:
     return device.resolve_auto(settings, config, CPU, sequences=sequences, length=length)
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(2.0, "bf16"), (1.0, "fp32"), (0.2, "fp32")])
-def test_resolve_auto_cpu_takes_bf16_if_faster(gain: float, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decided by a measurement, whatever the processor calls its units."""
-    monkeypatch.setattr(machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if gain > 1 else ["amx_bf16"]})
-    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: gain)
-    assert resolved(TrainSettings(), BASE).precision == expected
-    assert resolved(TrainSettings(), TINY).precision == "fp32"  # too narrow to gain from it
-    for demanded in ("fp32", "bf16"):
-        assert resolved(replace(TrainSettings(), precision=demanded), TINY).precision == demanded
+@pytest.mark.parametrize(("speedup", "expected"), [(2.0, "bf16"), (1.0, "fp32"), (0.2, "fp32")])
+def test_resolve_auto_cpu_takes_bf16_if_faster(speedup: float, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measured speedup decides, not the bf16 units that the processor reports."""
+    monkeypatch.setattr(
+        machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if speedup > 1 else ["amx_bf16"]}
+    )
+    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: speedup)
+    assert resolve(TrainSettings(), BASE).precision == expected
+    assert resolve(TrainSettings(), TINY).precision == "fp32"  # too narrow to be faster in bf16
+    for precision in ("fp32", "bf16"):
+        assert resolve(replace(TrainSettings(), precision=precision), TINY).precision == precision
 
 
 def test_measure_bf16_speedup_has_no_side_effects() -> None:
     torch.manual_seed(3)
-    expected, before = torch.rand(3), torch.get_num_threads()
+    expected = torch.rand(3)
+    threads = torch.get_num_threads()
     torch.manual_seed(3)
     device.measure_bf16_speedup.cache_clear()
     assert 0.01 < device.measure_bf16_speedup() < 100
-    assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == before
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
 
 
-def test_resolve_auto_threads_have_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_auto_threads_grow_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     settings = TrainSettings(precision="fp32")
     narrow = replace(BASE, hidden_size=64, num_attention_heads=2, intermediate_size=256)
-    threads = [resolved(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
-    assert threads[0] == 1 and threads == sorted(threads) and threads[-1] == 8
-    assert resolved(settings, BASE, 16, 128).threads == 8
-    assert resolved(replace(settings, threads=3), narrow, 16, 32).threads == 3  # what is asked for
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # a rank's share
-    assert resolved(settings, BASE, 16, 128).threads == 1
+    threads = [resolve(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
+    assert threads == sorted(threads)
+    assert (threads[0], threads[-1]) == (1, 8)
+    assert resolve(settings, BASE, 16, 128).threads == 8
+    assert resolve(replace(settings, threads=3), narrow, 16, 32).threads == 3  # the number in the recipe
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # the threads of one rank
+    assert resolve(settings, BASE, 16, 128).threads == 1
 
 
 def test_use_threads_restores_count() -> None:
@@ -74,21 +79,21 @@ def test_use_threads_restores_count() -> None:
         assert torch.get_num_threads() == before
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this setting")
 def test_prepare_model_cpu_retains_freed_memory() -> None:
-    def new_pages() -> int:
+    def count_new_pages() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(10):
-            torch.zeros(10 << 20)  # 40 MB, more than glibc keeps of itself: 10,240 pages
+            torch.zeros(10 << 20)  # 40 MB or 10,240 pages, more than glibc retains by default
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
-    new_pages()
-    assert new_pages() < 10_240
+    count_new_pages()
+    assert count_new_pages() < 10_240
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no huge pages")
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the heap of glibc is marked")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the heap of glibc gets huge pages")
 def test_prepare_model_cpu_requests_huge_pages() -> None:
     device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
     heap_kilobytes = 0
@@ -106,18 +111,18 @@ def test_prepare_model_cpu_requests_huge_pages() -> None:
 
 def test_resolve_auto_cpu_compiles_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TrainSettings(precision="fp32")
-    assert resolved(settings, TINY).compile == "off"
+    assert resolve(settings, TINY).compile == "off"
     monkeypatch.setattr(device, "_find_compile_error", lambda device: "compiling fails: no compiler")
-    assert resolved(settings, TINY).compile == "off"
+    assert resolve(settings, TINY).compile == "off"
     with pytest.raises(ConfigError, match="no compiler"):
-        resolved(replace(settings, compile="on"), TINY)
+        resolve(replace(settings, compile="on"), TINY)
 
 
 def test_summarize_compile_error_quotes_compiler() -> None:
-    printed = (
+    message = (
         "CppCompileError: C++ compile error\n\nOutput:\nfatal error: error closing /tmp/a.s: No space left on device"
     )
-    assert device.summarize_compile_error(RuntimeError(printed)).endswith("No space left on device")
+    assert device.summarize_compile_error(RuntimeError(message)).endswith("No space left on device")
     assert device.summarize_compile_error(RuntimeError("KeyError: 3\n")) == "compiling fails: KeyError: 3"
 
 
@@ -141,11 +146,13 @@ def test_checkpoint_activations_changes_no_bit(dropout: float) -> None:
     model = PretrainingModel(replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)).train()
     stored = gradients(model)
     device.prepare_model(model, replace(TrainSettings(), checkpoint_activations=True), CPU)
-    again = gradients(model)
-    assert all(torch.equal(stored[name], again[name]) for name in stored) and len(stored) == len(again)
+    recomputed = gradients(model)
+    assert stored.keys() == recomputed.keys()
+    assert all(torch.equal(stored[name], recomputed[name]) for name in stored)
 
 
-def switches() -> tuple[bool, bool, bool, str | None]:
+def determinism_settings() -> tuple[bool, bool, bool, str | None]:
+    """Return all settings that `deterministic_kernels` changes."""
     memory: Any = torch.utils.deterministic
     return (
         torch.are_deterministic_algorithms_enabled(),
@@ -157,18 +164,18 @@ def switches() -> tuple[bool, bool, bool, str | None]:
 
 def test_deterministic_kernels_restores_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    usual = switches()
-    assert usual == (False, False, True, None)
+    default = determinism_settings()
+    assert default == (False, False, True, None)
     with device.deterministic_kernels(False):
-        assert switches() == usual
+        assert determinism_settings() == default
     with pytest.raises(ZeroDivisionError), device.deterministic_kernels(True):
-        assert switches() == (True, True, False, ":4096:8")
+        assert determinism_settings() == (True, True, False, ":4096:8")
         raise ZeroDivisionError
-    assert switches() == usual
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own
+    assert determinism_settings() == default
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # set by the user
     with device.deterministic_kernels(True):
-        assert switches()[-1] == ":16:8"
-    assert switches()[-1] == ":16:8"
+        assert determinism_settings()[-1] == ":16:8"
+    assert determinism_settings()[-1] == ":16:8"
 
 
 def test_deterministic_kernels_missing_kernel_raises() -> None:
@@ -179,41 +186,41 @@ def test_deterministic_kernels_missing_kernel_raises() -> None:
 
 
 def test_prepare_model_compiles_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch traces it; what Inductor makes of it is compared on a GPU, where it is used.
+    """Trace the block without Inductor: `tests/gpu` tests compiled code on a GPU, where it is used.
 
-    Forms that come late in a run must not be given up: evaluation, sequences of one length, a single sequence.
+    If the number of graphs grew with each form of a batch, torch would give up compiling late in a run.
     """
     model = PretrainingModel(replace(TINY, sharing="none"))
-    batches = range(3)  # of the same lengths; other lengths would compile nothing again either
-    plain = [gradients(model, seed) for seed in batches]
+    batches = range(3)  # of the same lengths
+    expected = [gradients(model, seed) for seed in batches]
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave it deleted
+    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch cannot restore this setting
         device.prepare_model(model, replace(TrainSettings(), compile="on"), CPU)
         for seed in batches:
             for name, gradient in gradients(model, seed).items():
-                assert torch.allclose(gradient, plain[seed][name], rtol=1e-4, atol=1e-5), name
-    # Two forms of it, for six layers' applications a pass: all tokens, and the last layer's rows.
+                assert torch.allclose(gradient, expected[seed][name], rtol=1e-4, atol=1e-5), name
+    # One graph for all tokens, one for the rows that the last layer computes.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     torch._dynamo.reset()
 
 
 def test_seed_micro_batch_determines_dropout() -> None:
-    drawn = {}
+    samples = {}
     for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**61, 10**9, 10**4)]:
         seed_micro_batch(*key)
-        drawn[key] = tuple(torch.rand(4).tolist())
+        samples[key] = tuple(torch.rand(4).tolist())
         seed_micro_batch(*key)
-        assert drawn[key] == tuple(torch.rand(4).tolist())
-    assert len(set(drawn.values())) == len(drawn)
+        assert samples[key] == tuple(torch.rand(4).tolist())
+    assert len(set(samples.values())) == len(samples)
 
 
 # ---------------------------------------------------------------- the matmul backend
 
 
 def matmul_gradients(backend: Literal["torch", "onednn"]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The logits and gradients of a model whose linears all use a backend."""
+    """Return the logits and gradients of a model whose linear layers use `backend`."""
     torch.manual_seed(3)
     model = PretrainingModel(replace(TINY, num_hidden_groups=1))
     device.prepare_model(model, TrainSettings(precision="fp32", compile="off", matmul=backend, threads=1), CPU)
@@ -227,21 +234,21 @@ def matmul_gradients(backend: Literal["torch", "onednn"]) -> tuple[Tensor, dict[
 def test_prepare_model_onednn_computes_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
     calls = []
-    plain = matmul._onednn_linear
+    original = matmul._onednn_linear
 
     def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         calls.append(x.shape)
-        return plain(x, weight, bias)
+        return original(x, weight, bias)
 
     monkeypatch.setattr(matmul, "_onednn_linear", counted)
-    expected_logits, expected = matmul_gradients("torch")
+    expected_logits, expected_gradients = matmul_gradients("torch")
     assert not calls
-    logits, gradients_ = matmul_gradients("onednn")
-    assert len(calls) > 3 * (1 + 4 * TINY.num_hidden_layers), "in the backward pass too"
+    logits, actual_gradients = matmul_gradients("onednn")
+    assert len(calls) > 3 * (1 + 4 * TINY.num_hidden_layers), "oneDNN computes the backward pass too"
     assert torch.allclose(logits, expected_logits, atol=1e-5)
-    assert gradients_.keys() == expected.keys()
-    for name, gradient in expected.items():
-        assert float((gradients_[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+    assert actual_gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert float((actual_gradients[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
 
 
 @pytest.mark.parametrize(("speedup", "backend"), [(2.0, "onednn"), (1.0, "torch"), (0.8, "torch")])
@@ -249,15 +256,16 @@ def test_resolve_auto_takes_faster_matmul_in_fp32(
     speedup: float, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: speedup)
-    assert resolved(TrainSettings(precision="fp32"), TINY).matmul == backend
-    assert resolved(TrainSettings(precision="bf16"), TINY).matmul == "torch"
-    assert resolved(TrainSettings(precision="fp32", matmul="torch"), TINY).matmul == "torch"
+    assert resolve(TrainSettings(precision="fp32"), TINY).matmul == backend
+    assert resolve(TrainSettings(precision="bf16"), TINY).matmul == "torch"
+    assert resolve(TrainSettings(precision="fp32", matmul="torch"), TINY).matmul == "torch"
 
 
-def test_resolve_auto_missing_onednn_warns_and_goes_on(
+def test_resolve_auto_missing_onednn_warns_and_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(device, "has_onednn", lambda: False)
-    settings = resolved(TrainSettings(precision="fp32", matmul="onednn"), TINY)
-    assert settings.matmul == "onednn" and "this torch has no oneDNN" in capsys.readouterr().err
+    settings = resolve(TrainSettings(precision="fp32", matmul="onednn"), TINY)
+    assert settings.matmul == "onednn"
+    assert "this torch has no oneDNN" in capsys.readouterr().err
     assert device.measure_onednn_speedup.__wrapped__(768, 3072, 1024) == 1.0

@@ -1,4 +1,4 @@
-"""A teacher: what its word counts, that it is the same one, and that a run with it is as exact as any."""
+"""Tests of distillation: the loss, runs that resume to the same bytes, and teachers that are rejected."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_teacher_loss_is_divergence(temperature: float) -> None:
+def test_teacher_loss_is_the_kl_divergence(temperature: float) -> None:
     teacher, student = MaskedLanguageModel(TINY).eval(), MaskedLanguageModel(TINY).eval()
-    taught = Teacher(teacher, DistillSettings("it", 0.5, temperature))
+    distillation = Teacher(teacher, DistillSettings("it", 0.5, temperature))
     batch = random_batch((20, 3, 11))
     tokens = pack(batch, CPU, batch.masked_index)
-    theirs, ours = teacher(tokens).detach(), student(tokens)
-    assert float(taught.loss(theirs, tokens)) == pytest.approx(0, abs=1e-5)
-    p, q = (torch.softmax(x / temperature, -1) for x in (theirs, ours))
-    by_hand = 0.5 * temperature**2 * (p * (p / q).log()).sum().detach()
-    assert float(taught.loss(ours, tokens).detach()) == pytest.approx(float(by_hand), rel=1e-4)
-    taught.loss(ours, tokens).backward()
+    teacher_logits, student_logits = teacher(tokens).detach(), student(tokens)
+    assert float(distillation.loss(teacher_logits, tokens)) == pytest.approx(0, abs=1e-5)
+    p, q = (torch.softmax(x / temperature, -1) for x in (teacher_logits, student_logits))
+    expected = 0.5 * temperature**2 * (p * (p / q).log()).sum().detach()
+    assert float(distillation.loss(student_logits, tokens).detach()) == pytest.approx(float(expected), rel=1e-4)
+    distillation.loss(student_logits, tokens).backward()
     assert all(p.grad is None for p in teacher.parameters())
     assert any(p.grad is not None for p in student.parameters())
 
@@ -40,34 +40,32 @@ def test_teacher_loss_is_divergence(temperature: float) -> None:
 def test_distill_with_groups_resumes_to_same_bytes(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    """Groups of different sizes, three answers about order, and a teacher."""
+    """The run has groups of different sizes, three order labels and a teacher."""
     settings = ["model.num_hidden_layers=3", "model.group_sizes=[2, 1]", "data.sentence_loss=three-way"]
     call = (str(recipe), tiny_data, tmp_path / "run", [*settings, f"distill.teacher={finished}", "train.keep=9"])
     result = pretrain(*call, device="cpu")
     assert {"order_accuracy", "sop_accuracy", "nsp_accuracy"} < result.metrics.keys()
-    run, whole = tmp_path / "run", checkpoint_hashes(tmp_path / "run", LAST)
+    run = tmp_path / "run"
+    expected = checkpoint_hashes(run, LAST)
     losses = [r["distill_loss"] for r in journal.read_journal(run / "metrics.jsonl") if "distill_loss" in r]
-    assert len(losses) == 6 and losses[-1] > 0
+    assert len(losses) == 6
+    assert losses[-1] > 0
     assert store.verify(run / LAST, "checkpoint").parents["teacher"] == store.fingerprint(finished / LAST)
     for step in (20, 25, 30):
         shutil.rmtree(run / f"step-{step:08d}")
     pretrain(*call, device="cpu")
-    assert checkpoint_hashes(run, LAST) == whole
-    alone = pretrain(str(recipe), tiny_data, tmp_path / "alone", settings, device="cpu")
-    assert alone.model_sha256 != result.model_sha256, "the teacher is heard"
+    assert checkpoint_hashes(run, LAST) == expected
+    without_teacher = pretrain(str(recipe), tiny_data, tmp_path / "alone", settings, device="cpu")
+    assert without_teacher.model_sha256 != result.model_sha256, "the teacher changes the weights"
 
 
-def test_teacher_other_vocabulary_raises(
+def test_teacher_that_does_not_fit_raises(
     recipe: Path, tiny_data: Path, tiny_vocabulary: Path, finished: Path, tmp_path: Path
 ) -> None:
     run, teacher = tmp_path / "run", tmp_path / "teacher"
     shutil.copytree(finished / LAST, teacher)
-    call = (
-        str(recipe),
-        tiny_data,
-        run,
-        ["schedule.total_steps=5", "schedule.warmup_steps=1", f"distill.teacher={teacher}"],
-    )
+    overrides = ["schedule.total_steps=5", "schedule.warmup_steps=1", f"distill.teacher={teacher}"]
+    call = (str(recipe), tiny_data, run, overrides)
     pretrain(*call, device="cpu")
     shutil.rmtree(teacher)
     shutil.copytree(finished / "step-00000025", teacher)
@@ -76,7 +74,7 @@ def test_teacher_other_vocabulary_raises(
     short = create_checkpoint(tmp_path / "short", tiny_vocabulary)
     with pytest.raises(ConfigError, match="has only 20 positions, but sequences have up to 32 tokens"):
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
-    other = Vocabulary.load(tiny_vocabulary)
-    object.__setattr__(other, "fingerprint", "another")
+    other_vocabulary = Vocabulary.load(tiny_vocabulary)
+    object.__setattr__(other_vocabulary, "fingerprint", "another")
     with pytest.raises(ConfigError, match="differs from the data"):
-        Teacher.load(DistillSettings(str(teacher)), other, 32, CPU)
+        Teacher.load(DistillSettings(str(teacher)), other_vocabulary, 32, CPU)

@@ -1,4 +1,4 @@
-"""Fine-tuning, evaluation and prediction on a small table of one's own, end to end."""
+"""Tests of fine-tuning, evaluation and prediction on a small table, end to end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.js
 
 @pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences about one of two things; which one is the label."""
+    """Write a table of sentences that each contain one of two words: the label."""
     folder = tmp_path_factory.mktemp("table")
     rng = random.Random(0)
     for name, rows in (("train", 80), ("dev", 40)):
@@ -63,7 +63,7 @@ def prepared(finished: Path, table: Path) -> PreparedTask:
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory, prepared: PreparedTask) -> Path:
-    """A finished fine-tuning of seed 1; not to be changed."""
+    """A finished fine-tuning run with seed 1, which tests must not change."""
     out = tmp_path_factory.mktemp("tuned") / "out"
     finetune(prepared, out, 1)
     return out
@@ -71,13 +71,13 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, prepared: PreparedTask) -> P
 
 @pytest.fixture(scope="session")
 def command(finished: Path, table: Path) -> Sequence[object]:
-    """`albert finetune` of seed 1, but for --out."""
-    overrides = [word for o in OVERRIDES for word in ("-s", o)]
+    """The arguments of `albert finetune` with seed 1, without --out."""
+    overrides = [word for override in OVERRIDES for word in ("-s", override)]
     fixed = ("--checkpoint", finished, "--data", table, "--seed", 1, "--device", "cpu")
     return ("finetune", "table", *fixed, *overrides)
 
 
-def untimed(result: dict[str, Any]) -> dict[str, Any]:
+def without_seconds(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key != "seconds"}
 
 
@@ -167,28 +167,29 @@ def train_labels(prepared: PreparedTask) -> list[Any]:
 
 
 def test_build_model_bias_from_labels(prepared: PreparedTask, tmp_path: Path) -> None:
-    def first(p: PreparedTask) -> torch.Tensor:
-        settings = replace(p.recipe.model, classifier_bias="labels")
-        begun = build_model(replace(p, recipe=replace(p.recipe, model=settings)), 0)
-        plain = build_model(p, 0)
-        assert torch.equal(begun.classifier.weight, plain.classifier.weight) and not plain.classifier.bias.any()
-        bias: torch.Tensor = begun.classifier.bias.detach()
+    def initial_bias(task: PreparedTask) -> torch.Tensor:
+        settings = replace(task.recipe.model, classifier_bias="labels")
+        model = build_model(replace(task, recipe=replace(task.recipe, model=settings)), 0)
+        default = build_model(task, 0)
+        assert torch.equal(model.classifier.weight, default.classifier.weight)
+        assert not default.classifier.bias.any()
+        bias: torch.Tensor = model.classifier.bias.detach()
         return bias
 
     labels = train_labels(prepared)
-    share = (labels.count(0) + 1) / (len(labels) + 2)
-    assert first(prepared).exp().tolist() == pytest.approx([share, 1 - share])
+    fraction = (labels.count(0) + 1) / (len(labels) + 2)
+    assert initial_bias(prepared).exp().tolist() == pytest.approx([fraction, 1 - fraction])
     (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
     values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
     labels = train_labels(values)
     mean = sum(labels) / len(labels)
-    assert first(values).tolist() == pytest.approx([mean])
+    assert initial_bias(values).tolist() == pytest.approx([mean])
 
 
 def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
     request = prepared.request
 
-    def part(seed: int, count: int) -> list[str]:
+    def sampled_ids(seed: int, count: int) -> list[str]:
         overrides = (*OVERRIDES, f"data.train_examples={count}")
         inputs = prepare("table", request.checkpoint, request.data, overrides, "cpu").load_inputs(seed)
         assert inputs.dev_examples == all_inputs.dev_examples
@@ -196,13 +197,16 @@ def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path
 
     all_inputs = prepared.load_inputs()
     everything = [example.id for example in all_inputs.train_examples]
-    assert len(set(part(1, 10))) == 10 and set(part(1, 10)) < set(part(1, 20)) < set(everything)
-    assert part(1, 10) == part(1, 10) != part(2, 10)
-    assert sorted(part(3, 1000)) == sorted(everything) and part(3, 0) == everything
+    assert len(set(sampled_ids(1, 10))) == 10
+    assert set(sampled_ids(1, 10)) < set(sampled_ids(1, 20)) < set(everything)
+    assert sampled_ids(1, 10) == sampled_ids(1, 10) != sampled_ids(2, 10)
+    assert sorted(sampled_ids(3, 1000)) == sorted(everything)
+    assert sampled_ids(3, 0) == everything
     overrides = (*OVERRIDES, "data.train_examples=16", "schedule.epochs=2")
     few = prepare("table", request.checkpoint, request.data, overrides, "cpu")
     results = [finetune(few, tmp_path / str(seed), seed) for seed in (0, 1)]
-    assert results[0]["examples"] == {"train": 16, "dev": 40} and results[0]["protocol"]["steps"] == 4
+    assert results[0]["examples"] == {"train": 16, "dev": 40}
+    assert results[0]["protocol"]["steps"] == 4
     assert results[0]["data"] != results[1]["data"]
     pairs = dict(protocol_pairs(summarize(results)))
     assert pairs["subset"] == "16 training examples sampled by the seed"
@@ -234,41 +238,42 @@ def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finis
     assert isinstance(features, PairFeatures)
     assert (len(features), len(inputs.train_examples), len(inputs.dev)) == (2 * size, size, size)
     for i in range(size):
-        as_given, exchanged = (features.batch(np.array([k]))[0] for k in (i, size + i))
-        first, second = (as_given.ids[1:][as_given.segment_ids[1:] == k].tolist() for k in (0, 1))
-        assert exchanged.ids.tolist() == [as_given.ids[0], *second, *first] and first != second
+        original, swapped = (features.batch(np.array([k]))[0] for k in (i, size + i))
+        first, second = (original.ids[1:][original.segment_ids[1:] == k].tolist() for k in (0, 1))
+        assert first != second
+        assert swapped.ids.tolist() == [original.ids[0], *second, *first]
         assert features.gold[i] == features.gold[size + i]
     result = finetune(both, tmp_path / "run", 0)
     assert result["protocol"]["steps"] == 3 and result["examples"]["train"] == size
     assert dict(protocol_pairs(summarize([result])))["epochs"] == "4 (each pair in both orders)"
-    alone = prepare("table", prepared.request.checkpoint, prepared.request.data, ("data.both_orders=true",), "cpu")
+    unpaired = prepare("table", prepared.request.checkpoint, prepared.request.data, ("data.both_orders=true",), "cpu")
     with pytest.raises(ConfigError, match="table has no pairs of texts"):
-        finetune(alone, tmp_path / "alone", 0)
+        finetune(unpaired, tmp_path / "alone", 0)
 
 
 def test_finetune_resume_keeps_resolved_auto(
     finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, computed = tmp_path / "run", []
+    run = tmp_path / "run"
+    precisions = []
     monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 2.0)
     for _ in range(2):
-        prepared = prepare(
-            "table", str(finished), str(table), (*OVERRIDES, "schedule.total_steps=6", "train.precision=auto"), "cpu"
-        )
-        computed.append(finetune(prepared, run)["precision"])
-        (run / "results.json").unlink()  # as if it had been killed before
+        overrides = (*OVERRIDES, "schedule.total_steps=6", "train.precision=auto")
+        prepared = prepare("table", str(finished), str(table), overrides, "cpu")
+        precisions.append(finetune(prepared, run)["precision"])
+        (run / "results.json").unlink()  # as if the run had been killed before it wrote them
         assert 'precision = "bf16"\n' in (run / "recipe.toml").read_text()
         monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 0.5)  # another machine
-    assert computed == ["bf16", "bf16"]
+    assert precisions == ["bf16", "bf16"]
 
 
-def test_finetune_other_parents_are_rejected(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(table, tmp_path / "table"))
-    with (other / "train.tsv").open("a") as stream:
+def test_finetune_other_inputs_are_rejected(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
+    other_table = Path(shutil.copytree(table, tmp_path / "table"))
+    with (other_table / "train.tsv").open("a") as stream:
         stream.write("luma wi wi\twi\n")
     for checkpoint, data, overrides, message in (
-        (finished, other, OVERRIDES, "started with other data"),
+        (finished, other_table, OVERRIDES, "started with other data"),
         (finished / "step-00000025", table, OVERRIDES, "started with another checkpoint"),
         (finished, table, (*OVERRIDES, "optimizer.lr=1e-3"), r"optimizer\.lr: 0\.005 -> 0\.001"),
     ):
@@ -279,7 +284,9 @@ def test_finetune_other_parents_are_rejected(tuned: Path, finished: Path, table:
     assert store.read_json(tuned / "status.json")["state"] == "done"
 
 
-def test_finetune_kill_9_ends_in_the_same_weights(tuned: Path, command: Sequence[object], tmp_path: Path) -> None:
+def test_finetune_resumes_after_kill_9_to_the_same_weights(
+    tuned: Path, command: Sequence[object], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     conditions: list[Callable[[], bool]] = [
         lambda: bool(list(run.glob("step-*"))),
@@ -296,7 +303,9 @@ def test_finetune_kill_9_ends_in_the_same_weights(tuned: Path, command: Sequence
     assert code == 0, printed
     for name in (*MODEL_FILES, "predictions.dev.jsonl", "recipe.toml"):
         assert (run / name).read_bytes() == (tuned / name).read_bytes(), name
-    assert untimed(store.read_json(run / "results.json")) == untimed(store.read_json(tuned / "results.json"))
+    assert without_seconds(store.read_json(run / "results.json")) == without_seconds(
+        store.read_json(tuned / "results.json")
+    )
     assert not list(run.glob("step-*")) and not list(run.glob(".*.tmp"))
 
 
@@ -308,13 +317,13 @@ def test_finetune_resume_with_other_data_is_rejected(
     process.wait_until(lambda: bool(list(run.glob("step-*"))))
     process.terminate()
     assert process.wait() == 75
-    other = Path(shutil.copytree(table, tmp_path / "table"))
-    (other / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
+    other_table = Path(shutil.copytree(table, tmp_path / "table"))
+    (other_table / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
     with pytest.raises(ConfigError, match="was started with other data"):
-        finetune(prepare("table", str(finished), str(other), OVERRIDES, "cpu"), run, 1)
+        finetune(prepare("table", str(finished), str(other_table), OVERRIDES, "cpu"), run, 1)
 
 
-# ---------------------------------------------------------------- what it starts from
+# ---------------------------------------------------------------- initial weights
 
 
 def encoder_of(model: SequenceClassifier) -> dict[str, torch.Tensor]:
@@ -328,51 +337,55 @@ def test_build_model_loads_or_samples_weights(prepared: PreparedTask, finished: 
     assert not torch.equal(first.classifier.weight, second.classifier.weight)
     overrides = (*OVERRIDES, "model.weights=random")
     random_prepared = prepare("table", str(finished), str(table), overrides, "cpu")
-    one, again, two = (build_model(random_prepared, seed) for seed in (1, 1, 2))
-    word = "encoder.embeddings.word.weight"
-    assert torch.equal(one.state_dict()[word], again.state_dict()[word])
-    assert not torch.equal(one.state_dict()[word], two.state_dict()[word])
-    assert not torch.equal(one.state_dict()[word], stored[word])
+    name = "encoder.embeddings.word.weight"
+    random_1, repeated_1, random_2 = (build_model(random_prepared, seed).state_dict()[name] for seed in (1, 1, 2))
+    assert torch.equal(random_1, repeated_1)
+    assert not torch.equal(random_1, random_2)
+    assert not torch.equal(random_1, stored[name])
 
 
 def test_build_model_initializes_overlap_heads(finished: Path, table: Path) -> None:
-    stored, count = hub.read_checkpoint(hub.find_checkpoint(str(finished))), (*OVERRIDES, "model.overlap_heads=1")
-    weight, size = "encoder.attention.0.query.weight", stored.config.head_size
+    stored = hub.read_checkpoint(hub.find_checkpoint(str(finished)))
+    size = stored.config.head_size
+    with_overlap = (*OVERRIDES, "model.overlap_heads=1")
+
+    def query(*overrides: str) -> torch.Tensor:
+        model = build_model(prepare("table", str(finished), str(table), overrides, "cpu"), 1)
+        weight: torch.Tensor = model.state_dict()["encoder.attention.0.query.weight"]
+        return weight
+
     for initial in ("pretrained", "random"):
-        overrides = ((*some, f"model.weights={initial}") for some in (OVERRIDES, count))
-        plain, counting = (
-            build_model(prepare("table", str(finished), str(table), o, "cpu"), 1).state_dict()[weight]
-            for o in overrides
-        )
-        assert not torch.equal(plain[:size], counting[:size])
-    ready = prepare("table", str(finished), str(table), count, "cpu")
-    from_start = replace(ready, intermediate=stored)  # whose own fine-tuning has made and trained them
-    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(build_model(from_start, 1)).items())
+        default = query(*OVERRIDES, f"model.weights={initial}")
+        overlap = query(*with_overlap, f"model.weights={initial}")
+        assert not torch.equal(default[:size], overlap[:size])
+    prepared = prepare("table", str(finished), str(table), with_overlap, "cpu")
+    # The intermediate task has trained the overlap heads already, so they must not be initialized again.
+    after_intermediate = replace(prepared, intermediate=stored)
+    assert all(torch.equal(t, stored.tensors[n]) for n, t in encoder_of(build_model(after_intermediate, 1)).items())
     with pytest.raises(ConfigError, match=r"model\.overlap_heads is 99"):
         build_model(prepare("table", str(finished), str(table), (*OVERRIDES, "model.overlap_heads=99"), "cpu"), 1)
 
 
-def test_build_model_new_head_is_not_the_checkpoint_s(tuned: Path, table: Path) -> None:
+def test_build_model_new_head_differs_from_the_checkpoint(tuned: Path, table: Path) -> None:
     from_task = build_model(prepare("table", str(tuned), str(table), OVERRIDES, "cpu"), 5)
     stored = hub.read_checkpoint(tuned).tensors
     assert all(torch.equal(t, stored[n]) for n, t in encoder_of(from_task).items())
     assert not torch.equal(from_task.classifier.weight, stored["classifier.weight"])
 
 
-def test_build_model_dropout_is_the_recipe_s(finished: Path, table: Path) -> None:
+def test_build_model_takes_dropout_from_the_recipe(finished: Path, table: Path) -> None:
     overrides = (*OVERRIDES, "model.dropout=0.2", "model.classifier_dropout=0.3")
     shape = build_model(prepare("table", str(finished), str(table), overrides, "cpu"), 0).config
-    assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob, shape.classifier_dropout_prob) == (
-        0.2, 0.2, 0.3
-    )  # fmt: skip
+    assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == (0.2, 0.2)
+    assert shape.classifier_dropout_prob == 0.3
 
 
 def test_prepare_task_wrong_vocabulary_is_rejected(finished: Path, table: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "it"
+    directory = tmp_path / "checkpoint"
     with store.commit_directory(directory, "checkpoint") as staging:
         config = hub.read_checkpoint(hub.find_checkpoint(str(finished))).config
-        bigger = SequenceClassifier(type(config)(**{**vars(config), "vocab_size": 301}), 2)
-        hub.write_checkpoint(bigger, staging, "ForSequenceClassification", ("a", "b"))
+        model = SequenceClassifier(replace(config, vocab_size=301), 2)
+        hub.write_checkpoint(model, staging, "ForSequenceClassification", ("a", "b"))
         Vocabulary.load(hub.find_checkpoint(str(finished))).copy_to(staging)
     with pytest.raises(ConfigError, match="has 300 tokens, the model 301"):
         prepare("table", str(directory), str(table), OVERRIDES, "cpu")
@@ -381,7 +394,7 @@ def test_prepare_task_wrong_vocabulary_is_rejected(finished: Path, table: Path, 
 # ---------------------------------------------------------------- evaluation
 
 
-def test_eval_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
+def test_eval_score_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
     result = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
     runs = [store.read_json(out / f"run-{seed}" / "results.json") for seed in range(3)]
@@ -390,11 +403,14 @@ def test_eval_is_the_median_of_its_runs(tuned: Path, finished: Path, table: Path
     assert result["spread"] == max(scores) - min(scores)
     assert result["scores_by_seed"] == {"0": scores[0], "1": scores[1], "2": scores[2]}
     assert (result["seeds"], result["kind"]) == ([0, 1, 2], "eval")
-    assert untimed(runs[1]) == untimed(store.read_json(tuned / "results.json"))  # a run is a fine-tuning of its seed
+    assert without_seconds(runs[1]) == without_seconds(
+        store.read_json(tuned / "results.json")
+    )  # `albert finetune` with the same seed
     assert store.read_json(out / "results.json") == result
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
     again = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
-    assert {p: p.stat().st_mtime_ns for p in before} == before and again == result
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert again == result
     two = evaluate("table", str(finished), str(table), out, 2, OVERRIDES, "cpu")
     assert two["median"] == statistics.median(scores[:2])
 
@@ -403,18 +419,19 @@ def test_eval_task_checkpoint_is_only_scored(tuned: Path, table: Path, tmp_path:
     result = evaluate("table", str(tuned), str(table), tmp_path / "scores", 5, OVERRIDES, "cpu")
     trained = store.read_json(tuned / "results.json")
     assert result["scores"]["accuracy"] == pytest.approx(trained["scores"]["accuracy"], abs=1e-5)
-    assert result["kind"] == "scored" and not list((tmp_path / "scores").glob("**/*.safetensors"))
+    assert result["kind"] == "scored"
+    assert not list((tmp_path / "scores").glob("**/*.safetensors"))
     assert predictions(tmp_path / "scores" / "predictions.dev.jsonl") == predictions(tuned / "predictions.dev.jsonl")
 
 
 def test_eval_checkpoint_with_other_labels_is_trained(
     tuned: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    other = tmp_path / "table"
-    other.mkdir()
+    other_table = tmp_path / "table"
+    other_table.mkdir()
     for name in ("train", "dev"):
-        (other / f"{name}.tsv").write_text((table / f"{name}.tsv").read_text().replace("\tkra", "\tno"))
-    result = evaluate("table", str(tuned), str(other), tmp_path / "scores", 1, OVERRIDES, "cpu")
+        (other_table / f"{name}.tsv").write_text((table / f"{name}.tsv").read_text().replace("\tkra", "\tno"))
+    result = evaluate("table", str(tuned), str(other_table), tmp_path / "scores", 1, OVERRIDES, "cpu")
     assert (result["kind"], result["labels"], result["protocol"]["steps"]) == ("eval", ["no", "wi"], 30)
     assert "was fine-tuned for table (kra, wi)" in capfd.readouterr().err
 
@@ -430,8 +447,8 @@ def test_predict_equals_the_evaluation(tuned: Path, table: Path, tmp_path: Path)
     expected = predictions(tuned / "predictions.dev.jsonl")
     predicted = predictions(tmp_path / "out.jsonl")
     assert [row["prediction"] for row in predicted] == [row["prediction"] for row in expected]
-    for one, other in zip(predicted, expected, strict=True):
-        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
+    for actual_row, expected_row in zip(predicted, expected, strict=True):
+        assert actual_row["probabilities"] == pytest.approx(expected_row["probabilities"], abs=2e-5)
 
 
 def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
@@ -444,7 +461,8 @@ def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     out = tmp_path / "run"
     result = finetune(prepare("table", str(finished), str(tmp_path), OVERRIDES, "cpu"), out, 0)
-    assert result["metric"] == "pearson" and result["score"] > 0.3 and result["labels"] == []
+    assert (result["metric"], result["labels"]) == ("pearson", [])
+    assert result["score"] > 0.3
     assert hub.read_checkpoint(out).labels == ("score",)
     (tmp_path / "in.txt").write_text("wi wi wi\n")
     predict_file(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
@@ -461,7 +479,8 @@ def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
 def test_keep_best_equal_score_keeps_the_first() -> None:
     task = SimpleNamespace(metrics=("accuracy",))
     job: Any = SimpleNamespace(prepared=SimpleNamespace(task=task), model=torch.nn.Linear(1, 1), best={})
-    state, best = TrainState(), []
+    state = TrainState()
+    best = []
     for step, score in enumerate((0.5, 0.4, 0.7, 0.7, 0.6, 0.8), start=1):
         state.step = step
         FinetuneJob.keep_best(job, {"accuracy": score}, state)

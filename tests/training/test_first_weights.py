@@ -1,4 +1,4 @@
-"""Runs with `[init]`: kept beside the run, resumed to the same bytes, the same for every number of ranks, readable."""
+"""Tests of runs with `[init]`: initial weights are saved, and depend on neither interruptions nor ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from albert_cli.training.pretrain import pretrain
 from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST
 
-START = [
+OVERRIDES = [
     "init.words=cooccurrence", "init.neighbors=[-1]", "init.value_output_scale=0.7",
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
     "train.precision=fp32",
@@ -25,7 +25,7 @@ START = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
     out = tmp_path_factory.mktemp("init") / "run"
-    pretrain(str(recipe), tiny_data, out, START, device="cpu")
+    pretrain(str(recipe), tiny_data, out, OVERRIDES, device="cpu")
     return out
 
 
@@ -33,31 +33,29 @@ def test_init_is_saved_as_checkpoint(run: Path) -> None:
     store.verify(run / "init", "checkpoint")
     first, last = (hub.read_checkpoint(run / name).tensors for name in ("init", LAST))
     word = "encoder.embeddings.word.weight"
-    assert first.keys() == last.keys() and not torch.equal(first[word], last[word])
-    assert not first[word][:, -4:].any(), "dimensions for positions"
+    assert first.keys() == last.keys()
+    assert not torch.equal(first[word], last[word])
+    assert not first[word][:, -4:].any(), "these dimensions are for positions"
     assert hub.find_checkpoint(str(run)) == run / LAST
 
 
 def test_init_run_resumes_to_same_bytes(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    whole = store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
-    for left in ([], [5, 10]):
-        again = Path(shutil.copytree(run, tmp_path / f"kept-{len(left)}"))
-        for step in again.glob("step-*"):
-            if int(step.name[5:]) not in left:
+    expected = [store.sha256_file(run / name / hub.WEIGHTS_FILE) for name in ("init", LAST)]
+    for saved_steps in ([], [5, 10]):
+        resumed = Path(shutil.copytree(run, tmp_path / f"saved-{len(saved_steps)}"))
+        for step in resumed.glob("step-*"):
+            if int(step.name[5:]) not in saved_steps:
                 shutil.rmtree(step)
-        pretrain(str(recipe), tiny_data, again, START, device="cpu")
-        assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
-        assert store.sha256_file(again / "init" / hub.WEIGHTS_FILE) == store.sha256_file(
-            run / "init" / hub.WEIGHTS_FILE
-        )
+        pretrain(str(recipe), tiny_data, resumed, OVERRIDES, device="cpu")
+        assert [store.sha256_file(resumed / name / hub.WEIGHTS_FILE) for name in ("init", LAST)] == expected
 
 
 def test_init_is_same_on_two_ranks(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    settings = [text for setting in START for text in ("-s", setting)]
+    settings = [word for override in OVERRIDES for word in ("-s", override)]
     command = ("pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "two")
     assert end(start_ranks(tmp_path / "log", 2, *command, *settings)) == [0, 0]
-    alone, both = (hub.read_checkpoint(directory / LAST).tensors for directory in (run, tmp_path / "two"))
-    assert all(torch.allclose(tensor, both[name], atol=1e-4) for name, tensor in alone.items())
+    expected, actual = (hub.read_checkpoint(directory / LAST).tensors for directory in (run, tmp_path / "two"))
+    assert all(torch.allclose(tensor, actual[name], atol=1e-4) for name, tensor in expected.items())
 
 
 def test_init_transformers_computes_same_logits(run: Path) -> None:
@@ -77,8 +75,8 @@ def test_init_transformers_computes_same_logits(run: Path) -> None:
         ids = torch.from_numpy(batch.ids).long()[None]
         with torch.no_grad():
             logits = ours.eval()(pack(batch, torch.device("cpu"), batch.masked_index)).masked
-            wanted = theirs.eval()(ids, token_type_ids=torch.from_numpy(batch.segment_ids).long()[None])
-        assert torch.allclose(logits, wanted.prediction_logits[0, batch.masked_index.tolist()], atol=1e-4)
+            expected = theirs.eval()(ids, token_type_ids=torch.from_numpy(batch.segment_ids).long()[None])
+        assert torch.allclose(logits, expected.prediction_logits[0, batch.masked_index.tolist()], atol=1e-4)
 
 
 def test_init_too_many_heads_raise_before_writing(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The log of a run: hints from its curve, accuracies, fraction of the peak, and the reason for divergence."""
+"""Tests of `training.log`: hints from the loss curve, and the means and speed of a window of steps."""
 
 from __future__ import annotations
 
@@ -18,59 +18,60 @@ ENTROPY = 6.2
 
 
 def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: float = 1.0) -> list[tuple[int, str]]:
-    """The step and text of each hint that a curve, a line each `every` steps, gives reason for."""
-    watch, reported = LossHints(ENTROPY, warmup), []
+    """Return the step and text of each hint for a curve with one value per `every` steps."""
+    loss_hints = LossHints(ENTROPY, warmup)
+    reported = []
     for number, loss in enumerate(losses, start=1):
-        line = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
-        reported += [(number * every, hint) for hint in watch.observe(line)]
+        record = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
+        reported += [(number * every, hint) for hint in loss_hints.observe(record)]
     return reported
 
 
 def noisy(level: Callable[[int], float], steps: int, every: int, deviation: float) -> list[float]:
-    """Means over `every` steps of a curve whose single steps are noisy."""
+    """Return means over `every` steps of a curve with noise in each step."""
     rng = np.random.default_rng(0)
     return [level(n) + rng.normal(0, deviation / every**0.5) for n in range(every, steps + 1, every)]
 
 
 @pytest.mark.parametrize("every", [1, 10, 50, 100, 300])
-def test_hints_plateau_is_reported_ever_more_rarely(every: int) -> None:
+def test_hints_plateau_is_reported_at_growing_intervals(every: int) -> None:
     reported = hints(noisy(lambda n: ENTROPY, 5000, every, 0.3), every)
     assert 3 <= len(reported) <= 4
-    assert (
-        500 <= reported[0][0] <= 1300
-        and "has stayed at 6." in reported[0][1]
-        and "docs/pretraining.md" in reported[0][1]
-    )
-    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(reported)]
-    assert gaps == sorted(gaps)
+    step, text = reported[0]
+    assert 500 <= step <= 1300
+    assert "has stayed at 6." in text
+    assert "docs/pretraining.md" in text
+    intervals = [second - first for (first, _), (second, _) in itertools.pairwise(reported)]
+    assert intervals == sorted(intervals)
 
 
 @pytest.mark.parametrize("every", [1, 10, 100])
 def test_hints_falling_loss_has_none(every: int) -> None:
-    falls = noisy(lambda n: 8.0 - n / 2000, 5000, every, 0.3)  # 0.25 nats in 500 steps
-    assert hints(falls, every) == []
+    falling = noisy(lambda n: 8.0 - n / 2000, 5000, every, 0.3)  # 0.25 nats in 500 steps
+    assert hints(falling, every) == []
     assert hints(noisy(lambda n: ENTROPY - 1, 5000, every, 0.3), every) == []
     assert hints(noisy(lambda n: ENTROPY, 900, every, 0.3), every, warmup=900) == []
 
 
 def test_hints_spike_is_reported_once() -> None:
-    calm = noisy(lambda n: 4.0, 1500, 50, 0.3)
-    reported = hints([*calm, 5.0, 5.1, *calm, 5.0])
+    usual = noisy(lambda n: 4.0, 1500, 50, 0.3)
+    reported = hints([*usual, 5.0, 5.1, *usual, 5.0])
     assert [step for step, _ in reported] == [1550, 3150]
     assert re.search(r"jumped from 4\.[67]\d\d to 5\.690 by step 1,550 \(gradient norm 1, usually 1\)", reported[0][1])
     assert all("jumped" in text and "docs/pretraining.md" in text for _, text in reported)
-    assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # single steps are noisy, and that is no jump
+    assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # the noise of single steps is no jump
 
 
-def test_hints_resumed_run_has_the_same() -> None:
-    watch, again = LossHints(ENTROPY, 0), LossHints(ENTROPY, 0)
+def test_hints_of_a_resumed_run_are_the_same() -> None:
+    uninterrupted = LossHints(ENTROPY, 0)
+    resumed = LossHints(ENTROPY, 0)
     records = [{"step": n, "loss": 7.0, "mlm_loss": 6.3, "grad_norm": 1.0} for n in range(50, 3001, 50)]
     records.insert(20, {"step": 1000, "eval": {"mlm_loss": 3.0}})  # type: ignore[dict-item]
-    printed = [watch.observe(record) for record in records]
+    expected = [uninterrupted.observe(record) for record in records]
     for record in records[:30]:
-        again.observe(record)
-    assert [again.observe(record) for record in records[30:]] == printed[30:]
-    assert any(printed[30:])
+        resumed.observe(record)
+    assert [resumed.observe(record) for record in records[30:]] == expected[30:]
+    assert any(expected[30:])
 
 
 def test_window_returns_means_and_speed() -> None:
@@ -81,8 +82,8 @@ def test_window_returns_means_and_speed() -> None:
     window = StepWindow(sums=window.sums, counts=window.counts, tokens=400, flops=4e9)
     speed = window.speed(peak=None)
     assert set(speed) == {"tokens_per_second"}
-    words = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
-    assert words == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
+    suffix = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
+    assert suffix == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
 def test_step_window_averages_each_value_over_its_own_steps() -> None:
@@ -92,15 +93,15 @@ def test_step_window_averages_each_value_over_its_own_steps() -> None:
     assert window.means() == {"loss": 4.0, "order_loss": 0.5}
 
 
-# ---------------------------------------------------------------- in a run
+# ---------------------------------------------------------------- the journal of a run
 
 
-def lines(run: Path) -> list[JournalRecord]:
+def loss_records(run: Path) -> list[JournalRecord]:
     return [r for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
 
 
 def test_journal_has_accuracies_speed_and_mfu(finished: Path) -> None:
-    for record in lines(finished):
+    for record in loss_records(finished):
         assert 0 <= record["mlm_accuracy"] <= 1 and 0 <= record["order_accuracy"] <= 1
         assert record["mfu"] > 0 and record["tokens_per_second"] > 0
     evaluated = [r["eval"] for r in journal.read_journal(finished / "metrics.jsonl") if "eval" in r]

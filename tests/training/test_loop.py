@@ -1,4 +1,4 @@
-"""The arithmetic of a step: micro-batches and ranks cut the work, not the update."""
+"""Tests of training steps: the update does not depend on micro-batches, and a run stops between two steps."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from tests.helpers.jobs import MakeJob, gradients, make_loop
 
 
 @pytest.mark.parametrize("loss", ["sop", "nsp", "none"])
-def test_accumulate_micro_batch_size_keeps_gradient(loss: str, make_job: MakeJob) -> None:
+def test_accumulate_any_micro_batch_size_gives_the_same_gradient(loss: str, make_job: MakeJob) -> None:
     expected_losses, expected = gradients(make_job(train__micro_batch_size=8, data__sentence_loss=loss))
     assert set(expected_losses) == ({"mlm_loss"} if loss == "none" else {"mlm_loss", "order_loss"})
-    cuts = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
-    for cut in [*cuts, *({"batch__micro_tokens": tokens} for tokens in (32, 70, 1000))]:
-        job = make_job(**cut, data__sentence_loss=loss)
+    settings = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
+    settings += [{"batch__micro_tokens": tokens} for tokens in (32, 70, 1000)]
+    for setting in settings:
+        job = make_job(**setting, data__sentence_loss=loss)
         sizes = [len(part.data.host.ids) for part in job.sample_step(3, RankGroup())]
-        assert max(sizes) <= cut.get("batch__micro_tokens", max(sizes))
+        assert max(sizes) <= setting.get("batch__micro_tokens", max(sizes))
         losses, actual = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
         assert actual.keys() == expected.keys()
@@ -46,17 +47,17 @@ def test_accumulate_losses_are_means_over_batch(make_job: MakeJob) -> None:
     losses, _ = gradients(job)
     parts = job.sample_step(3, RankGroup())
     sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
-    masked, ordered = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
+    masked, pairs = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
     assert masked == sum(len(p.data.host.masked_index) for p in parts)
     assert losses["mlm_loss"] == pytest.approx(sum(float(s["mlm_loss"]) for s in sums) / masked, rel=1e-5)
-    assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / ordered, rel=1e-5)
-    assert 5 < losses["mlm_loss"] < 6.5  # near log 300 at the start
+    assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / pairs, rel=1e-5)
+    assert 5 < losses["mlm_loss"] < 6.5  # close to log 300, the loss of a uniform prediction
     assert losses["order_loss"] == pytest.approx(np.log(2), abs=0.05)
 
 
 def test_split_micro_batches_covers_batch_once() -> None:
     for total, size, world in ((8, 4, 1), (10, 3, 2), (1, 5, 3)):
-        parts = [cut for rank in range(world) for cut in split_micro_batches(total, size, RankGroup(rank, world))]
+        parts = [part for rank in range(world) for part in split_micro_batches(total, size, RankGroup(rank, world))]
         covered = [i for _, start, stop in sorted(parts) for i in range(start, stop)]
         assert covered == list(range(total))
         assert sorted(number for number, _, _ in parts) == list(range(len(parts)))
@@ -78,13 +79,13 @@ def test_accumulate_bf16_keeps_fp32_weights(make_job: MakeJob) -> None:
 def test_loop_diverged_step_changes_no_weight(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
     job = make_job()
     loop = make_loop(job, tmp_path / "run", recipe)
-    plain = job.loss_sums
-    seen: list[dict[str, Tensor]] = []
+    original = job.loss_sums
+    weights_before: list[dict[str, Tensor]] = []
 
     def loss_sums(data: object) -> dict[str, Tensor]:
-        sums = plain(data)  # type: ignore[arg-type]
+        sums = original(data)  # type: ignore[arg-type]
         if loop.state.step == 4:
-            seen.append({n: p.detach().clone() for n, p in job.model.named_parameters()})
+            weights_before.append({n: p.detach().clone() for n, p in job.model.named_parameters()})
             sums["order_loss"] = sums["order_loss"] + float("inf")
         return sums
 
@@ -92,37 +93,39 @@ def test_loop_diverged_step_changes_no_weight(make_job: MakeJob, recipe: Path, t
     with pytest.raises(DivergedError, match=r"step 4: .*order_loss inf"):
         loop.run()
     moments = state_tensors(loop.optimizer)
-    assert all(torch.equal(p, seen[0][n]) for n, p in job.model.named_parameters())
+    assert all(torch.equal(p, weights_before[0][n]) for n, p in job.model.named_parameters())
     assert all(bool(torch.isfinite(m).all()) for m in moments.values())
     assert loop.state.step == 4
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_loop_signal_stops_after_step(number: signal.Signals, make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_loop_signal_stops_after_step(
+    signal_number: signal.Signals, make_job: MakeJob, recipe: Path, tmp_path: Path
+) -> None:
     job = make_job()
     loop = make_loop(job, tmp_path / "run", recipe, "train.save_every=0")
-    plain = job.loss_sums
+    original = job.loss_sums
     steps: list[int] = []
 
     def loss_sums(data: object) -> dict[str, Tensor]:
         steps.append(loop.state.step)
         if steps.count(3) == 1:
-            steps.append(3)
-            signal.raise_signal(number)
-        return plain(data)  # type: ignore[arg-type]
+            steps.append(3)  # the signal is sent only once
+            signal.raise_signal(signal_number)
+        return original(data)  # type: ignore[arg-type]
 
     job.loss_sums = loss_sums  # type: ignore[method-assign]
-    before = signal.getsignal(number)
-    assert len(repr(loop)) < 200, "`signal` takes the repr of a handler: with all weights in it half a second"
+    before = signal.getsignal(signal_number)
+    assert len(repr(loop)) < 200, "`signal` computes the repr of a handler, which takes half a second with all weights"
     with pytest.raises(Interrupted, match="stopped after step 4"):
         loop.run()
-    assert signal.getsignal(number) == before
+    assert signal.getsignal(signal_number) == before
     assert [p.name for p in (tmp_path / "run").glob("step-*")] == ["step-00000004"]
 
 
 def test_loop_infinite_last_score_raises(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
-    spoiling = ("optimizer.lr=1e38", "optimizer.name=adamw", "schedule.total_steps=1", "schedule.warmup_steps=0")
-    loop = make_loop(make_job(), tmp_path / "run", recipe, *spoiling)
+    overrides = ("optimizer.lr=1e38", "optimizer.name=adamw", "schedule.total_steps=1", "schedule.warmup_steps=0")
+    loop = make_loop(make_job(), tmp_path / "run", recipe, *overrides)
     with pytest.raises(DivergedError, match="step 1: an evaluation score is not finite"):
         loop.run()
     assert not list((tmp_path / "run").glob("step-*"))
@@ -134,32 +137,36 @@ def test_measure_step_seconds_is_plausible(make_job: MakeJob) -> None:
 
 
 def test_measure_step_seconds_runs_the_real_loop(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the optimizer that the recipe names, with batches drawn on another thread, and not the steps that warm up."""
-    made: list[str] = []
+    """It uses the recipe's optimizer, samples batches on another thread, and leaves out the slow first steps."""
+    optimizers: list[str] = []
     threads: set[str] = set()
-    taken: list[Any] = []
+    steps: list[Any] = []
     now = [0.0]
-    job, plain, draw = make_job(), loop.Loop._step, type(make_job()).sample_step
+    job = make_job()
+    original_step = loop.Loop._step
+    original_sample_step = type(job).sample_step
 
-    def optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Optimizer:
-        made.append(settings.name)
+    def recorded_optimizer(model: torch.nn.Module, settings: OptimizerSettings) -> Optimizer:
+        optimizers.append(settings.name)
         return make_optimizer(model, settings)
 
-    def drawn(self: Any, step: int, group: RankGroup) -> Any:
+    def recorded_sample_step(self: Any, step: int, group: RankGroup) -> Any:
         threads.add(threading.current_thread().name)
-        return draw(self, step, group)
+        return original_sample_step(self, step, group)
 
-    def step(self: loop.Loop[Any], parts: Any) -> loop.StepResult:
-        result = plain(self, parts)
-        taken.append(parts)
-        now[0] += 5.0 if len(taken) <= 4 else 1.0  # warm after four
+    def timed_step(self: loop.Loop[Any], parts: Any) -> loop.StepResult:
+        result = original_step(self, parts)
+        steps.append(parts)
+        now[0] += 5.0 if len(steps) <= 4 else 1.0  # the first four steps are slow
         return result
 
-    monkeypatch.setattr(loop, "make_optimizer", optimizer)
-    monkeypatch.setattr(type(job), "sample_step", drawn)
-    monkeypatch.setattr(loop.Loop, "_step", step)
+    monkeypatch.setattr(loop, "make_optimizer", recorded_optimizer)
+    monkeypatch.setattr(type(job), "sample_step", recorded_sample_step)
+    monkeypatch.setattr(loop.Loop, "_step", timed_step)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job.settings = dataclasses.replace(job.settings, optimizer=OptimizerSettings("adamw", lr=1e-3))
     assert measure_step_seconds(job, RankGroup(), steps=8, seconds=1.0) == 1.0
-    assert made == ["adamw"] and len(taken) == 8
-    assert len(threads) == 1 and threading.current_thread().name not in threads
+    assert optimizers == ["adamw"]
+    assert len(steps) == 8
+    assert len(threads) == 1
+    assert threading.current_thread().name not in threads

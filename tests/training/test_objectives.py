@@ -1,4 +1,4 @@
-"""Pretraining's losses and scores, and its micro-batches."""
+"""Tests of `training.objectives`: scores of pretraining, and how batches are split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from albert_cli.training.pretrain import pretrain
 from tests.helpers.jobs import MakeJob
 
 
-def test_count_correct_is_same_in_both_precisions() -> None:
+def test_count_correct_is_exact_in_both_precisions() -> None:
     rng = torch.Generator().manual_seed(0)
     logits = torch.randn(64, 30, generator=rng)
     labels = torch.where(torch.rand(64, generator=rng) < 0.5, logits.argmax(-1), 3)
@@ -36,7 +36,7 @@ def test_count_correct_is_same_in_both_precisions() -> None:
 def test_evaluate_single_document_has_no_nsp_score(
     loss: str, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    """Every pair is in order there: a score of 100 % would say nothing."""
+    """One document gives no pairs of different documents, so its NSP accuracy would mean nothing."""
     from albert_cli.data import build
     from albert_cli.data.records import BuildSettings
 
@@ -44,13 +44,15 @@ def test_evaluate_single_document_has_no_nsp_score(
     build.build_data(
         [str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "one", BuildSettings(holdout=0.0), workers=1
     )
-    named = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}", "schedule.total_steps=2"]
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [*named, "schedule.warmup_steps=1"], device="cpu")
+    overrides = [f'evaluation=["{tmp_path / "one"}"]', f"data.sentence_loss={loss}"]
+    overrides += ["schedule.total_steps=2", "schedule.warmup_steps=1"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
     assert ("one/order_accuracy" in result.metrics) == (loss == "sop")
-    assert "one/nsp_accuracy" not in result.metrics and "order_accuracy" in result.metrics
+    assert "one/nsp_accuracy" not in result.metrics
+    assert "order_accuracy" in result.metrics
 
 
-def test_evaluate_further_corpora_by_name(
+def test_evaluate_reports_other_corpora_by_name(
     recipe: Path, tiny_data: Path, finished: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
     from albert_cli.data import build
@@ -59,11 +61,10 @@ def test_evaluate_further_corpora_by_name(
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
     other = tmp_path / "squad-dev"
     build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
-    named = [f'evaluation=["{other}"]']
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", named, device="cpu")
-    assert {f"squad-dev/{name}" for name in ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")} <= set(
-        result.metrics
-    )
+    overrides = [f'evaluation=["{other}"]']
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    scores = ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")
+    assert {f"squad-dev/{name}" for name in scores} <= result.metrics.keys()
     assert result.metrics["squad-dev/mlm_loss"] != result.metrics["mlm_loss"]
     assert "squad-dev: mlm loss" in result.as_text()
     assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
@@ -76,27 +77,27 @@ def test_evaluate_further_corpora_by_name(
     damaged = next(other.rglob("train-*.ids"))
     damaged.write_bytes(damaged.read_bytes()[::-1])
     with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", named, device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "no", overrides, device="cpu")
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize(
-    "cut",
+    "changes",
     [{"train__micro_batch_size": 3}, {"batch__warmup_steps": 9, "batch__warmup_from": 3, "batch__micro_tokens": 70}],
 )
-def test_sample_step_is_same_for_any_ranks(cut: dict[str, int], world_size: int, make_job: MakeJob) -> None:
-    job = make_job(**cut)
+def test_sample_step_is_same_for_any_ranks(changes: dict[str, int], world_size: int, make_job: MakeJob) -> None:
+    job = make_job(**changes)
     for step in (0, 5, 20):
-        alone = {part.number: part.data.host for part in job.sample_step(step, RankGroup())}
-        together = {}
+        expected = {part.number: part.data.host for part in job.sample_step(step, RankGroup())}
+        actual = {}
         for rank in range(world_size):
             for part in job.sample_step(step, RankGroup(rank, world_size)):
-                assert part.number not in together
-                together[part.number] = part.data.host
-        assert together.keys() == alone.keys() == set(range(len(alone)))
-        for number, data in alone.items():
+                assert part.number not in actual
+                actual[part.number] = part.data.host
+        assert actual.keys() == expected.keys() == set(range(len(expected)))
+        for number, data in expected.items():
             for field in dataclasses.fields(data):
-                assert np.array_equal(getattr(data, field.name), getattr(together[number], field.name))
+                assert np.array_equal(getattr(data, field.name), getattr(actual[number], field.name))
 
 
 def test_evaluate_repeats_its_scores(make_job: MakeJob) -> None:
@@ -110,20 +111,19 @@ def test_evaluate_repeats_its_scores(make_job: MakeJob) -> None:
 
 
 @given(st.lists(st.integers(3, 64), min_size=1, max_size=60), st.integers(64, 500))
-def test_group_by_tokens_keeps_budget_and_sequences(sizes: list[int], budget: int) -> None:
-    given_lengths = np.array(sizes, np.int64)
-    groups = group_by_tokens(given_lengths, budget)
+def test_group_by_tokens_fills_groups_up_to_the_budget(sizes: list[int], budget: int) -> None:
+    lengths = np.array(sizes, np.int64)
+    groups = group_by_tokens(lengths, budget)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
-    totals = [int(given_lengths[group].sum()) for group in groups]
+    totals = [int(lengths[group].sum()) for group in groups]
     assert max(totals) <= budget
-    longest = [int(given_lengths[group].max()) for group in groups]
+    longest = [int(lengths[group].max()) for group in groups]
     assert longest == sorted(longest, reverse=True)
-    for total, following in zip(totals, groups[1:], strict=False):  # none ends before it must
-        assert total + given_lengths[following[0]] > budget
+    for total, following in zip(totals, groups[1:], strict=False):  # no group has room for the next sequence
+        assert total + lengths[following[0]] > budget
 
 
 def test_sample_lengths_equal_sampled_batch(make_job: MakeJob) -> None:
-    job = make_job()
     for loss in ("sop", "nsp", "none"):
         job = make_job(data__sentence_loss=loss)
         index = job.settings.examples_of(5)

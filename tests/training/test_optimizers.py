@@ -1,4 +1,4 @@
-"""LAMB against a transcription of its published rule in float64."""
+"""Tests of the optimizers, which must equal their published rules in float64."""
 
 from __future__ import annotations
 
@@ -43,11 +43,9 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "masked.bias": (50,),
     "zero.weight": (3, 4),
 }
-# A large ratio, a small one, and one that is 1 at first.
+# These tensors have a large trust ratio, a small one, and one that is 1 in the first step.
 SCALES = {"encoder.embeddings.word.weight": 40.0, "order.weight": 1e-4, "zero.weight": 0.0}
 EXCLUDED = {n for n in SHAPES if n.endswith("bias") or "norm" in n}
-
-
 VARIANTS = {
     "LAMB": OptimizerSettings(),
     "LAMB as in apex": OptimizerSettings(bias_correction=True),
@@ -57,8 +55,8 @@ VARIANTS = {
 }
 
 
-def transcription(start: Arrays, gradients: list[Arrays], rates: list[float], s: OptimizerSettings) -> Arrays:
-    """The published update, one tensor at a time, in float64."""
+def published_rule(start: Arrays, gradients: list[Arrays], rates: list[float], s: OptimizerSettings) -> Arrays:
+    """Return the weights after the published updates, computed in float64, one tensor at a time."""
     b1, b2 = s.beta1, s.beta2
     weights = {n: w.astype(np.float64) for n, w in start.items()}
     m = {n: np.zeros_like(w) for n, w in weights.items()}
@@ -82,7 +80,7 @@ def transcription(start: Arrays, gradients: list[Arrays], rates: list[float], s:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=str)
-def test_lamb_equals_published_rule(dtype: torch.dtype, tolerance: float, variant: str) -> None:
+def test_optimizer_equals_the_published_rule(dtype: torch.dtype, tolerance: float, variant: str) -> None:
     rng = np.random.default_rng(0)
     kind = np.float32 if dtype == torch.float32 else np.float64
     start: Arrays = {n: (SCALES.get(n, 0.02) * rng.standard_normal(s)).astype(kind) for n, s in SHAPES.items()}
@@ -96,7 +94,7 @@ def test_lamb_equals_published_rule(dtype: torch.dtype, tolerance: float, varian
             p.grad = torch.from_numpy(gradient[n].copy())
         update_weights(optimizer, lr)
         assert all(p.grad is None for p in parameters.values())
-    expected = transcription(start, gradients, rates, VARIANTS[variant])
+    expected = published_rule(start, gradients, rates, VARIANTS[variant])
     for n, p in parameters.items():
         assert p.dtype == dtype
         error = np.linalg.norm(p.detach().numpy().astype(np.float64) - expected[n]) / np.linalg.norm(expected[n])
@@ -112,17 +110,17 @@ def test_adamw_bias_corrected_equals_torch() -> None:
     ours, theirs = (nn.Parameter(torch.full((6, 5), 0.3, dtype=torch.float64)) for _ in range(2))
     settings = OptimizerSettings("adamw", bias_correction=True, weight_decay=0.1)
     optimizer = OPTIMIZERS["adamw"]([("weight", ours)], settings)
-    peer = torch.optim.AdamW([theirs], lr=0.01, eps=1e-6, weight_decay=0.1)
+    reference = torch.optim.AdamW([theirs], lr=0.01, eps=1e-6, weight_decay=0.1)
     for _ in range(20):
         ours.grad = torch.randn(6, 5, dtype=torch.float64, generator=generator)
         theirs.grad = ours.grad.clone()
         update_weights(optimizer, 0.01)
-        peer.step()
+        reference.step()
     assert torch.allclose(ours, theirs, rtol=1e-13, atol=0)
 
 
 def test_tensor_norms_large_tensors_are_exact() -> None:
-    """Added up in a handful of sums, as torch does on a CPU, this norm is wrong by 1e-4."""
+    """On a CPU, torch adds up this norm in a few long sums, and its result is wrong by 1e-4."""
     large = torch.randn(30_000, 128, generator=torch.Generator().manual_seed(0)) * 0.02
     for tensor in (large, large.view(240, 16_000), large.view(-1)[:30_000], large[0, 0], torch.zeros(3, 0)):
         expected = float(tensor.double().norm())
@@ -131,12 +129,12 @@ def test_tensor_norms_large_tensors_are_exact() -> None:
 
 def test_lamb_accepts_strided_gradients() -> None:
     gradient = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    plain, turned = (nn.Parameter(torch.ones(4, 3)) for _ in range(2))
-    plain.grad, turned.grad = gradient, gradient.T.contiguous().T
-    assert not turned.grad.is_contiguous()
-    for parameter in (plain, turned):
+    contiguous, strided = (nn.Parameter(torch.ones(4, 3)) for _ in range(2))
+    contiguous.grad, strided.grad = gradient, gradient.T.contiguous().T
+    assert not strided.grad.is_contiguous()
+    for parameter in (contiguous, strided):
         update_weights(Lamb([("weight", parameter)], OptimizerSettings()), 0.1)
-    assert torch.equal(plain, turned)
+    assert torch.equal(contiguous, strided)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -152,8 +150,8 @@ def test_is_norm_or_bias_selects_exactly_those(name: str) -> None:
     assert not any(is_norm_or_bias(f"encoder.embeddings.{table}.weight") for table in tables)
 
 
-def torchs(named: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> Optimizer:
-    """One more, as somebody would add it."""
+def make_torch_adamw(named: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> Optimizer:
+    """Return an optimizer of torch, as a contributor would add one."""
     return torch.optim.AdamW(named, betas=(settings.beta1, settings.beta2), eps=settings.eps, fused=True)
 
 
@@ -161,7 +159,7 @@ def torchs(named: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSetting
 def test_load_optimizer_state_resumes_any_optimizer(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = VARIANTS.get(variant, OptimizerSettings())
     if variant not in VARIANTS:
-        monkeypatch.setitem(cast(dict[str, Any], OPTIMIZERS), settings.name, torchs)
+        monkeypatch.setitem(cast(dict[str, Any], OPTIMIZERS), settings.name, make_torch_adamw)
 
     def train(steps: range, optimizer: Optimizer, model: PretrainingModel) -> None:
         for step in steps:
@@ -171,17 +169,17 @@ def test_load_optimizer_state_resumes_any_optimizer(variant: str, monkeypatch: p
             update_weights(optimizer, 0.01)
 
     torch.manual_seed(0)
-    through, stopped = PretrainingModel(TINY), PretrainingModel(TINY)
-    stopped.load_state_dict(through.state_dict())
-    train(range(6), make_optimizer(through, settings), through)
-    first, second = (make_optimizer(stopped, settings) for _ in range(2))
-    train(range(3), first, stopped)
+    uninterrupted, resumed = PretrainingModel(TINY), PretrainingModel(TINY)
+    resumed.load_state_dict(uninterrupted.state_dict())
+    train(range(6), make_optimizer(uninterrupted, settings), uninterrupted)
+    first, second = (make_optimizer(resumed, settings) for _ in range(2))
+    train(range(3), first, resumed)
     state = {name: tensor.clone() for name, tensor in state_tensors(first).items()}
     names = {name.partition(".")[2] for name in state}
-    assert names == {name for name, _ in stopped.named_parameters()}
+    assert names == {name for name, _ in resumed.named_parameters()}
     load_optimizer_state(second, state, 3)
-    train(range(3, 6), second, stopped)
-    assert all(torch.equal(a, b) for a, b in zip(through.parameters(), stopped.parameters(), strict=True))
+    train(range(3, 6), second, resumed)
+    assert all(torch.equal(a, b) for a, b in zip(uninterrupted.parameters(), resumed.parameters(), strict=True))
     state.popitem()
     with pytest.raises(ValueError, match=r"^no "):
         load_optimizer_state(second, state, 3)
@@ -193,7 +191,7 @@ def test_lamb_leaves_frozen_parameters() -> None:
     assert torch.equal(frozen, torch.ones(2))
 
 
-def one_step() -> None:
+def run_one_step() -> None:
     model = PretrainingModel(TINY)
     optimizer = make_optimizer(model, OptimizerSettings())
     sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
@@ -204,14 +202,14 @@ def one_step() -> None:
 
 
 def test_lamb_step_does_not_import_compiler(tmp_path: Path) -> None:
-    """It would take every start of a training half as long again as torch."""
-    run = start(tmp_path / "log", before=one_step)
-    assert (run.wait(), run.printed_text()) == (0, "False\n")
+    """At every start, the import of the compiler would take half as long as the import of torch."""
+    process = start(tmp_path / "log", before=run_one_step)
+    assert (process.wait(), process.printed_text()) == (0, "False\n")
 
 
 def test_clip_gradients_keeps_direction_and_returns_norm() -> None:
     for limit, factor in ((1.0, 1 / 13), (0.0, 1.0), (13.0, 1.0), (100.0, 1.0)):
-        model = nn.ParameterList(torch.zeros(2) for _ in range(3))  # of which the last has no gradient
+        model = nn.ParameterList(torch.zeros(2) for _ in range(3))  # the last one has no gradient
         first, second, _ = model
         first.grad, second.grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0, 0.0])
         assert float(clip_gradients(model, limit)) == 13.0

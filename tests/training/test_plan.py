@@ -1,4 +1,4 @@
-"""The plan of a run: dry runs, memory, time budgets."""
+"""Tests of `training.plan`: dry runs, memory and time budgets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from tests.helpers.processes import end, start, start_ranks
 from tests.helpers.runs import list_steps, read_status
 
 GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
-
-
 BY_TOKENS = "batch.micro_tokens=70"
 
 
@@ -33,8 +31,8 @@ def test_plan_counts_growing_batch(recipe: Path, tiny_data: Path, tmp_path: Path
     growing = plan_pretraining(str(recipe), tiny_data, run, GROWING, device="cpu").plan
     assert (growing.sequences_in_first_step, growing.batch_warmup_steps) == (2, 12)
     assert plain.batch_warmup_steps is None and "batch_warmup_steps" not in plain.as_json()
-    taken = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
-    assert growing.passes_over_corpus == pytest.approx(plain.passes_over_corpus * taken / 240, abs=0.01)
+    sequences = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
+    assert growing.passes_over_corpus == pytest.approx(plain.passes_over_corpus * sequences / 240, abs=0.01)
     longer = plan_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
     size = examples_per_pass(TokenCorpus.open(tiny_data), PairSettings(32))
     assert longer.passes_over_corpus == round(24_000 / size, 2)
@@ -51,8 +49,8 @@ def test_plan_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path, caps
     assert re.search(r"compiled +no\n", capsys.readouterr().out)
     assert planned.duration.measured_sequences == plan.sequences_per_micro_batch == 4
     assert planned.duration.as_text().endswith("measured on a micro-batch")
-    again = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
-    small = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", again, device="cpu").plan
+    overrides = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
+    small = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
     assert 0 < small.activations_bytes < plan.activations_bytes / 2
     assert small.weights_gradients_moments_bytes == plan.weights_gradients_moments_bytes
     state = plan.weights_gradients_moments_bytes
@@ -60,34 +58,37 @@ def test_plan_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path, caps
     assert not list(tmp_path.iterdir())
 
 
-def test_plan_measures_what_fits_into_memory(
+def test_plan_measures_a_micro_batch_that_fits_into_memory(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A plan of more than the memory holds was killed without a word."""
-    measured, output_text = [], []
+    """A plan that needs more memory than there is was once killed without a message."""
+    measured = []
+    warnings = []
 
     def measure(job: PretrainingJob, *_: object, **__: object) -> float:
         out, err = capsys.readouterr()
         assert re.search(r"memory estimated +[\d.,]+ MB\n", out)
-        output_text.append(err)
+        warnings.append(err)
         measured.append(job.settings.train.micro_batch_size)
         return 0.5
 
-    def planned(free: float) -> DryRun:
+    def plan_with(free: float) -> DryRun:
         monkeypatch.setattr(machine, "memory_info", lambda: {"available": int(free)})
         overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
         return plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
 
     monkeypatch.setattr(plan_module, "measure_step_seconds", measure)
-    needed = planned(1e12).plan.memory_bytes_estimated
-    half = planned(0.6 * needed)
-    assert measured == [64, 32] and "warning" not in output_text[0]
-    assert "train.micro_batch_size, which changes no result" in output_text[1]
-    assert half.duration.seconds == 30 * 0.5 * 2  # steps of twice what was measured
+    needed = plan_with(1e12).plan.memory_bytes_estimated
+    half = plan_with(0.6 * needed)
+    assert measured == [64, 32]
+    assert "warning" not in warnings[0]
+    assert "train.micro_batch_size, which changes no result" in warnings[1]
+    assert half.duration.seconds == 30 * 0.5 * 2  # a step is two of the measured micro-batches
     assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
-    nothing = planned(1e3).duration
-    assert measured == [64, 32] and nothing.seconds > 0
-    assert nothing.flops_per_second is not None and "at least" in nothing.as_text()
+    unmeasured = plan_with(1e3).duration
+    assert measured == [64, 32] and unmeasured.seconds > 0
+    assert unmeasured.flops_per_second is not None
+    assert "at least" in unmeasured.as_text()
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(
@@ -105,27 +106,20 @@ def test_plan_without_disk_space_is_printed_before_the_error(
 
 def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = (
-        *command,
-        "--out",
-        run,
-        "--max-time",
-        "10s",
-        "-s",
-        "train.save_every=1",
-        "-s",
-        "schedule.total_steps=99999",
-    )
+    arguments = (*command, "--out", run, "--max-time", "10s")
+    arguments += ("-s", "train.save_every=1", "-s", "schedule.total_steps=99999")
     process = start(tmp_path / "log", *arguments)
     process.wait_until(lambda: len(list_steps(run)) == 2)
     process.kill()
     saved = store.read_json(run / "status.json")["total_steps"]
-    assert saved < 99_999 and f"total_steps = {saved}\n" in (run / "recipe.toml").read_text()
+    assert saved < 99_999
+    assert f"total_steps = {saved}\n" in (run / "recipe.toml").read_text()
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
-    assert read_status(run)["state"] == "done" and read_status(run)["step"] == list_steps(run)[-1] == saved
+    assert read_status(run)["state"] == "done"
+    assert read_status(run)["step"] == list_steps(run)[-1] == saved
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
-    assert last["lr"] < 0.01 * 5.5 / saved  # the schedule came down
+    assert last["lr"] < 0.01 * 5.5 / saved  # the schedule has ended near zero
 
 
 def test_time_budget_for_few_steps_warns(
@@ -147,19 +141,19 @@ def test_time_budget_keeps_shape_of_schedule(
     monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
     overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
 
-    def planned(*more: str) -> RunPlan:
+    def plan_with(*more: str) -> RunPlan:
         return plan_pretraining(
             str(recipe), tiny_data, tmp_path / "run", [*overrides, *more], max_time="1h", device="cpu"
         ).plan
 
-    plan = planned()
+    plan = plan_with()
     assert plan.steps == pytest.approx(0.97 * 3600 / 0.02, rel=0.01)
     assert plan.warmup_steps == round(plan.steps / 4)
     assert re.search(
         r"174,\d{3} steps fit into 1 h.*, with 43,\d{3} warmup steps .*250 of 1,000", capfd.readouterr().err
     )
-    assert planned("train.eval_every=1000000").steps == pytest.approx(0.97 * 3600 / 0.01, rel=0.01)
-    # A batch that grows from nearly nothing over half of the recipe's steps: three quarters of a full one on average.
-    grown = planned("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
-    assert grown.batch_warmup_steps == pytest.approx(grown.steps / 2, abs=1)
-    assert grown.steps == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)
+    assert plan_with("train.eval_every=1000000").steps == pytest.approx(0.97 * 3600 / 0.01, rel=0.01)
+    # The batch grows from one sequence over half of the steps, so on average it has three quarters of its full size.
+    growing = plan_with("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
+    assert growing.batch_warmup_steps == pytest.approx(growing.steps / 2, abs=1)
+    assert growing.steps == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, damaged, changed: the same command again ends in the same weights."""
+"""Tests of runs that are stopped, damaged or changed: the same command ends in the same weights."""
 
 from __future__ import annotations
 
@@ -47,20 +47,13 @@ def test_pretrain_writes_promised_files(finished: Path) -> None:
     assert set(manifest.files) == set(FILES)
     assert "held-out mlm loss" in (finished / LAST / "README.md").read_text()
     logged = [(r["step"], "eval" in r) for r in read_curve(finished)]
-    assert logged == [
-        (5, False),
-        (10, False),
-        (15, False),
-        (15, True),
-        (20, False),
-        (25, False),
-        (30, False),
-        (30, True),
-    ]
+    steps = [(5, False), (10, False), (15, False), (15, True), (20, False), (25, False), (30, False), (30, True)]
+    assert logged == steps
     losses = [r["loss"] for r in read_curve(finished) if "loss" in r]
     assert losses[-1] < losses[0]
     rates = [r["lr"] for r in journal.read_journal(finished / "metrics.jsonl") if "lr" in r]
-    assert max(rates) < 1e-2 and rates[-1] == min(rates)
+    assert max(rates) < 1e-2
+    assert rates[-1] == min(rates)
 
 
 def test_pretrain_finished_run_repeats_nothing(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
@@ -82,10 +75,11 @@ def test_pretrain_damaged_journal_line_is_tolerated(
     assert pretrain(str(recipe), tiny_data, run, device="cpu").steps == 30
 
 
-def test_pretrain_jumping_clock_changes_nothing(
+def test_pretrain_jumping_clock_does_not_change_the_run(
     finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, jumps = copy_run(finished, tmp_path), random.Random(1)
+    run = copy_run(finished, tmp_path)
+    jumps = random.Random(1)
     shutil.rmtree(run / LAST)
     for name, unit in (("time", 1), ("time_ns", 10**9)):
         monkeypatch.setattr(time, name, lambda unit=unit: jumps.choice((0, 4 * 10**9)) * unit)
@@ -99,22 +93,24 @@ def test_pretrain_jumping_clock_changes_nothing(
 def test_pretrain_deterministic_is_same_on_cpu(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, seen = PretrainingJob.loss_sums, set()
+    original = PretrainingJob.loss_sums
+    enabled = set()
 
     def loss_sums(self: PretrainingJob, data: Any) -> Any:
-        seen.add(torch.are_deterministic_algorithms_enabled())
-        return plain(self, data)
+        enabled.add(torch.are_deterministic_algorithms_enabled())
+        return original(self, data)
 
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
     pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.deterministic=true"], device="cpu")
-    assert seen == {True} and not torch.are_deterministic_algorithms_enabled()
+    assert enabled == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
     assert weights_hash(tmp_path / "run") == weights_hash(finished)
     with pytest.raises(ConfigError, match=r"train\.deterministic: True -> False"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
 
 
 @pytest.mark.parametrize("step", [25, 30])
-def test_transformers_reads_every_step(step: int, finished: Path) -> None:
+def test_transformers_reads_every_checkpoint(step: int, finished: Path) -> None:
     directory = finished / f"step-{step:08d}"
     model, info = transformers.AutoModelForPreTraining.from_pretrained(directory, output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -136,7 +132,7 @@ def test_transformers_reads_every_step(step: int, finished: Path) -> None:
     assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-# ---------------------------------------------------------------- stopped
+# ---------------------------------------------------------------- interruptions
 
 
 def test_pretrain_signal_saves_current_step(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
@@ -152,8 +148,9 @@ def test_pretrain_signal_saves_current_step(command: Sequence[object], finished:
     assert status.pop("host") and status.pop("command").startswith("albert pretrain ")
     message = f"{run}: stopped after step {step}"
     assert status == {"state": "interrupted", "exit_code": 75, "step": step, "total_steps": 30, "message": message}
-    assert [r["step"] for r in read_curve(run)] == list(range(1, step + 1))  # nothing was lost
-    code, printed = albert(tmp_path / "log", *command, "--out", run, "--resume", "must")  # what is harmless has changed
+    assert [r["step"] for r in read_curve(run)] == list(range(1, step + 1))  # every step was logged
+    # Without the two overrides: `save_every` and `log_every` may change.
+    code, printed = albert(tmp_path / "log", *command, "--out", run, "--resume", "must")
     assert code == 0, printed
     assert f"resuming from step {step}" in printed
     assert weights_hash(run) == weights_hash(finished)
@@ -161,20 +158,22 @@ def test_pretrain_signal_saves_current_step(command: Sequence[object], finished:
 
 def test_pretrain_locked_directory_raises(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    first = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
+    call = (*command, "--out", run, "-s", "schedule.total_steps=100000")
+    first = start(tmp_path / "log", *call)
     first.wait_until(lambda: (run / "metrics.jsonl").exists())
-    code, printed = albert(tmp_path / "second", *command, "--out", run, "-s", "schedule.total_steps=100000")
-    assert code == 6 and "another run is writing here" in printed
-    assert read_status(run)["state"] == "running" and first.process.is_alive()
+    code, printed = albert(tmp_path / "second", *call)
+    assert code == 6
+    assert "another run is writing here" in printed
+    assert read_status(run)["state"] == "running"
+    assert first.process.is_alive()
     assert first.kill() == -9
-    again = start(tmp_path / "log", *command, "--out", run, "-s", "schedule.total_steps=100000")
-    again.wait_until(
-        lambda: "resuming from step" in again.printed_text() or bool(list_steps(run))
-    )  # nothing stale is in the way
-    again.kill()
+    # The lock of a killed process does not stop the next one.
+    resumed = start(tmp_path / "log", *call)
+    resumed.wait_until(lambda: "resuming from step" in resumed.printed_text() or bool(list_steps(run)))
+    resumed.kill()
 
 
-# ---------------------------------------------------------------- what does not fit
+# ---------------------------------------------------------------- recipes, data and checkpoints that do not fit
 
 
 def test_pretrain_other_recipe_raises_with_differences(
@@ -192,11 +191,13 @@ def test_pretrain_other_recipe_raises_with_differences(
 def test_pretrain_resumed_run_keeps_auto_values(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a machine that would choose otherwise, and by the command that says "auto"."""
-    run, whole, auto = tmp_path / "run", tmp_path / "whole", ["train.precision=auto"]
+    """The values stay on a machine that would choose others, although the command repeats "auto"."""
+    run = tmp_path / "run"
+    whole = tmp_path / "whole"
+    auto = ["train.precision=auto"]
     monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
-    for out, gain in ((run, 2.0), (whole, 2.0)):
-        monkeypatch.setattr(device, "measure_bf16_speedup", lambda gain=gain: gain)
+    monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 2.0)
+    for out in (run, whole):
         pretrain(str(recipe), tiny_data, out, auto, device="cpu")
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
@@ -206,11 +207,11 @@ def test_pretrain_resumed_run_keeps_auto_values(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 64)
         pretrain(str(recipe), tiny_data, run, auto, device="cpu")
-    torch.set_num_threads(threads)  # which the run has put back to 64
+    torch.set_num_threads(threads)  # the run has set it to the 64 of the patch
     assert weights_hash(run) == weights_hash(whole)
     assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
-    more = [*auto, "train.threads=2"]  # a person may take more: it changes nothing but rounding
-    assert pretrain(str(recipe), tiny_data, run, more, device="cpu").steps == 30
+    overrides = [*auto, "train.threads=2"]  # allowed, because threads change only the rounding
+    assert pretrain(str(recipe), tiny_data, run, overrides, device="cpu").steps == 30
     assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
 
@@ -235,16 +236,17 @@ def test_pretrain_damaged_checkpoint_is_skipped(
     file: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = copy_run(finished, tmp_path)
-    whole = bytearray((run / LAST / file).read_bytes())
-    bit = random.Random(file).randrange(8 * len(whole))
-    whole[bit // 8] ^= 1 << bit % 8
-    (run / LAST / file).write_bytes(whole)
+    content = bytearray((run / LAST / file).read_bytes())
+    bit = random.Random(file).randrange(8 * len(content))
+    content[bit // 8] ^= 1 << bit % 8
+    (run / LAST / file).write_bytes(content)
     pretrain(str(recipe), tiny_data, run, device="cpu")
     printed = capfd.readouterr().err
-    assert f"{LAST}/{file}" in printed and "resuming from step 25" in printed
+    assert f"{LAST}/{file}" in printed
+    assert "resuming from step 25" in printed
     assert weights_hash(run) == weights_hash(finished)
     assert read_curve(run) == read_curve(finished)
-    assert (run / f"damaged-{LAST}" / file).read_bytes() == whole
+    assert (run / f"damaged-{LAST}" / file).read_bytes() == content
 
 
 def test_pretrain_all_checkpoints_damaged_restarts(
@@ -259,7 +261,7 @@ def test_pretrain_all_checkpoints_damaged_restarts(
     assert len(list(run.glob("damaged-step-*"))) == 2
 
 
-def test_pretrain_recipe_misfit_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_pretrain_recipe_or_data_that_does_not_fit_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     for override, message in (
         ("model.vocab_size=301", "the data's vocabulary has 300 pieces"),
         ("data.max_seq_length=64", "only 48 positions"),
@@ -278,7 +280,7 @@ def test_pretrain_recipe_misfit_raises(recipe: Path, tiny_data: Path, tmp_path: 
 def test_pretrain_deletes_old_checkpoints(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
     assert list_steps(tmp_path / "run") == [21, 24, 27, 30]
-    # Killed after the last checkpoint was there and before the oldest was deleted.
+    # As if the run was killed after it had written the last checkpoint and before it deleted the oldest.
     shutil.copytree(tmp_path / "run" / "step-00000021", tmp_path / "run" / "step-00000018")
     pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
     assert list_steps(tmp_path / "run") == [21, 24, 27, 30]
@@ -291,7 +293,7 @@ def test_pretrain_nan_loss_stops_before_update(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    for name in ("sample_step", "loss_sums"):  # to be put back
+    for name in ("sample_step", "loss_sums"):  # so that `undo` restores them
         monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
     poison_loss(17)
     with pytest.raises(DivergedError, match="step 17: the loss or gradient is not finite"):
@@ -303,7 +305,7 @@ def test_pretrain_nan_loss_stops_before_update(
     assert weights_hash(run) == weights_hash(finished)
 
 
-def test_pretrain_absurd_rate_exits_with_5(command: Sequence[object], tmp_path: Path) -> None:
+def test_pretrain_huge_learning_rate_exits_with_5(command: Sequence[object], tmp_path: Path) -> None:
     code, printed = albert(tmp_path / "log", *command, "--out", tmp_path / "run", "-s", "optimizer.lr=1e38")
     assert code == 5 and "lower optimizer.lr" in printed
     assert read_status(tmp_path / "run")["exit_code"] == 5
@@ -312,7 +314,7 @@ def test_pretrain_absurd_rate_exits_with_5(command: Sequence[object], tmp_path: 
 # ---------------------------------------------------------------- a time budget
 
 
-def test_pretrain_endless_warmup_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_pretrain_warmup_longer_than_the_run_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the learning rate would never reach its peak"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", ["schedule.warmup_steps=31"], device="cpu")
     with pytest.raises(ConfigError, match=r"warmup_steps is 1,256 and schedule\.total_steps 300"):
@@ -323,7 +325,7 @@ def test_pretrain_endless_warmup_raises(recipe: Path, tiny_data: Path, tmp_path:
 
 _SMALL_DISK = """
 import json, os, subprocess, sys
-import albert_cli.training.pretrain, torch.utils.tensorboard  # once for both
+import albert_cli.training.pretrain, torch.utils.tensorboard  # before the forks, to import them only once
 from albert_cli.cli import main
 
 disk, *sys.argv[1:] = sys.argv[1:]
@@ -342,24 +344,26 @@ def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], fin
     disk = tmp_path / "disk"
     disk.mkdir()
     call = ["unshare", "-rm", sys.executable, "-c", _SMALL_DISK, str(disk), *map(str, command)]
-    done = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
-    attempts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"code": ')]
-    assert [attempt["code"] for attempt in attempts] == [4, 0], done.stdout + done.stderr
+    result = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
+    attempts = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('{"code": ')]
+    assert [attempt["code"] for attempt in attempts] == [4, 0], result.stdout + result.stderr
     assert not [name for attempt in attempts for name in attempt["files"] if name.endswith(".tmp")]
-    printed = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", done.stderr)
-    assert printed and float(printed[1]) > float(printed[2]) and "resuming from step" in done.stderr, done.stderr
-    assert weights_hash(finished) in done.stdout
+    message = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", result.stderr)
+    assert message is not None, result.stderr
+    assert float(message[1]) > float(message[2]), message[0]
+    assert "resuming from step" in result.stderr, result.stderr
+    assert weights_hash(finished) in result.stdout
 
 
-def test_pretrain_infinite_gradient_is_named(
+def test_pretrain_infinite_gradient_names_the_tensor(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = PretrainingJob.loss_sums
+    original = PretrainingJob.loss_sums
     calls = iter(range(1000))
 
     def loss_sums(self: PretrainingJob, data: Any) -> Any:
-        sums = plain(self, data)
-        if next(calls) >= 6:  # two micro-batches a step: from step 3 on
+        sums = original(self, data)
+        if next(calls) >= 6:  # a step has two micro-batches, so this is from step 3 on
             bias = self.model.order.bias
             sums["order_loss"] = sums["order_loss"] + (bias.sum() - bias.sum().detach()) * 1e38 * 1e38
         return sums

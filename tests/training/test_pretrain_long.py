@@ -1,4 +1,4 @@
-"""Inputs of a thousand tokens and more: positions that grow, sparse runs that resume and share, tasks in one pass."""
+"""Tests of inputs of a thousand tokens and more: more positions, sparse attention, and tasks on long texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def options(*overrides: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def long_text(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """Sixty documents of some thousand tokens."""
+    """Write fifty documents of about a thousand tokens."""
     path = tmp_path_factory.mktemp("long") / "text.txt"
     path.write_text("\n\n".join("\n".join(documents[10 * i : 10 * i + 100]) for i in range(50)), encoding="utf-8")
     return path
@@ -57,9 +57,9 @@ def long_data(tmp_path_factory: pytest.TempPathFactory, long_text: Path, tiny_vo
 
 @pytest.fixture(scope="module")
 def long_command(recipe: Path, long_data: Path, finished: Path) -> Sequence[object]:
-    """`albert pretrain` that grows the short run to 1,024 positions and a window; but for --out."""
-    start = options(f"warm_start.checkpoint={finished}", *LONGER, *SPARSE, *STEPS)
-    return ("pretrain", recipe, "--data", long_data, "--device", "cpu", *start)
+    """The arguments of `albert pretrain`, without --out, that extend a run to 1,024 positions and window attention."""
+    overrides = options(f"warm_start.checkpoint={finished}", *LONGER, *SPARSE, *STEPS)
+    return ("pretrain", recipe, "--data", long_data, "--device", "cpu", *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +76,16 @@ def long_run(tmp_path_factory: pytest.TempPathFactory, long_command: Sequence[ob
 def test_sample_batch_any_length_from_same_shards(length: int, long_data: Path, tiny_vocabulary: Path) -> None:
     corpus, vocabulary = TokenCorpus.open(long_data, "train"), Vocabulary.load(tiny_vocabulary)
     settings = PairSettings(max_seq_length=length)
-    drawn = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
-    lengths = np.diff(drawn.offsets)
+    batch = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
+    lengths = np.diff(batch.offsets)
     longest = int(np.diff(corpus.shards[0].sentence_offsets[corpus.shards[0].document_offsets]).max()) + 3
-    assert lengths.max() == min(length, longest) and drawn.position_ids.max() == lengths.max() - 1
-    assert {0, 1} <= set(drawn.order_labels.tolist())
-    second = np.add.reduceat(drawn.segment_ids, drawn.offsets[:-1])
-    assert second.max() > 256 and (lengths - second).max() > 256  # both segments of sentence order are long
+    assert lengths.max() == min(length, longest)
+    assert batch.position_ids.max() == lengths.max() - 1
+    assert {0, 1} <= set(batch.order_labels.tolist())
+    second = np.add.reduceat(batch.segment_ids, batch.offsets[:-1])
+    first = lengths - second
+    assert first.max() > 256, "the first segment may be long"
+    assert second.max() > 256, "the second segment may be long"
 
 
 # ---------------------------------------------------------------- positions
@@ -103,43 +106,42 @@ def test_resize_positions_tiles_or_interpolates(finished: Path) -> None:
         resize_positions(checkpoint, 20, "tile")
 
 
-@pytest.mark.parametrize("how", ["tile", "interpolate"])
+@pytest.mark.parametrize("growth", ["tile", "interpolate"])
 def test_warm_start_from_fewer_positions(
-    how: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
+    growth: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    """A rate of zero leaves the weights as growing made them."""
-    overrides = [f"warm_start.checkpoint={finished}", f"warm_start.positions={how}", *LONGER, *SPARSE, *STEPS]
+    """In the first step the learning rate is zero, so only the resizing changes the weights."""
+    run = tmp_path / "run"
+    overrides = [f"warm_start.checkpoint={finished}", f"warm_start.positions={growth}", *LONGER, *SPARSE, *STEPS]
     overrides += ["schedule.total_steps=1", "schedule.warmup_steps=1"]
-    pretrain(str(recipe), long_data, tmp_path / "it", overrides, device="cpu")
-    grown, before = (
-        hub.read_checkpoint(hub.find_checkpoint(str(tmp_path / "it"))),
-        hub.read_checkpoint(hub.find_checkpoint(str(finished))),
-    )
-    expected = resize_positions(before, LENGTH, how)
-    assert grown.config.attention == "window" and grown.config.max_position_embeddings == LENGTH
+    pretrain(str(recipe), long_data, run, overrides, device="cpu")
+    parent, actual = (hub.read_checkpoint(hub.find_checkpoint(str(directory))) for directory in (finished, run))
+    expected = resize_positions(parent, LENGTH, growth)
+    assert actual.config.attention == "window"
+    assert actual.config.max_position_embeddings == LENGTH
     for name, tensor in expected.tensors.items():
-        assert torch.equal(grown.tensors[name], tensor), name
+        assert torch.equal(actual.tensors[name], tensor), name
 
 
 def test_continued_run_more_positions_raise(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     overrides = [f"warm_start.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
     with pytest.raises(ConfigError, match="and 48 positions; the recipe's model has"):
-        pretrain(str(recipe), tiny_data, tmp_path / "it", overrides, device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
 
 
 # ---------------------------------------------------------------- runs
 
 
-def test_two_ranks_equal_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
+def test_long_run_on_two_ranks_equals_one(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path / "log", 2, *long_command, "--out", tmp_path / "run")
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
-    one, two = (hub.read_checkpoint(run / LAST).tensors for run in (long_run, tmp_path / "run"))
-    for name, tensor in one.items():
-        assert float((tensor - two[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
+    expected, actual = (hub.read_checkpoint(run / LAST).tensors for run in (long_run, tmp_path / "run"))
+    for name, tensor in expected.items():
+        assert float((tensor - actual[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
 
 def test_long_run_resumes_to_same_bytes(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
-    """Kills at random moments are in tests/campaigns/kills.py."""
+    """The run resumes after its last checkpoint is removed; tests/campaigns/kills.py kills runs at random moments."""
     out = tmp_path / "run"
     albert(*long_command, "--out", out)
     store.remove_directory(out / LAST)
@@ -148,20 +150,21 @@ def test_long_run_resumes_to_same_bytes(long_command: Sequence[object], long_run
         assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
 
 
-def test_long_run_is_described(long_run: Path, tmp_path: Path) -> None:
+def test_long_run_is_described_with_its_attention(long_run: Path, tmp_path: Path) -> None:
     step = long_run / LAST
     values = store.read_json(step / "config.json")
-    assert values["model_type"] == CUSTOM_MODEL_TYPE and values["attention"] == "window"
+    assert (values["model_type"], values["attention"]) == (CUSTOM_MODEL_TYPE, "window")
     assert "attention_block" not in values
     card = (step / "README.md").read_text()
     assert "up to 1,024 tokens, with sparse attention (16 tokens to either side; [CLS] sees all tokens)" in card
-    shown = albert("inspect", step).out
-    assert "window" in shown and "1024" in shown
+    printed = albert("inspect", step).out
+    assert "window" in printed
+    assert "1024" in printed
     albert("report", long_run, "--out", tmp_path / "report.html")
     assert "16 tokens to either side; [CLS] sees all tokens" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    facts = json.loads(albert("params", step, "--json").out)["models"][0]
+    window = json.loads(albert("params", step, "--json").out)["models"][0]
     full = json.loads(albert("params", f"{step}:attention=full", "--json").out)
-    assert facts["flops_per_token"]["forward"] < full["models"][0]["flops_per_token"]["forward"]
+    assert window["flops_per_token"]["forward"] < full["models"][0]["flops_per_token"]["forward"]
 
 
 # ---------------------------------------------------------------- tasks
@@ -181,15 +184,14 @@ def test_finetune_longer_positions_predicts_whole_texts(long_text: Path, finishe
     assert checkpoint.config.max_position_embeddings == 4096 and checkpoint.model_type == CUSTOM_MODEL_TYPE
     (tmp_path / "in.txt").write_text(text + "\n", encoding="utf-8")
     for verb in ("predict", "encode"):
-        call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt", "--out", tmp_path / f"{verb}.jsonl"]
-        ended = albert(*call, "--json")
-        printed: dict[str, Any] = json.loads(ended.out)
-        assert (
-            printed["longest"] > 512
-            and printed["truncated"] == 0
-            and f"the longest input has {printed['longest']:,} tokens" in ended.err
-        )
-        assert f"the longest input has {printed['longest']:,} tokens" in albert(*call[:4]).err, "on stdout too"
+        call = [verb, tmp_path / "run", "--input", tmp_path / "in.txt"]
+        result = albert(*call, "--out", tmp_path / f"{verb}.jsonl", "--json")
+        summary: dict[str, Any] = json.loads(result.out)
+        assert summary["longest"] > 512
+        assert summary["truncated"] == 0
+        message = f"the longest input has {summary['longest']:,} tokens"
+        assert message in result.err
+        assert message in albert(*call).err, "without --out too"
 
 
 def test_squad_reads_a_long_context_in_one_pass(
@@ -207,8 +209,8 @@ def test_squad_reads_a_long_context_in_one_pass(
            *options(*shape, "train.batch_size=2"))  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.dev.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == ["q0", "q1", "q2", "q3"]
-    task = hub.read_checkpoint(tmp_path / "run")
-    assert task.config.attention_global == "question"
+    checkpoint = hub.read_checkpoint(tmp_path / "run")
+    assert checkpoint.config.attention_global == "question"
     from albert_cli.tasks.squad.task import SQUAD
 
     questions = SQUAD["squad1"].read("dev", str(tmp_path))

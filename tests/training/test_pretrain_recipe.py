@@ -1,4 +1,4 @@
-"""Batches that grow and micro-batches of tokens: every example once, and the same update."""
+"""Tests of growing batches, and of micro-batches limited by tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def growing(batch_size: int, steps: int, begin: int) -> PretrainRecipe:
 
 
 @given(st.integers(1, 5000), st.integers(0, 400), st.data())
-def test_examples_of_takes_each_once_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
+def test_examples_of_contains_each_example_once_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
     begin = data.draw(st.integers(1, batch_size))
     recipe = growing(batch_size, steps, begin)
     sizes = [len(recipe.examples_of(step)) for step in range(steps + 3)]
@@ -39,31 +39,32 @@ def test_examples_of_takes_each_once_in_order(batch_size: int, steps: int, data:
 def test_examples_of_grows_evenly() -> None:
     sizes = [len(growing(100, 4, 20).examples_of(step)) for step in range(6)]
     assert sizes == [20, 40, 60, 80, 100, 100]
-    far = growing(4096, 10_000, 256)
-    assert far.examples_before(125_000) == far.examples_before(10_000) + 115_000 * 4096
+    long = growing(4096, 10_000, 256)
+    assert long.examples_before(125_000) == long.examples_before(10_000) + 115_000 * 4096
 
 
-def test_growing_batch_resumes_exactly_on_any_ranks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_growing_batch_resumes_exactly_and_equals_two_ranks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     overrides = [*GROWING, BY_TOKENS, "train.log_every=1"]
-    pretrain(str(recipe), tiny_data, tmp_path / "through", overrides, device="cpu")
-    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu", "--out", tmp_path / "run"]
-    arguments += [word for override in overrides for word in ("-s", override)]
+    whole = tmp_path / "whole"
     run = tmp_path / "run"
-    ranks = start_ranks(tmp_path / "log", 1, *arguments)
+    two = tmp_path / "two"
+    pretrain(str(recipe), tiny_data, whole, overrides, device="cpu")
+    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu"]
+    arguments += [word for override in overrides for word in ("-s", override)]
+    ranks = start_ranks(tmp_path / "log", 1, *arguments, "--out", run)
     ranks[0].reaches(lambda: (run / "step-00000010").is_dir())
     ranks[0].kill()
     pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
-    assert weights_hash(run) == weights_hash(tmp_path / "through") and read_curve(run) == read_curve(
-        tmp_path / "through"
-    )
-    two = [tmp_path / "two" if word == run else word for word in arguments]
-    assert end(start_ranks(tmp_path / "log", 2, *two)) == [0, 0]
-    for one, other in zip(read_curve(tmp_path / "through"), read_curve(tmp_path / "two"), strict=True):
-        assert one["step"] == other["step"] and one.get("loss", 0) == pytest.approx(other.get("loss", 0), abs=2e-5)
+    assert weights_hash(run) == weights_hash(whole)
+    assert read_curve(run) == read_curve(whole)
+    assert end(start_ranks(tmp_path / "log", 2, *arguments, "--out", two)) == [0, 0]
+    for expected, actual in zip(read_curve(whole), read_curve(two), strict=True):
+        assert actual["step"] == expected["step"]
+        assert actual.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=2e-5)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "printed"),
+    ("overrides", "message"),
     [
         (["batch.warmup_steps=5", "batch.warmup_from=9"], r"more than train.batch_size \(8\)"),
         (["batch.warmup_from=0"], "batch.warmup_from is 0: it should be greater"),
@@ -73,9 +74,9 @@ def test_growing_batch_resumes_exactly_on_any_ranks(recipe: Path, tiny_data: Pat
     ],
 )
 def test_batch_settings_invalid_values_raise(
-    overrides: list[str], printed: str, recipe: Path, tiny_data: Path, tmp_path: Path
+    overrides: list[str], message: str, recipe: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    assert re.search(printed, f"{raised.value.message} {raised.value.hint}")
+    assert re.search(message, f"{raised.value.message} {raised.value.hint}")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Resolving a recipe as a function of recipe, environment and saved recipe."""
+"""Tests of `training.resolve`: a recipe is resolved from the environment and the saved recipe."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ PARENT_RUN = ParentRun(Path("run/step-00000050"), 50, RECIPE, "01d")
 def test_resolve_recipe_fills_in_auto_values() -> None:
     recipe = replace(RECIPE, train=TrainSettings(precision="fp32"), batch=BatchSettings(micro_tokens="auto"))
     resolved = resolve_recipe(recipe, ENVIRONMENT, None)
-    assert resolved.train.compile == "off" and isinstance(resolved.train.threads, int)
-    assert resolved.batch.micro_tokens == 0, "on a CPU"
+    assert resolved.train.compile == "off"
+    assert isinstance(resolved.train.threads, int)
+    assert resolved.batch.micro_tokens == 0, "a CPU has no limit of tokens"
 
 
 def test_resolve_recipe_resumed_run_keeps_saved_auto_values() -> None:
@@ -52,19 +53,20 @@ def test_resolve_recipe_continuing_run_skips_finished_warmup() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=ScheduleSettings(total_steps=200))
     environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
     resolved = resolve_recipe(recipe, environment, None)
-    assert resolved.warm_start is not None and resolved.schedule.resolved_warmup_steps == 10
+    assert resolved.schedule.resolved_warmup_steps == 10
+    assert resolved.warm_start is not None
     assert (resolved.warm_start.fingerprint, resolved.warm_start.step) == ("f00d", 50)
     assert resolved.warm_start.changes == ("schedule.total_steps: 100 -> 200", "data: '01d' -> 'da7a'")
     resumed = resolve_recipe(recipe, ENVIRONMENT, resolved)
-    assert resumed == resolved, "without a look at the parent"
+    assert resumed == resolved, "the parent is not read again"
 
 
-def test_resolve_recipe_nothing_left_to_do_raises() -> None:
+def test_resolve_recipe_no_steps_left_raises() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=50))
     environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
     with pytest.raises(ConfigError, match=r"is at step 50, and schedule\.total_steps is 50") as error:
         resolve_recipe(recipe, environment, None)
-    assert error.value.hint is not None and "-s schedule.total_steps=100" in error.value.hint
+    assert "-s schedule.total_steps=100" in str(error.value.hint)
 
 
 def test_list_changes_leaves_out_unused_and_safe_keys() -> None:

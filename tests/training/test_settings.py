@@ -1,4 +1,4 @@
-"""The learning rate, step by step, and lengths of time as people write them."""
+"""Tests of `training.settings`: the learning rate of each step, durations, and the interval of checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_rate_equals_paper_schedule() -> None:
     assert rates[0] == 0.0
     assert rates[1] == pytest.approx(0.00176 / 3125)
     assert rates[3124] == pytest.approx(0.00176 * 3124 / 3125)
-    assert rates[3125] == pytest.approx(0.975 * 0.00176)  # the decay is reckoned from step 0
+    assert rates[3125] == pytest.approx(0.975 * 0.00176)  # the decay starts at step 0, not after warmup
     assert rates[62_500] == pytest.approx(0.00088)
     assert rates[124_999] == pytest.approx(0.00176 / 125_000)
     assert paper.rate(125_000, 0.00176) == 0.0
@@ -27,8 +27,8 @@ def test_rate_rises_then_falls_below_peak(total: int, warmup: int, peak: float) 
     schedule = ScheduleSettings(total_steps=total, warmup_steps=warmup)
     rates = [schedule.rate(step, peak) for step in range(0, total, max(1, total // 97))]
     assert all(0 <= rate <= peak for rate in rates)
-    top = rates.index(max(rates))
-    assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
+    highest = rates.index(max(rates))
+    assert rates[:highest] == sorted(rates[:highest]) and rates[highest:] == sorted(rates[highest:], reverse=True)
 
 
 def test_rate_without_warmup_starts_at_peak() -> None:
@@ -36,7 +36,7 @@ def test_rate_without_warmup_starts_at_peak() -> None:
     assert [schedule.rate(step, 1.0) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
-def test_warmup_is_number_or_fraction() -> None:
+def test_warmup_is_a_number_or_fraction_of_steps() -> None:
     assert ScheduleSettings(total_steps=1000).resolved_warmup_steps == 100
     assert ScheduleSettings(total_steps=1000, warmup_ratio=0.025).resolved_warmup_steps == 25
     assert ScheduleSettings(total_steps=1000, warmup_steps=3).resolved_warmup_steps == 3
@@ -56,7 +56,7 @@ def test_parse_duration_invalid_text_raises(text: str) -> None:
         parse_duration(text, "--max-time")
 
 
-def test_save_interval_is_steps_or_seconds() -> None:
+def test_save_interval_is_in_steps_or_seconds() -> None:
     assert TrainSettings(save_every=500).save_interval() == (500, 0.0)
     assert TrainSettings(save_every="10m").save_interval() == (0, 600.0)
     assert TrainSettings(save_every=0).save_interval() == (0, 0.0)

@@ -13,11 +13,11 @@ from albert_cli.training.task_recipe import load_recipe
 COUNTS = (1, 50, 100, 500, 2_000, 20_000, 50_000, 1_000_000)
 
 
-def test_more_labels_have_fewer_epochs_and_more_updates() -> None:
+def test_more_labels_have_fewer_epochs_but_more_updates() -> None:
     epochs = [choose_epochs(count) for count in COUNTS]
     updates = [count * value for count, value in zip(COUNTS, epochs, strict=True)]
-    assert all(few >= many for few, many in pairwise(epochs))
-    assert all(few < many for few, many in pairwise(updates))
+    assert all(fewer_labels >= more_labels for fewer_labels, more_labels in pairwise(epochs))
+    assert all(fewer_labels < more_labels for fewer_labels, more_labels in pairwise(updates))
     assert epochs[-1] >= 1
 
 
@@ -36,7 +36,7 @@ def test_recipe_numbers_override_auto_values() -> None:
     assert recipe.with_auto_values(500) == recipe
 
 
-def test_pretraining_with_adamw_and_auto_rate_raises() -> None:
+def test_auto_learning_rate_with_adamw_raises() -> None:
     recipe = load_recipe("table", (), "mini")
     with pytest.raises(ConfigError, match="only with LAMB"):
         recipe.optimizer.with_lr(32)

@@ -1,4 +1,4 @@
-"""Tests of `training.text_match`: a task in another language than the pretraining text is far from it."""
+"""Tests of `training.text_match`: a warning if the text of a task differs from the pretraining text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def vocabulary(tiny_vocabulary: Path) -> Vocabulary:
 
 
 def zipf_counts(vocabulary: Vocabulary) -> np.ndarray:
-    """Counts in which token i occurs in proportion to 1 / (i + 1)."""
+    """Return counts in proportion to 1 / (i + 1) for token i."""
     return (1_000_000 / (1 + np.arange(vocabulary.size))).astype(np.int64)
 
 
@@ -30,7 +30,9 @@ def sample_ids(counts: np.ndarray, size: int) -> np.ndarray:
     return np.random.default_rng(0).choice(len(counts), size=size, p=counts / counts.sum()).astype(np.int32)
 
 
-def test_text_of_the_same_kind_matches(vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_with_the_same_token_frequencies_matches(
+    vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]
+) -> None:
     counts = zipf_counts(vocabulary)
     counts[vocabulary.unk_id] = 0
     ids = sample_ids(counts, 4000)
@@ -42,7 +44,7 @@ def test_text_of_the_same_kind_matches(vocabulary: Vocabulary, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-def test_rare_tokens_are_far_from_the_text(vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_rare_tokens_is_reported_as_far(vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
     counts = zipf_counts(vocabulary)
     ids = (vocabulary.size - 1 - sample_ids(counts, 4000)).astype(np.int32)
     assert "unigram cross-entropy" in str(measure_match(vocabulary, ids, counts).describe_mismatch())
@@ -50,7 +52,7 @@ def test_rare_tokens_are_far_from_the_text(vocabulary: Vocabulary, capsys: pytes
     assert "table: the text is far from the pretraining text" in capsys.readouterr().err
 
 
-def test_unknown_tokens_count_without_counts(vocabulary: Vocabulary) -> None:
+def test_unknown_tokens_are_reported_without_token_counts(vocabulary: Vocabulary) -> None:
     ids = np.full(1000, 10, np.int32)
     assert measure_match(vocabulary, ids, None).describe_mismatch() is None
     ids[:100] = vocabulary.unk_id

@@ -1,4 +1,4 @@
-"""Trackers: what is logged is what the journal has, in the files that each tool reads."""
+"""Tests of the trackers: each tool's files contain the curves of the journal."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from albert_cli.training.trackers import IDS_FILE, Trackers, open_trackers
 
 
 def train_losses(run: Path) -> list[tuple[int, float]]:
-    """The steps and losses of a run's journal."""
+    """Return the steps and losses of a run's journal."""
     return [(r["step"], r["loss"]) for r in journal.read_journal(run / "metrics.jsonl") if "loss" in r]
 
 
 def assert_curve_of_journal(curve: list[tuple[int, float]], run: Path) -> None:
-    """The points of a tracker are those of the journal, which rounds to six digits."""
+    """Compare the curve of a tracker with the journal, which rounds to six digits."""
     steps, losses = zip(*train_losses(run), strict=True)
     assert [step for step, _ in curve] == list(steps)
     assert [loss for _, loss in curve] == pytest.approx(losses, rel=1e-5)
 
 
 def leveldb_log_records(data: bytes) -> Iterator[bytes]:
-    """The records of a file in LevelDB's log format, after wandb's header of seven bytes."""
+    """Yield the records of a file in LevelDB's log format, after wandb's header of seven bytes."""
     position, parts = 7, b""
     while position + 7 <= len(data):
-        room = 32768 - position % 32768  # a record's header is not split across blocks of this size
-        if room < 7:
-            position += room
+        left_in_block = 32768 - position % 32768  # a record's header is not split across blocks of this size
+        if left_in_block < 7:
+            position += left_in_block
             continue
         _, length, kind = struct.unpack_from("<IHB", data, position)
         parts += data[position + 7 : position + 7 + length]
@@ -71,24 +71,15 @@ def test_run_writes_mlflow_curves(
     curve = [(m.step, m.value) for m in client.get_metric_history(run_id, "train/loss")]
     assert_curve_of_journal(curve, run)
     logged = client.get_run(run_id)
-    assert logged.info.status == "FINISHED" and logged.data.params["train.batch_size"]
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params["train.batch_size"]
 
 
 def test_run_writes_trackio_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     run = tmp_path / "run"
-    arguments = [
-        "pretrain",
-        recipe,
-        "--data",
-        tiny_data,
-        "--out",
-        run,
-        "-s",
-        'train.track=["trackio"]',
-        "--device",
-        "cpu",
-    ]
+    arguments = ["pretrain", recipe, "--data", tiny_data, "--out", run, "--device", "cpu"]
+    arguments += ["-s", 'train.track=["trackio"]']
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}  # read when trackio is imported
     command = [sys.executable, "-m", "albert_cli", *map(str, arguments), "--json"]
     printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
@@ -156,4 +147,4 @@ def test_failing_tracker_is_reported_once_and_left_out(capsys: pytest.CaptureFix
     trackers.write({"train/loss": 1.0}, 8)
     trackers.close()
     assert broken.calls == 1
-    assert capsys.readouterr().err == ("warning: broken: no server; its curves end at step 7, training continues\n")
+    assert capsys.readouterr().err == "warning: broken: no server; its curves end at step 7, training continues\n"

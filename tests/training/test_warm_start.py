@@ -1,4 +1,4 @@
-"""Starting from another checkpoint: what is carried over, what is refused, resuming afterwards, and going on."""
+"""Tests of `[warm_start]`: copied weights, rejected parents, and runs that start from a checkpoint or continue one."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from tests.helpers.shapes import OWN, SHARED, TINY, random_batch
 def logits(model: PretrainingModel) -> torch.Tensor:
     batch = random_batch((20, 3, 11))
     with torch.no_grad():
-        printed = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
-    return torch.cat([printed.masked.flatten(), printed.sentence_order.flatten()])
+        output = model.eval()(pack(batch, torch.device("cpu"), batch.masked_index))
+    return torch.cat([output.masked.flatten(), output.sentence_order.flatten()])
 
 
-def grown(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
+def start_from(child: ModelConfig, parent: Path, vocabulary: Path) -> PretrainingModel:
     model = PretrainingModel(child)
     copy_parent_weights(model, load_parent(WarmStart(str(parent)), child, Vocabulary.load(vocabulary)))
     return model
 
 
-# ---------------------------------------------------------------- what is carried over
+# ---------------------------------------------------------------- copied weights
 
 
 @pytest.mark.parametrize(
     "groups", [{"num_hidden_groups": 1}, {"num_hidden_groups": 3}, {"num_hidden_groups": 3, "inner_group_num": 2}]
 )
-def test_copy_parent_deeper_model_computes_repetition(
+def test_copy_parent_deeper_model_repeats_the_shared_layer(
     groups: dict[str, int], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape = replace(SHAPE, **groups)  # type: ignore[arg-type]
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
-    child = grown(replace(shape, num_hidden_layers=12), parent, tiny_vocabulary)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
+    child = start_from(replace(shape, num_hidden_layers=12), parent, tiny_vocabulary)
     stored = hub.read_checkpoint(parent).tensors
     assert stored.keys() == child.state_dict().keys()
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
@@ -72,16 +72,20 @@ def test_copy_parent_groups_start_from_group_0(
     inner: int, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape = replace(SHAPE, inner_group_num=inner)
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
-    child = grown(replace(shape, num_hidden_layers=6, **changes), parent, tiny_vocabulary)
-    assert torch.allclose(logits(child), logits(grown(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary)))
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
+    child = start_from(replace(shape, num_hidden_layers=6, **changes), parent, tiny_vocabulary)
+    assert torch.allclose(
+        logits(child), logits(start_from(replace(shape, num_hidden_layers=6), parent, tiny_vocabulary))
+    )
     assert "its encoder, 6 layers from 3, and the heads masked and order" in capfd.readouterr().err
 
 
 def test_copy_parent_stack_repeats_layers(tiny_vocabulary: Path, tmp_path: Path) -> None:
     shape = replace(SHAPE, sharing="none")
-    parent, twice = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape), replace(shape, num_hidden_layers=6)
-    child, stored = PretrainingModel(twice), hub.read_checkpoint(parent)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
+    twice = replace(shape, num_hidden_layers=6)
+    child = PretrainingModel(twice)
+    stored = hub.read_checkpoint(parent)
     copy_parent_weights(child, stored, stack=True)
     for name, tensor in child.state_dict().items():
         block = re.match(r"encoder\.(attention|feed_forward)\.(\d)\.", name)
@@ -93,20 +97,20 @@ def test_copy_parent_stack_repeats_layers(tiny_vocabulary: Path, tmp_path: Path)
         WarmStart(continues=str(parent), stack=True)
 
 
-def test_map_parent_blocks_several_groups(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_map_parent_blocks_further_groups_copy_group_0(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = create_checkpoint(
-        tmp_path / "it", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2)
+        tmp_path / "parent", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2)
     )
-    child = grown(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=3), parent, tiny_vocabulary)
-    wanted = hub.read_checkpoint(parent).tensors["encoder.attention.0.query.weight"]
-    assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], wanted) for k in range(3))
+    child = start_from(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=3), parent, tiny_vocabulary)
+    expected = hub.read_checkpoint(parent).tensors["encoder.attention.0.query.weight"]
+    assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], expected) for k in range(3))
 
 
 @pytest.mark.parametrize("name", SHARED | OWN)
 def test_copy_parent_same_shape_copies_all(name: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
     shape = replace((SHARED | OWN)[name], vocab_size=300)
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, shape)
-    child = grown(shape, parent, tiny_vocabulary)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
+    child = start_from(shape, parent, tiny_vocabulary)
     stored = hub.read_checkpoint(parent).tensors
     assert all(torch.equal(tensor, stored[name]) for name, tensor in child.state_dict().items())
 
@@ -116,7 +120,7 @@ def test_copy_parent_hf_model_without_heads(
 ) -> None:
     new_of_theirs(HEADS["bare"], SHAPE).save_pretrained(tmp_path)
     Vocabulary.load(tiny_vocabulary).copy_to(tmp_path)
-    child = grown(replace(SHAPE, num_hidden_layers=6), tmp_path, tiny_vocabulary)
+    child = start_from(replace(SHAPE, num_hidden_layers=6), tmp_path, tiny_vocabulary)
     word = hub.read_checkpoint(tmp_path).tensors["encoder.embeddings.word.weight"]
     assert torch.equal(child.encoder.embeddings.word.weight, word)
     printed = capfd.readouterr().err
@@ -124,7 +128,7 @@ def test_copy_parent_hf_model_without_heads(
     assert "6 layers from 3, without a head; the optimizer restarts" in printed
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- rejected parents
 
 
 @pytest.mark.parametrize(
@@ -144,18 +148,18 @@ def test_copy_parent_hf_model_without_heads(
 def test_load_parent_other_width_raises(
     name: str, changes: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary)
     child = replace(SHAPE, num_hidden_layers=6, **changes)
-    wanted = f"{name} is {getattr(SHAPE, name)}, the recipe's model has {getattr(child, name)}"
-    with pytest.raises(ConfigError, match=wanted):
-        grown(child, parent, tiny_vocabulary)
+    message = f"{name} is {getattr(SHAPE, name)}, the recipe's model has {getattr(child, name)}"
+    with pytest.raises(ConfigError, match=message):
+        start_from(child, parent, tiny_vocabulary)
 
 
 def test_load_parent_other_projection_raises(tiny_vocabulary: Path, tmp_path: Path) -> None:
     wide = replace(SHAPE, embedding_size=16)
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary, replace(wide, always_project=True))
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, replace(wide, always_project=True))
     with pytest.raises(ConfigError, match="has_projection is True, the recipe's model has False"):
-        grown(wide, parent, tiny_vocabulary)
+        start_from(wide, parent, tiny_vocabulary)
 
 
 DEEP = replace(TINY, num_hidden_layers=6)
@@ -183,13 +187,13 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
 
     other = tmp_path / "other"
     build_vocabulary.build([str(documents_file)], other, VocabularySettings(size=300, seed=1, sample_size=400))
-    parent = create_checkpoint(tmp_path / "it", other)
+    parent = create_checkpoint(tmp_path / "parent", other)
     with pytest.raises(ConfigError, match="was trained with another vocabulary"):
-        grown(SHAPE, parent, tiny_vocabulary)
+        start_from(SHAPE, parent, tiny_vocabulary)
 
 
 def test_load_parent_other_fingerprint_raises(tiny_vocabulary: Path, tmp_path: Path) -> None:
-    parent = create_checkpoint(tmp_path / "it", tiny_vocabulary)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary)
     fingerprint, vocabulary = store.fingerprint(parent), Vocabulary.load(tiny_vocabulary)
     assert load_parent(WarmStart(str(parent), fingerprint), SHAPE, vocabulary).directory == parent
     with pytest.raises(
@@ -198,7 +202,7 @@ def test_load_parent_other_fingerprint_raises(tiny_vocabulary: Path, tmp_path: P
         load_parent(WarmStart(str(parent), "0123"), SHAPE, vocabulary)
 
 
-# ---------------------------------------------------------------- a run of its own
+# ---------------------------------------------------------------- runs with warm_start.checkpoint
 
 
 def overrides(parent: Path, *more: str) -> Sequence[str]:
@@ -207,84 +211,91 @@ def overrides(parent: Path, *more: str) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path, finished: Path) -> Path:
-    """Four layers, grown from the finished run of two; not to be changed."""
+    """A run of four layers that started from the finished run of two; tests must not change it."""
     out = tmp_path_factory.mktemp("deep") / "out"
     pretrain(str(recipe), tiny_data, out, overrides(finished), device="cpu")
     return out
 
 
 def test_warm_start_run_records_its_parent(deep: Path, finished: Path) -> None:
-    mark = store.fingerprint(finished / LAST)
-    written = tomllib.loads((deep / "recipe.toml").read_text())["warm_start"]
-    assert written == {"checkpoint": str(finished), "fingerprint": mark, "positions": "tile", "stack": False}
+    fingerprint = store.fingerprint(finished / LAST)
+    recorded_settings = tomllib.loads((deep / "recipe.toml").read_text())["warm_start"]
+    assert recorded_settings == {
+        "checkpoint": str(finished),
+        "fingerprint": fingerprint,
+        "positions": "tile",
+        "stack": False,
+    }
     for step in deep.glob("step-*"):
         manifest = store.verify(step, "checkpoint")
-        assert manifest.parents["warm_start"] == mark
+        assert manifest.parents["warm_start"] == fingerprint
     losses = [journal.read_journal(run / "metrics.jsonl")[0]["mlm_loss"] for run in (deep, finished)]
     assert losses[0] < losses[1] - 0.05, "the first logged loss is that of weights that have learned something"
 
 
 def test_warm_start_replaces_init(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
-    barely = [
-        "optimizer.lr=1e-9",
-        "init.neighbors=[-1]",
-        f"warm_start.checkpoint={finished}",
-        "schedule.total_steps=1",
-    ]
-    pretrain(str(recipe), tiny_data, tmp_path / "run", barely, device="cpu")
+    settings = [f"warm_start.checkpoint={finished}", "init.neighbors=[-1]"]
+    settings += ["optimizer.lr=1e-9", "schedule.total_steps=1"]
+    pretrain(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu")
     assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["init"]["neighbors"] == []
     assert not (tmp_path / "run" / "init").exists()
-    key, old = "encoder.attention.0.key.weight", hub.read_checkpoint(finished / LAST).tensors
-    assert torch.allclose(hub.read_checkpoint(tmp_path / "run" / "step-00000001").tensors[key], old[key], atol=1e-6)
+    name = "encoder.attention.0.key.weight"
+    checkpoints = (finished / LAST, tmp_path / "run" / "step-00000001")
+    expected, actual = (hub.read_checkpoint(checkpoint).tensors[name] for checkpoint in checkpoints)
+    assert torch.allclose(actual, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("parent", ["gone", "another"])
+@pytest.mark.parametrize("fault", ["missing", "replaced"])
 def test_warm_start_resumes_without_parent(
-    parent: str, deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+    fault: str, deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    first, again = tmp_path / "parent", tmp_path / "again"
-    shutil.copytree(finished, first)
-    call = (str(recipe), tiny_data, again, overrides(first))
+    parent = tmp_path / "parent"
+    run = tmp_path / "run"
+    shutil.copytree(finished, parent)
+    call = (str(recipe), tiny_data, run, overrides(parent))
     pretrain(*call, device="cpu")
-    whole = store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
-    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
+    expected = store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == expected
     for step in (20, 25, 30):
-        shutil.rmtree(again / f"step-{step:08d}")
-    shutil.rmtree(first)
-    if parent == "another":
-        shutil.copytree(deep, first)
+        shutil.rmtree(run / f"step-{step:08d}")
+    shutil.rmtree(parent)
+    if fault == "replaced":
+        shutil.copytree(deep, parent)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == whole
+    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == expected
 
 
 def test_warm_start_without_steps_needs_same_parent(
     deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    first, again = tmp_path / "parent", tmp_path / "again"
-    shutil.copytree(finished, first)
-    call = (str(recipe), tiny_data, again, overrides(first))
+    parent = tmp_path / "parent"
+    run = tmp_path / "run"
+    shutil.copytree(finished, parent)
+    call = (str(recipe), tiny_data, run, overrides(parent))
     pretrain(*call, device="cpu")
-    for step in again.glob("step-*"):
+    for step in run.glob("step-*"):
         shutil.rmtree(step)
-    shutil.rmtree(first / LAST)
+    shutil.rmtree(parent / LAST)
     with pytest.raises(ConfigError, match=r"was started with another recipe: warm_start\.fingerprint"):
         pretrain(*call, device="cpu")
-    shutil.copytree(finished / LAST, first / LAST)
+    shutil.copytree(finished / LAST, parent / LAST)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
 def test_warm_start_damaged_steps_restart_from_parent(
     deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    again = Path(shutil.copytree(deep, tmp_path / "again"))
-    for step in again.glob("step-*"):
+    run = Path(shutil.copytree(deep, tmp_path / "run"))
+    for step in run.glob("step-*"):
         (step / hub.WEIGHTS_FILE).write_bytes(b"")
-    pretrain(str(recipe), tiny_data, again, overrides(finished), device="cpu")
-    assert store.sha256_file(again / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    pretrain(str(recipe), tiny_data, run, overrides(finished), device="cpu")
+    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
 
 
-def test_warm_start_misfit_raises_before_writing(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
+def test_warm_start_wrong_parent_raises_before_writing(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
     for verb in (pretrain, plan_pretraining):
         with pytest.raises(ConfigError, match="hidden_size is 16, the recipe's model has 32"):
             verb(str(recipe), tiny_data, tmp_path / "out", overrides(finished, "model.hidden_size=32"), device="cpu")
@@ -293,12 +304,12 @@ def test_warm_start_misfit_raises_before_writing(recipe: Path, tiny_data: Path, 
     assert not (tmp_path / "out").exists()
 
 
-# ---------------------------------------------------------------- going on with moments and step
+# ---------------------------------------------------------------- runs with warm_start.continues
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
-    """The first 15 of the recipe's 30 steps, at the rates of all 30; not to be changed."""
+    """The first 15 of the recipe's 30 steps, with the learning rates of all 30; tests must not change it."""
     out = tmp_path_factory.mktemp("half") / "out"
     first = ("schedule.total_steps=15", "schedule.decay_steps=30")
     pretrain(str(recipe), tiny_data, out, first, device="cpu")
@@ -306,15 +317,17 @@ def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
 
 
 def recorded(run: Path) -> dict[str, Any]:
+    """Return the table `warm_start` of a run's recipe."""
     warm_start: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]
     return warm_start
 
 
-def test_continued_run_ends_in_bytes_of_one_run(
+def test_continued_run_ends_in_the_bytes_of_one_run(
     half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
-    assert result.steps == 30 and checkpoint_hashes(tmp_path / "run") == checkpoint_hashes(finished)
+    assert result.steps == 30
+    assert checkpoint_hashes(tmp_path / "run") == checkpoint_hashes(finished)
     journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
     assert losses[0] + losses[1] == losses[2]
@@ -332,75 +345,70 @@ def test_continued_run_on_two_ranks_equals_one(
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", tmp_path / "run", "-s", f"warm_start.continues={half}")
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     assert not ranks[1].printed_text()
-    one, two = (hub.read_checkpoint(run / LAST).tensors for run in (finished, tmp_path / "run"))
-    assert all(torch.allclose(tensor, two[name], atol=1e-5, rtol=1e-5) for name, tensor in one.items())
+    expected, actual = (hub.read_checkpoint(run / LAST).tensors for run in (finished, tmp_path / "run"))
+    assert all(torch.allclose(tensor, actual[name], atol=1e-5, rtol=1e-5) for name, tensor in expected.items())
 
 
-def test_continued_run_lists_changes_and_resumes(
+def test_continued_run_records_changes_and_resumes(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first, run, last = tmp_path / "first", tmp_path / "run", "step-00000045"
-    shutil.copytree(finished, first)
-    mark = store.fingerprint(first / LAST)
-    changes = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbors=[-1]")
-    call = (str(recipe), tiny_data, run, (f"warm_start.continues={first}", *changes))
+    parent = tmp_path / "parent"
+    run = tmp_path / "run"
+    last = "step-00000045"
+    shutil.copytree(finished, parent)
+    fingerprint = store.fingerprint(parent / LAST)
+    settings = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbors=[-1]")
+    call = (str(recipe), tiny_data, run, (f"warm_start.continues={parent}", *settings))
     pretrain(*call, device="cpu")
-    named = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
-    assert recorded(run)["changes"] == named
-    assert f"continues {first / LAST}, and changes: {'; '.join(named)}" in capfd.readouterr().err
+    changes = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
+    assert recorded(run)["changes"] == changes
+    assert f"continues {parent / LAST}, and changes: {'; '.join(changes)}" in capfd.readouterr().err
     assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
-    assert store.verify(run / last, "checkpoint").parents["warm_start"] == mark
+    assert store.verify(run / last, "checkpoint").parents["warm_start"] == fingerprint
     rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
     assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
-    whole = checkpoint_hashes(run, last)
+    expected = checkpoint_hashes(run, last)
     for step in (40, 45):
         shutil.rmtree(run / f"step-{step:08d}")
-    shutil.rmtree(first)
+    shutil.rmtree(parent)
     pretrain(*call, device="cpu")
-    assert checkpoint_hashes(run, last) == whole and recorded(run)["changes"] == named
+    assert checkpoint_hashes(run, last) == expected
+    assert recorded(run)["changes"] == changes
 
 
-def test_continued_run_lists_other_text(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(tiny_data, tmp_path / "other"))
-    values = store.read_json(other / "data.json")
-    store.write_json(other / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
-    store.seal(other, "data", store.read_manifest(tiny_data).parents)  # type: ignore[union-attr]
-    pretrain(str(recipe), other, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
-    assert (
-        f"data: {store.fingerprint(tiny_data)!r} -> {store.fingerprint(other)!r}"
-        in recorded(tmp_path / "run")["changes"]
-    )
+def test_continued_run_records_other_data(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    other_data = Path(shutil.copytree(tiny_data, tmp_path / "other"))
+    values = store.read_json(other_data / "data.json")
+    store.write_json(other_data / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
+    store.seal(other_data, "data", store.read_manifest(tiny_data).parents)  # type: ignore[union-attr]
+    pretrain(str(recipe), other_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
+    change = f"data: {store.fingerprint(tiny_data)!r} -> {store.fingerprint(other_data)!r}"
+    assert change in recorded(tmp_path / "run")["changes"]
 
 
 def test_continued_run_has_no_second_warmup(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    more = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
-    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", more, device="cpu").plan
+    settings = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
+    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu").plan
     assert (plan.steps, plan.steps_done_before, plan.warmup_steps) == (1000, 30, 3)
-    timed = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", more, max_time="20s", device="cpu").plan
+    timed = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, max_time="20s", device="cpu").plan
     assert timed.steps > 30 and timed.warmup_steps == 3
 
 
 def test_continued_run_invalid_parent_raises(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
+    blocks_and_positions = r"of 1 attention and 1 feed-forward blocks and \d+ positions"
     weights = create_checkpoint(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
-    for parent, more, printed in (
+    for parent, more, message in (
         (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),
         (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
-        (finished, ("model.num_hidden_groups=2",), r"of 1 attention and 1 feed-forward blocks and \d+ positions"),
-        (
-            finished,
-            ("model.max_position_embeddings=512",),
-            r"of 1 attention and 1 feed-forward blocks and \d+ positions",
-        ),
+        (finished, ("model.num_hidden_groups=2",), blocks_and_positions),
+        (finished, ("model.max_position_embeddings=512",), blocks_and_positions),
         (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
-        (
-            finished,
-            ("schedule.decay_steps=20",),
-            r"decay_steps is 20: .* zero from there to the last step, 30",
-        ),
+        (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: .* zero from there to the last step, 30"),
     ):
-        with pytest.raises((ConfigError, CheckpointError), match=printed):
-            pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={parent}", *more], device="cpu")
+        settings = [f"warm_start.continues={parent}", *more]
+        with pytest.raises((ConfigError, CheckpointError), match=message):
+            pretrain(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu")
     assert not (tmp_path / "run").exists()
