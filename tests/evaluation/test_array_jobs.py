@@ -1,4 +1,4 @@
-"""Tests of `albert eval --task` and `albert search --task`."""
+"""Tests of `albert eval --task` and `albert search --task`, which run a part of the work."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_eval_jobs_give_the_scores_of_one_process(trained: tuple[Path, Path], tm
     weights = (out / "run-0" / "model.safetensors").read_bytes()
     last = json.loads(albert(*call, "--out", out, "--task", "1/2").out)
     assert last["scores_by_seed"] == whole["scores_by_seed"]
-    again = json.loads(albert(*call, "--out", out).out)
-    assert again["scores_by_seed"] == whole["scores_by_seed"]
+    repeated = json.loads(albert(*call, "--out", out).out)
+    assert repeated["scores_by_seed"] == whole["scores_by_seed"]
     assert (out / "run-0" / "model.safetensors").read_bytes() == weights
     assert (tmp_path / "whole" / "run-0" / "model.safetensors").read_bytes() == weights
 
@@ -47,7 +47,7 @@ def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], 
     assert [point["median"] for point in last["points"]] == [point["median"] for point in whole["points"]]
 
 
-def test_glue_jobs_are_submitted_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
+def test_glue_jobs_split_the_runs_of_all_tasks(encoder: Path, inference: Path, tmp_path: Path) -> None:
     settings = [word for text in TASK_SETTINGS for word in ("-s", text)]
     call = ["eval", "glue", "--checkpoint", encoder, "--data", inference, "--runs", 2, "--no-baselines", "--json"]
     call += ["--device", "cpu", *settings]
@@ -63,6 +63,7 @@ def test_glue_jobs_are_submitted_once(encoder: Path, inference: Path, tmp_path: 
 
 
 def retry_soon() -> None:
+    """Shorten the wait between two looks at the runs of other jobs."""
     parallel._SECONDS_BETWEEN_ATTEMPTS = 0.1
 
 

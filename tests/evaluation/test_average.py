@@ -1,4 +1,4 @@
-"""Avg: from the paper's own rows its own figure, and from our results the metrics that the paper has."""
+"""Tests of the average score: it equals the paper's Avg, and takes the metrics of the paper."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from albert_cli.tasks.registry import average_score, paper_metric_names, paper_m
 from tests.helpers.results import evaluation_result
 
 
-def row(tasks: Sequence[str], cells: Sequence[str]) -> PublishedScores:
-    """Parse scores as a table prints them; SQuAD has two in a cell, `F1/EM`, and a dash stands for none."""
+def parse_row(tasks: Sequence[str], cells: Sequence[str]) -> PublishedScores:
+    """Parse cells of a table: a SQuAD cell has two scores, `F1/EM`, and a dash means no score."""
     return {
         task: dict(zip(paper_metric_names(task), map(float, cell.split("/")), strict=True))
         for task, cell in zip(tasks, cells, strict=True)
@@ -24,50 +24,50 @@ def row(tasks: Sequence[str], cells: Sequence[str]) -> PublishedScores:
 COLUMNS = {"SQuAD1.1": "squad1", "SQuAD2.0": "squad2", "MNLI": "mnli", "SST-2": "sst2", "RACE": "race"}
 
 
-def printed() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every row of the paper's tables that has an Avg, as the experiments' recipes keep them."""
+def paper_rows() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of the paper's tables that have an Avg, from the recipes of the experiments."""
     for name in recipe.experiment_names():
         for table in recipe.load_experiment(name).tables:
             for variant, cells in table.rows.items() if "Avg" in table.columns else ():
                 yield f"{table.title}, {table.version}, {name}, {variant}", dict(zip(table.columns, cells, strict=True))
 
 
-ROWS = dict(printed())
+ROWS = dict(paper_rows())
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "version 1" not in name])
 def test_average_score_of_paper_rows_equals_the_paper(name: str) -> None:
     cells = ROWS[name]
-    scores = row(list(COLUMNS.values()), [cells[column] for column in COLUMNS])
+    scores = parse_row(list(COLUMNS.values()), [cells[column] for column in COLUMNS])
     assert average_score(scores) == pytest.approx(float(cells["Avg"]), abs=0.05 + 1e-9)
 
 
-def test_paper_tables_with_average_are_all_found() -> None:
+def test_recipes_have_all_paper_tables_with_an_average() -> None:
     assert {name.split(",")[0] for name in ROWS} == {f"Table {n}" for n in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13)}
     assert len(ROWS) >= 40
 
 
 @pytest.mark.parametrize(
-    ("model", "printed"),
+    ("model", "expected"),
     [  # README of google-research/albert
         ("ALBERT-base v2", 82.3), ("ALBERT-large v2", 85.7), ("ALBERT-xlarge v2", 87.9), ("ALBERT-xxlarge v2", 90.9),
         ("ALBERT-base v1", 80.1), ("ALBERT-large v1", 82.4), ("ALBERT-xlarge v1", 85.5), ("ALBERT-xxlarge v1", 91.0),
     ],
 )  # fmt: skip
-def test_average_score_of_released_models_equals_readme(model: str, printed: float) -> None:
-    assert average_score(load_published_scores()[model]) == pytest.approx(printed, abs=0.05 + 1e-9)
+def test_average_score_of_released_models_equals_readme(model: str, expected: float) -> None:
+    assert average_score(load_published_scores()[model]) == pytest.approx(expected, abs=0.05 + 1e-9)
 
 
-def test_published_scores_of_table_9_equal_the_experiment() -> None:
+def test_published_scores_equal_table_9_of_the_experiment() -> None:
     (table,) = (t for t in recipe.load_experiment("glue").tables if t.title == "Table 9, one model on dev")
     names = {"bert-large": "BERT-large", "m15": "ALBERT-xxlarge, 1.5 M steps"}
     for name, cells in table.rows.items():
         if name != "m1":
             tasks = [column.lower().replace("-", "") for column in table.columns]
-            assert row(tasks, cells).items() <= load_published_scores()[names.get(name, name)].items(), name
+            assert parse_row(tasks, cells).items() <= load_published_scores()[names.get(name, name)].items(), name
 
 
-def test_paper_metrics_selects_the_paper_s_metrics() -> None:
+def test_paper_metrics_selects_the_metrics_of_the_paper() -> None:
     spans = {"f1": [0.5, 0.9, 0.6], "em": [0.4, 0.1, 0.3], "best_f1": [0.7, 0.8, 0.9], "best_em": [0.6, 0.6, 0.5]}
     medians = evaluation_result(all_scores=spans).medians
     assert paper_metrics("squad1", medians) == {"f1": 0.6, "em": 0.3}

@@ -24,17 +24,18 @@ from tests.helpers.task_runs import QUICK, as_text, evaluate
 VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
 
 
-def pairs(count: int, seed: int, kind: str = "same") -> list[TextExample]:
-    """Pairs of one sentence or two; `same`: whether; `share`: how many of five words the texts have in common."""
-    rng, made = random.Random(seed), []
+def pairs(count: int, seed: int, label_type: str = "equal") -> list[TextExample]:
+    """Return pairs of texts of five words; the label is 1 if they are equal, or the `number` of common words."""
+    rng = random.Random(seed)
+    examples = []
     for i in range(count):
         a = [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5)]
-        shared = rng.randrange(6) if kind == "share" else 5 * rng.randrange(2)
+        shared = rng.randrange(6) if label_type == "number" else 5 * rng.randrange(2)
         b = a[:shared] + [f"{rng.choice(VERBS)}{rng.randrange(500)}" for _ in range(5 - shared)]
         rng.shuffle(b)
-        label: float = float(shared) if kind == "share" else shared // 5
-        made.append(TextExample(" ".join(a), " ".join(b).upper(), label, str(i)))
-    return made
+        label: float = float(shared) if label_type == "number" else shared // 5
+        examples.append(TextExample(" ".join(a), " ".join(b).upper(), label, str(i)))
+    return examples
 
 
 def score_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, dict[str, float]]:
@@ -47,7 +48,7 @@ def test_overlap_baseline_generalizes_to_unseen_words() -> None:
     assert set(baselines) == {WORDS, CHARACTERS, OVERLAP}
     assert set(baselines[WORDS]) == {"accuracy", "f1", CROSS_VALIDATED}
     assert baselines[OVERLAP]["accuracy"] > 0.95 > 0.7 > baselines[WORDS]["accuracy"]
-    values = score_baselines(find_task("stsb"), pairs(200, 0, "share"), pairs(100, 1, "share"))
+    values = score_baselines(find_task("stsb"), pairs(200, 0, "number"), pairs(100, 1, "number"))
     assert values[OVERLAP]["pearson"] > 0.95
     assert evaluation_result(metric="pearson", baselines=values).best_baseline == (OVERLAP, values[OVERLAP]["pearson"])
 
@@ -59,11 +60,12 @@ def test_words_baseline_uses_word_order() -> None:
         words = ["kra", "wi"] if i % 2 else ["wi", "kra"]
         examples.append(TextExample(" ".join([*rng.choices(VERBS[:4], k=3), *words]) + "!", None, i % 2, str(i)))
     baselines = score_baselines(find_task("sst2"), examples[:200], examples[200:])
-    assert set(baselines) == {WORDS, CHARACTERS} and baselines[WORDS]["accuracy"] == 1.0
+    assert set(baselines) == {WORDS, CHARACTERS}
+    assert baselines[WORDS]["accuracy"] == 1.0
 
 
 def test_score_baselines_unspaced_text_chooses_characters() -> None:
-    """Words without spaces in between are all different; parts of them tell the classes apart."""
+    """Without spaces, each text is one word, and only n-grams of characters separate the classes."""
     rng = random.Random(0)
     examples = []
     for i in range(200):
@@ -83,10 +85,8 @@ def test_best_baseline_is_not_chosen_on_dev() -> None:
 def test_score_baselines_degenerate_data_is_no_error() -> None:
     task = find_task("sst2")
     one_class = [TextExample("kra", None, 1, str(i)) for i in range(3)]
-    assert score_baselines(task, one_class, [TextExample("wi", None, label, "") for label in (0, 1)])[WORDS] == {
-        "accuracy": 0.5,
-        CROSS_VALIDATED: 0.0,
-    }
+    dev = [TextExample("wi", None, label, "") for label in (0, 1)]
+    assert score_baselines(task, one_class, dev)[WORDS] == {"accuracy": 0.5, CROSS_VALIDATED: 0.0}
     blank = [TextExample(" ", None, i % 2, str(i)) for i in range(4)]
     assert score_baselines(task, blank, blank) == {}
     assert score_baselines(find_task("race"), [], []) == score_baselines(find_task("squad1"), [], []) == {}
@@ -100,23 +100,26 @@ def test_eval_reports_baselines_with_the_score(encoder: Path, inference: Path, t
     expected = score_baselines(task, task.read("train", str(inference)), task.read("dev", str(inference)))
     assert result["baselines"] == store.read_json(out / "results.json")["baselines"] == expected
     name, score = evaluation_result(baselines=expected).best_baseline or ("", 0.0)
-    shown = as_text(result)
-    assert "classical" in shown.split("\n")[0] and f"  {name} {100 * score:.1f}  " in shown
-    assert "trained on the same examples" in shown
+    printed = as_text(result)
+    assert "classical" in printed.split("\n")[0]
+    assert f"  {name} {100 * score:.1f}  " in printed
+    assert "trained on the same examples" in printed
     (evaluation,) = collect_inputs([out]).evaluations
-    assert (evaluation.baselines[CLASSICAL_BASELINE], (evaluation.record.best_baseline or (None,))[0]) == (score, name)
+    assert evaluation.baselines[CLASSICAL_BASELINE] == score
+    assert evaluation.record.best_baseline is not None
+    assert evaluation.record.best_baseline[0] == name
     build_report([out], tmp_path / "report.html")
     assert "classical baseline</th>" in (tmp_path / "report.html").read_text()
 
 
 def test_eval_no_baselines_leaves_them_out(encoder: Path, inference: Path, tmp_path: Path) -> None:
-    settings = [word for setting in (*QUICK, "intermediate_task=pretrained") for word in ("-s", setting)]
-    words = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *settings]
-    albert("eval", "rte", *words, "--no-baselines", "--out", str(tmp_path / "scores"))
+    overrides = [word for override in (*QUICK, "intermediate_task=pretrained") for word in ("-s", override)]
+    options = ["--checkpoint", str(encoder), "--data", str(inference), "--runs", "1", "--device", "cpu", *overrides]
+    albert("eval", "rte", *options, "--no-baselines", "--out", str(tmp_path / "scores"))
     assert store.read_json(tmp_path / "scores/results.json")["baselines"] == {}
 
 
-def test_baselines_of_a_subset_use_the_same_subset(encoder: Path, inference: Path, tmp_path: Path) -> None:
+def test_eval_subset_trains_baselines_on_the_same_subset(encoder: Path, inference: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "intermediate_task=pretrained", "data.train_examples=4")
     result = evaluate("rte", str(encoder), str(inference), tmp_path / "few", 1, overrides, "cpu")
     task = find_task("rte")
@@ -126,11 +129,11 @@ def test_baselines_of_a_subset_use_the_same_subset(encoder: Path, inference: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "examples", "least"),
+    ("name", "examples", "low"),
     [("mrpc", 1500, 0.73), ("stsb", 1500, 0.71), ("cola", 10_000, 0.16), ("sst2", 1500, 0.69)],
 )
-def test_baselines_on_glue_reach_known_scores(name: str, examples: int, least: float, shared_data: Path) -> None:
+def test_baselines_on_glue_reach_known_scores(name: str, examples: int, low: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")
     baselines = score_baselines(task, task.read("train", data)[:examples], task.read("dev", data))
     best = evaluation_result(metric=task.metrics[0], baselines=baselines).best_baseline
-    assert best is not None and least < best[1] < least + 0.06
+    assert best is not None and low < best[1] < low + 0.06

@@ -1,4 +1,4 @@
-"""Controls of an evaluation: the same seeds, fine-tuned from the weights of step 0 and from random weights."""
+"""Tests of controls: the same seeds, fine-tuned from the weights of step 0 or from random weights."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_report_has_controls_before_classical_baselines(
     (row,) = find_table((tmp_path / "report.md").read_text(), "task", "classical baseline")
     columns = [name for name in row if name in ("same init", "random weights", "classical baseline")]
     assert columns == ["same init", "random weights", "classical baseline"]
-    medians = [controlled[1]["controls"][name]["median"] for name in CONTROLS]
-    assert [row[name].split()[0] for name in columns[:2]] == [f"{100 * median:.1f}" for median in medians]
+    expected = [controlled[1]["controls"][name]["median"] for name in CONTROLS]
+    assert [row[name].split()[0] for name in columns[:2]] == [f"{100 * median:.1f}" for median in expected]
 
 
 def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) -> None:
@@ -103,13 +103,10 @@ def test_suite_controls_cover_every_task(run: Path, glue: Path, tmp_path: Path) 
     albert(*call, "--controls", "random", "-s", "train.save_every=0", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all(list(task["controls"]) == ["random"] for task in result["tasks"].values())
-    assert {name: task["protocol"]["epochs"] for name, task in result["tasks"].items()} == {
-        "cola": 5.33,
-        "sst2": 2.67,
-        "mnli": 1.33,
-    }
-    protocols = [task["protocol"] for task in result["tasks"].values()]
-    assert all((protocol["eval_every"], protocol["max_seq_length"]) == (0, 48) for protocol in protocols)
+    protocols = {name: task["protocol"] for name, task in result["tasks"].items()}
+    epochs = {name: protocol["epochs"] for name, protocol in protocols.items()}
+    assert epochs == {"cola": 5.33, "sst2": 2.67, "mnli": 1.33}
+    assert all((protocol["eval_every"], protocol["max_seq_length"]) == (0, 48) for protocol in protocols.values())
 
 
 def test_controls_have_rows_below_their_task() -> None:
@@ -121,29 +118,23 @@ def test_controls_have_rows_below_their_task() -> None:
     }
     table, _, _ = as_text({"kind": "suite", "tasks": tasks, "tasks_scored": 2, "glue_score": 0.7}).partition("\n\n")
     rows = [re.split(r"  +", line.strip()) for line in table.splitlines()]
-    assert [row[0] for row in rows[2:]] == [
-        "CoLA",
-        "same init",
-        "random weights",
-        "RTE",
-        "same init",
-        "GLUE score",
-    ]
-    medians = {line.index("median") + len("median") for line in table.splitlines()[:1]}
-    assert [line[: max(medians)].split()[-1] for line in table.splitlines()[2:] if "weights" not in line] == [
-        "75.0", "55.0", "65.0", "55.0", "70.0"
-    ]  # fmt: skip
+    names = [row[0] for row in rows[2:]]
+    assert names == ["CoLA", "same init", "random weights", "RTE", "same init", "GLUE score"]
+    header = table.splitlines()[0]
+    end_of_median = header.index("median") + len("median")
+    lines = [line for line in table.splitlines()[2:] if "weights" not in line]  # all random seeds diverged
+    assert [line[:end_of_median].split()[-1] for line in lines] == ["75.0", "55.0", "65.0", "55.0", "70.0"]
 
 
-def test_control_notes_say_whether_all_seeds_are_above() -> None:
+def test_control_notes_compare_all_seeds_of_each_task() -> None:
     def task(title: str, **above: bool | None) -> dict[str, Any]:
         controls = {name: ControlResult(every_seed_above=is_above) for name, is_above in above.items()}
         return evaluation_result(title=title, controls=controls).to_json()
 
     tasks = {"a": task("A", init=True, random=False), "b": task("B", init=False, random=None)}
-    words = " ".join(as_text({"kind": "suite", "tasks": tasks, "tasks_scored": 2, "glue_score": 0.5}).split())
-    assert "Every pretrained seed is above every seed of the same init on A, but not on B." in words
-    assert "On A not every pretrained seed is above every seed of the random weights." in words
+    printed = " ".join(as_text({"kind": "suite", "tasks": tasks, "tasks_scored": 2, "glue_score": 0.5}).split())
+    assert "Every pretrained seed is above every seed of the same init on A, but not on B." in printed
+    assert "On A not every pretrained seed is above every seed of the random weights." in printed
 
 
 def test_control_that_diverges_is_reported(
@@ -151,22 +142,25 @@ def test_control_that_diverges_is_reported(
 ) -> None:
     from albert_cli.evaluation.single import AllSeedsDiverged, evaluate_task
 
-    def failing(prepared: PreparedTask, *arguments: Any) -> Any:
+    def diverge_if_random(prepared: PreparedTask, *arguments: Any) -> Any:
         if prepared.recipe.model.weights == "random":
             raise AllSeedsDiverged("CoLA", {"0": "step 3"})
         return evaluate_task(prepared, *arguments)
 
-    monkeypatch.setattr(suite, "evaluate_task", failing)
+    monkeypatch.setattr(suite, "evaluate_task", diverge_if_random)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
     control = result["controls"]["random"]
     assert control == {"scores_by_seed": {}, "diverged": {"0": "step 3"}, "collapsed": {}}
-    assert "random weights" in (shown := as_text(result)) and "1 of 1" in shown
+    printed = as_text(result)
+    assert "random weights" in printed
+    assert "1 of 1" in printed
 
 
-def test_controls_unknown_or_scored_are_rejected(run: Path, glue: Path, tmp_path: Path) -> None:
+def test_controls_unknown_or_of_a_scored_task_are_rejected(run: Path, glue: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown control 'randon'"):
         suite.parse_controls("init,randon")
-    assert suite.parse_controls("random, init,random") == ("random", "init") and suite.parse_controls(None) == ()
+    assert suite.parse_controls("random, init,random") == ("random", "init")
+    assert suite.parse_controls(None) == ()
     evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored"):

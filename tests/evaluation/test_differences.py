@@ -1,4 +1,4 @@
-"""Tests of `evaluation.differences`: the interval covers seeds and dev examples, and pairs what the seeds share."""
+"""Tests of `evaluation.differences`: paired differences, and their error from seeds and dev examples."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from albert_cli.evaluation.differences import compare_predictions
 
 
 def predictions_with_errors(gold: np.ndarray, errors: int, seed: int) -> np.ndarray:
+    """Return the gold labels with this number of errors, at indices sampled by the seed."""
     wrong = np.random.default_rng(seed).permutation(len(gold))[:errors]
     predictions = gold.copy()
     predictions[wrong] = 1 - predictions[wrong]
@@ -24,7 +25,7 @@ def test_difference_is_the_mean_over_common_seeds() -> None:
     difference = compare_predictions("accuracy", gold, first, second)
     assert difference is not None and difference.seeds == 3
     assert difference.difference == pytest.approx(0.2)
-    # No seed differs from another one, so the error is that of 1,000 examples over 3 seeds with independent mistakes.
+    # All seeds have the same score, so the error is that of 1,000 examples, with independent mistakes in 3 seeds.
     assert difference.standard_error == pytest.approx(math.sqrt((0.1 * 0.9 + 0.3 * 0.7) / 1000 / 3), rel=0.2)
     assert difference.high - difference.low == pytest.approx(2 * 1.96 * difference.standard_error)
 

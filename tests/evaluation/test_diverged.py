@@ -1,4 +1,4 @@
-"""Seeds that diverge: counted and said, never in the way of the others."""
+"""Tests of seeds that diverge: they are reported, and the other seeds count."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ Diverge = Callable[[Sequence[int]], None]
 
 @pytest.fixture
 def diverging(monkeypatch: pytest.MonkeyPatch) -> Diverge:
-    """Make the loss of some seeds not finite after a few steps."""
-    plain = FinetuneJob.loss_sums
+    """Return a function that makes the loss of some seeds NaN after three calls."""
+    original = FinetuneJob.loss_sums
 
-    def these(seeds: Sequence[int]) -> None:
+    def diverge(seeds: Sequence[int]) -> None:
         calls: dict[int, int] = {}
 
         def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
             seed = self.settings.train.seed
             calls[seed] = calls.get(seed, 0) + 1
             factor = float("nan") if seed in seeds and calls[seed] > 3 else 1.0
-            return {name: value * factor for name, value in plain(self, data).items()}
+            return {name: value * factor for name, value in original(self, data).items()}
 
         monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
 
-    return these
+    return diverge
 
 
 def test_eval_divergence_at_evaluation_is_not_repeated(
     encoder: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last update can spoil the weights, which no step follows."""
+    """If the last update makes the weights infinite, only the evaluation can notice it."""
 
     def not_finite(*_: Any) -> Any:
         raise DivergedError("the model's predictions are not finite")
@@ -81,7 +81,7 @@ _QUESTION = Question("0", "bade", "figo luma", (Answer("luma", 5),))
     ],
 )
 def test_predict_nan_logits_raise_diverged_error(task: str, example: Any, tiny_vocabulary: Path) -> None:
-    """They would count as the first class, the first choice, or as no answer."""
+    """NaN would otherwise be predicted as the first class, the first choice, or no answer."""
     kind, vocabulary, cpu = TASKS[task], Vocabulary.load(tiny_vocabulary), torch.device("cpu")
     shape = replace(TINY, vocab_size=vocabulary.size, max_position_embeddings=90)
     features = kind.encode([example], vocabulary, 90)
@@ -100,59 +100,66 @@ def test_eval_diverged_seed_does_not_count_or_repeat(
     out = tmp_path / "out"
     diverging([1])
     first = evaluate("cola", str(encoder), str(glue), out, 3, QUICK, "cpu")
-    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in (printed := capfd.readouterr().err)
+    printed = capfd.readouterr().err
+    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in printed
     assert f"remove {out / 'run-1'} to repeat it" in printed
-    diverging([])  # nothing would go wrong now, and two processes know nothing of it at all
+    diverging([])  # seed 1 would finish now, but is not repeated
     result = evaluate("cola", str(encoder), str(glue), out, 4, QUICK, "cpu", nproc=2)
-    assert "run-1: cola seed 1 diverged" in capfd.readouterr().err and not (out / "run-1" / "results.json").exists()
+    assert "run-1: cola seed 1 diverged" in capfd.readouterr().err
+    assert not (out / "run-1" / "results.json").exists()
     scores = [store.read_json(out / f"run-{seed}" / "results.json")["score"] for seed in (0, 2, 3)]
     assert result["scores_by_seed"] == dict(zip(("0", "2", "3"), scores, strict=True))
     assert result["scores_by_seed"].items() >= first["scores_by_seed"].items()
     assert (first["seeds"], result["seeds"]) == ([0, 1, 2], [0, 1, 2, 3])
-    assert result["median"] == statistics.median(scores) and list(map(len, result["all_scores"].values())) == [3] * 2
+    assert result["median"] == statistics.median(scores)
+    assert [len(scores_of_metric) for scores_of_metric in result["all_scores"].values()] == [3, 3]
     assert list(result["diverged"]) == list(first["diverged"]) == ["1"]
     assert store.read_json(out / "results.json") == result
-    shown = " ".join(as_text(result).split())
-    assert "majority diverged" in shown and " 1 of 4 " in shown
-    assert "CoLA diverged: seed 1 (step 3: the loss" in shown and "over the 3 of 4 seeds that finished" in shown
-    assert "seeds 0 to 3 (median of 3 of 4)" in shown
+    printed = " ".join(as_text(result).split())
+    assert "majority diverged" in printed
+    assert " 1 of 4 " in printed
+    assert "CoLA diverged: seed 1 (step 3: the loss" in printed
+    assert "over the 3 of 4 seeds that finished" in printed
+    assert "seeds 0 to 3 (median of 3 of 4)" in printed
     build_report([out], tmp_path / "report.html")
     page = " ".join(Page((tmp_path / "report.html").read_text()).text.split())
-    assert "1 diverged" in page and "seeds 0 to 3 (median of 3 of 4)" in page
+    assert "1 diverged" in page
+    assert "seeds 0 to 3 (median of 3 of 4)" in page
 
 
 def test_finetune_diverged_run_is_retried(
     encoder: Path, glue: Path, tuned: Callable[[str], Path], tmp_path: Path, diverging: Diverge
 ) -> None:
-    diverging([1])
+    diverging([1, 2])
     with pytest.raises(DivergedError, match="all 2 seeds diverged; seed 1: step 3"):
-        diverging([1, 2])
         evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     diverging([])
     with pytest.raises(ConfigError, match="was started with another checkpoint"):
         evaluate("cola", str(tuned("sst2")), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     run = tmp_path / "out" / "run-1"
     assert store.read_json(run / "status.json")["state"] == "diverged"
-    done = finetune(prepare("cola", str(encoder), str(glue), QUICK, "cpu"), run, 1)
-    assert done["score"] == store.read_json(run / "results.json")["score"] and not (run / "diverged.json").exists()
+    finetuned = finetune(prepare("cola", str(encoder), str(glue), QUICK, "cpu"), run, 1)
+    assert finetuned["score"] == store.read_json(run / "results.json")["score"]
+    assert not (run / "diverged.json").exists()
     result = evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     assert (list(result["scores_by_seed"]), list(result["diverged"])) == (["1"], ["2"])
 
 
-def test_suite_all_seeds_diverged_raises_at_the_end(
+def test_suite_task_with_all_seeds_diverged_raises_at_the_end(
     encoder: Path, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = FinetuneJob.loss_sums
+    original = FinetuneJob.loss_sums
 
     def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
         factor = float("nan") if self.prepared.task.name == "cola" else 1.0
-        return {name: value * factor for name, value in plain(self, data).items()}
+        return {name: value * factor for name, value in original(self, data).items()}
 
     monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
     call += [word for override in QUICK for word in ("-s", override)]
     printed = albert(*call, "--out", tmp_path / "out", expect=5)
-    assert "error: CoLA: its only seed diverged; seed 0: step 0" in printed.err and printed.out == ""
+    assert "error: CoLA: its only seed diverged; seed 0: step 0" in printed.err
+    assert printed.out == ""
     assert {p.parent.name for p in (tmp_path / "out").glob("*/results.json")} == {"sst2", "mnli"}
 
 
@@ -162,9 +169,11 @@ def test_search_continues_after_a_diverged_combination(encoder: Path, glue: Path
     printed = albert("search", "cola", "lr=1e38,1e-3", *call, "--out", tmp_path / "out", "--nproc", 2)
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     high, usual = result["points"]
-    assert "median" not in high and (list(high["diverged"]), usual["diverged"]) == (["0", "1"], {})
+    assert "median" not in high
+    assert (list(high["diverged"]), usual["diverged"]) == (["0", "1"], {})
     assert result["best"]["values"] == {"lr": "1e-3"}
     rows = [line.split() for line in printed.out.splitlines() if line.startswith("1e")]
-    assert [row[0] for row in rows] == ["1e-3", "1e38"] and rows[1][1:] == ["2", "of", "2"]
+    assert [row[0] for row in rows] == ["1e-3", "1e38"]
+    assert rows[1][1:] == ["2", "of", "2"]
     printed = albert("search", "cola", "lr=1e38,1e37", *call, "--out", tmp_path / "none", expect=5)
     assert "CoLA: all 2 seeds diverged" in printed.err

@@ -1,4 +1,4 @@
-"""Checkpoints that answer together."""
+"""Tests of `albert ensemble`: checkpoints whose predictions are averaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.tasks.classification import softmax as softmax
+from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 from tests.helpers.command import albert
@@ -23,12 +23,12 @@ from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence
 
 
 def test_select_greedily_stops_without_improvement() -> None:
-    together = {(0, 1): 1.0, (0, 2): 1.0, (0, 1, 2): 1.0}
-    assert select_greedily([5 / 6] * 3, lambda members: together[tuple(members)]) == [0, 1], "two are enough"
-    assert select_greedily([0.5, 0.9], lambda members: 0.9) == [1], "one that raises nothing is left"
+    score_of_members = {(0, 1): 1.0, (0, 2): 1.0, (0, 1, 2): 1.0}
+    assert select_greedily([5 / 6] * 3, lambda members: score_of_members[tuple(members)]) == [0, 1], "two are enough"
+    assert select_greedily([0.5, 0.9], lambda members: 0.9) == [1], "a member that does not raise the score is left out"
 
 
-def test_average_is_over_probabilities_and_values() -> None:
+def test_task_average_is_over_probabilities_or_values() -> None:
     classes = GLUE["sst2"].average([np.log([[0.9, 0.1]]), np.log([[0.2, 0.8]])])
     assert softmax(classes) == pytest.approx(np.array([[0.55, 0.45]]))
     assert GLUE["stsb"].average([np.array([[1.0], [2.0]]), np.array([[3.0], [7.0]])]).tolist() == [[2.0], [4.5]]
@@ -40,18 +40,19 @@ def probabilities(directory: Path) -> np.ndarray[Any, Any]:
 
 
 def test_ensemble_of_runs_averages_probabilities(encoder: Path, glue: Path, tmp_path: Path) -> None:
-    alone = evaluate("cola", str(encoder), str(glue), tmp_path / "runs", 3, QUICK, "cpu")
+    runs = evaluate("cola", str(encoder), str(glue), tmp_path / "runs", 3, QUICK, "cpu")
     out = tmp_path / "out"
     printed = albert("ensemble", "cola", tmp_path / "runs", "--data", glue, "--out", out, "--device", "cpu")
     result = json.loads((out / "results.json").read_text())
-    assert [m["score"] for m in result["members"]] == list(alone["scores_by_seed"].values())
+    assert [m["score"] for m in result["members"]] == list(runs["scores_by_seed"].values())
     chosen = [probabilities(Path(name)) for name in result["chosen"]]
     assert probabilities(out) == pytest.approx(np.mean(chosen, axis=0), abs=2e-5)
     everything = np.mean([probabilities(tmp_path / "runs" / f"run-{seed}") for seed in range(3)], axis=0)
     labels = [i + 1 for i in range(12)]
     assert result["scores_of_all"]["accuracy"] == pytest.approx(np.mean(everything.argmax(1) == np.array(labels) % 2))
     assert result["gain"]["chosen_over_best"] >= 0
-    assert "all 3" in printed.out and "so their score is optimistic" in " ".join(printed.out.split())
+    assert "all 3" in printed.out
+    assert "so their score is optimistic" in " ".join(printed.out.split())
 
 
 def test_ensemble_unfit_members_are_rejected(tuned: Any, glue: Path, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, t
     assert f"{tmp_path / 'alone'}: contains no checkpoint" in printed.err
 
 
-def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
+def write_splits(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
     folder.mkdir()
     for split in splits:
         rows = "".join(f"{sentence(i)}\t{labels[i % 2]}\n" for i in range(12))
@@ -84,20 +85,20 @@ def table(folder: Path, labels: tuple[str, str], *splits: str) -> Path:
     return folder
 
 
-def test_predict_dev_uses_the_first_member_s_label_order(encoder: Path, tmp_path: Path) -> None:
-    data = str(table(tmp_path / "data", ("no", "yes"), "train", "dev"))
+def test_predict_dev_uses_the_label_order_of_the_first_member(encoder: Path, tmp_path: Path) -> None:
+    data = str(write_splits(tmp_path / "data", ("no", "yes"), "train", "dev"))
     for name, labels in (("a", '["no", "yes"]'), ("b", '["yes", "no"]')):
         overrides = (*QUICK, f"table.labels={labels}")
         finetune(prepare("table", str(encoder), data, overrides, "cpu"), tmp_path / name, 0)
-    of_dev = str(table(tmp_path / "dev", ("no", "yes"), "dev"))
-    request = TaskRequest("", of_dev, 1, (), "cpu")
+    dev_only = str(write_splits(tmp_path / "dev", ("no", "yes"), "dev"))
+    request = TaskRequest("", dev_only, 1, (), "cpu")
     first, second = (prepare_evaluation("table", replace(request, checkpoint=str(tmp_path / name))) for name in "ab")
     assert (first.task.labels, second.task.labels) == (("no", "yes"), ("yes", "no"))
     logits: Any = predict_dev(second, first, first.load_inputs())
-    printed = softmax(logits)
-    assert printed == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
-    assert not np.allclose(printed, printed[:, ::-1])
-    other = str(table(tmp_path / "other", ("good", "bad"), "train", "dev"))
+    predicted = softmax(logits)
+    assert predicted == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
+    assert not np.allclose(predicted, predicted[:, ::-1])
+    other = str(write_splits(tmp_path / "other", ("good", "bad"), "train", "dev"))
     finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) differ from .*a \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
@@ -108,18 +109,18 @@ def test_ensemble_predicts_the_test_file_of_a_table(encoder: Path, tmp_path: Pat
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text("text,label\n" + rows)
     (tmp_path / "test.csv").write_text("key,text\nx,bade figo\ny,luma\n")
-    words = ["--data", tmp_path, "--device", "cpu"]
-    quick = [word for override in QUICK for word in ("-s", override)]
-    call = ["eval", "table", "--checkpoint", encoder, *words, "--runs", 2, "--out", tmp_path / "scores", *quick]
+    options = ["--data", tmp_path, "--device", "cpu"]
+    overrides = [word for override in QUICK for word in ("-s", override)]
+    call = ["eval", "table", "--checkpoint", encoder, *options, "--runs", 2, "--out", tmp_path / "scores", *overrides]
     albert(*call)
-    albert("ensemble", "table", tmp_path / "scores", *words, "--out", tmp_path / "both")
+    albert("ensemble", "table", tmp_path / "scores", *options, "--out", tmp_path / "both")
     chosen = json.loads((tmp_path / "both" / "results.json").read_text())["chosen"]
-    alone = []
+    probabilities_of_a = []
     for directory in chosen:
         call = ["predict", directory, "--input", tmp_path / "test.csv", "--device", "cpu", "--precision", "fp32"]
-        alone.append([json.loads(line)["probabilities"]["a"] for line in albert(*call).out.splitlines()])
+        probabilities_of_a.append([json.loads(line)["probabilities"]["a"] for line in albert(*call).out.splitlines()])
     with (tmp_path / "both" / "predictions.test.csv").open(newline="") as stream:
         predicted = list(csv.DictReader(stream))
     assert [row["key"] for row in predicted] == ["x", "y"]
-    mean = np.mean(alone, axis=0)
+    mean = np.mean(probabilities_of_a, axis=0)
     assert [float(row["probability_a"]) for row in predicted] == pytest.approx(mean.tolist(), abs=2e-5)

@@ -1,4 +1,4 @@
-"""Runs that start from MNLI, the suite that shares it, and what the zip for GLUE's server holds."""
+"""Tests of tasks that start from a model of MNLI, of the GLUE suite, and of the submission to GLUE's server."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, write
 
 
 class Suite:
-    """All of `inference` evaluated with two seeds, and the submission."""
+    """The evaluation of all tasks of `inference` with two seeds, and its submission."""
 
     def __init__(self, out: Path, encoder: Path, data: Path) -> None:
         self.out, self.zip, self.encoder, self.data = out / "suite", out / "zips" / "it.zip", encoder, data
         alive = weakref.WeakSet[Encoder]()
-        self.models, self.most = 0, 0  # made, and at a time
-        init = Encoder.__init__
+        self.models_created = 0
+        self.most_models_at_once = 0
+        original = Encoder.__init__
 
-        def counted(encoder: Encoder, *arguments: Any, **options: Any) -> None:
-            init(encoder, *arguments, **options)
+        def counted_init(encoder: Encoder, *arguments: Any, **options: Any) -> None:
+            original(encoder, *arguments, **options)
             alive.add(encoder)
-            self.models, self.most = self.models + 1, max(self.most, len(alive))
+            self.models_created += 1
+            self.most_models_at_once = max(self.most_models_at_once, len(alive))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Encoder, "__init__", counted)
-            gc.disable()  # of a large model the last reference has to go, not a cycle some day
+            patch.setattr(Encoder, "__init__", counted_init)
+            gc.disable()  # a model must be freed with its last reference, not by a later collection of cycles
             try:
                 with contextlib.redirect_stderr(io.StringIO()) as stderr:
                     self.result = self.evaluate()
-                self.said = stderr.getvalue()
+                self.printed = stderr.getvalue()
             finally:
                 gc.enable()
 
@@ -75,28 +77,28 @@ def test_suite_rte_starts_from_the_best_mnli_run(suite: Suite) -> None:
     tasks = suite.result["tasks"]
     assert list(tasks) == ["mnli", "rte", "wnli"]
     best = best_run(suite.out / "mnli", EvaluationResult.model_validate(tasks["mnli"]))
-    assert tasks["rte"]["protocol"]["intermediate_task"] == "mnli" and tasks["rte"][
-        "intermediate"
-    ] == store.fingerprint(best)
-    assert "intermediate_task" not in tasks["wnli"]["protocol"] and "intermediate" not in tasks["wnli"]
+    assert tasks["rte"]["protocol"]["intermediate_task"] == "mnli"
+    assert tasks["rte"]["intermediate"] == store.fingerprint(best)
+    assert "intermediate_task" not in tasks["wnli"]["protocol"]
+    assert "intermediate" not in tasks["wnli"]
     assert {tasks[name]["checkpoint"] for name in tasks} == {store.fingerprint(suite.encoder)}
     assert "initial weights a model fine-tuned on MNLI" in " ".join(as_text(suite.result).split())
 
 
-def test_suite_holds_one_model_at_a_time(suite: Suite) -> None:
-    assert suite.models == 2 * 3 + 2  # three tasks with two seeds; WNLI and AX for the zip
-    assert suite.most == 1, f"{suite.most} of {suite.models} at a time"
+def test_suite_has_one_model_in_memory_at_a_time(suite: Suite) -> None:
+    assert suite.models_created == 2 * 3 + 2  # three tasks with two seeds; WNLI and AX for the zip
+    assert suite.most_models_at_once == 1
 
 
 def test_best_run_of_equal_scores_has_the_lowest_seed() -> None:
     assert best_run(Path("out"), evaluation_result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
 
 
-def test_use_intermediate_takes_its_encoder(suite: Suite) -> None:
+def test_use_intermediate_copies_the_encoder_but_not_the_head(suite: Suite) -> None:
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, QUICK, "cpu")
-    start = suite.out / "mnli" / "run-0"
-    model = build_model(use_intermediate(prepare_evaluation("rte", request), start), 0)
-    tensors = hub.read_checkpoint(start).tensors
+    mnli_run = suite.out / "mnli" / "run-0"
+    model = build_model(use_intermediate(prepare_evaluation("rte", request), mnli_run), 0)
+    tensors = hub.read_checkpoint(mnli_run).tensors
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in tensors.items() if name.startswith("encoder."))
     assert state["classifier.weight"].shape[0] == 2
@@ -116,7 +118,8 @@ def test_eval_intermediate_task_is_trained_once(
 def test_eval_mnli_model_needs_no_intermediate_run(suite: Suite, tmp_path: Path) -> None:
     mnli_run = suite.out / "mnli" / "run-1"
     result = evaluate("rte", str(mnli_run), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
-    assert result["checkpoint"] == store.fingerprint(mnli_run) and result["protocol"]["intermediate_task"] == "mnli"
+    assert result["checkpoint"] == store.fingerprint(mnli_run)
+    assert result["protocol"]["intermediate_task"] == "mnli"
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
@@ -127,26 +130,28 @@ def test_eval_without_mnli_data_skips_and_records_it(
     data = write(tmp_path / "data", {"RTE/train": rte, "RTE/dev": rte})
     result = evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")["tasks"]["rte"]
     protocol = result["protocol"]
-    assert "intermediate_task" not in protocol and "MNLI/train.tsv" in protocol["intermediate_note"]
+    assert "intermediate_task" not in protocol
+    assert "MNLI/train.tsv" in protocol["intermediate_note"]
     assert "warning: RTE starts from the checkpoint itself: the recipe starts from MNLI" in capfd.readouterr().err
     explicit = (*QUICK, "intermediate_task=mnli")
     for task in ("rte", "glue"):
-        with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*MNLI/train") as refused:
+        with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*MNLI/train") as raised:
             evaluate(task, str(suite.encoder), str(data), tmp_path / f"no-{task}", 1, explicit, "cpu")
-        assert refused.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
+        assert raised.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
 
 
-def test_control_has_its_own_intermediate_run(suite: Suite, tmp_path: Path) -> None:
-    evaluate(
-        "rte", str(suite.encoder), str(suite.data), tmp_path, 1, (*QUICK, "train.seed=7"), "cpu", controlled=["random"]
-    )
-    pretrained, control = (
-        store.read_json(tmp_path / folder / "run-7" / "results.json") for folder in ("", "controls/random")
-    )
-    first, other = (tmp_path / "mnli" / folder / "run-7" for folder in ("", "controls/random"))
-    assert pretrained["intermediate"] == store.fingerprint(first) != control["intermediate"] == store.fingerprint(other)
-    weights = [result["protocol"]["weights"] for result in (store.read_json(other / "results.json"), control)]
-    assert weights == ["random", "random"]
+def test_control_starts_from_a_separate_intermediate_run(suite: Suite, tmp_path: Path) -> None:
+    overrides = (*QUICK, "train.seed=7")
+    evaluate("rte", str(suite.encoder), str(suite.data), tmp_path, 1, overrides, "cpu", controlled=["random"])
+    pretrained = store.read_json(tmp_path / "run-7" / "results.json")
+    control = store.read_json(tmp_path / "controls" / "random" / "run-7" / "results.json")
+    pretrained_mnli = tmp_path / "mnli" / "run-7"
+    control_mnli = tmp_path / "mnli" / "controls" / "random" / "run-7"
+    assert pretrained["intermediate"] == store.fingerprint(pretrained_mnli)
+    assert control["intermediate"] == store.fingerprint(control_mnli)
+    assert pretrained["intermediate"] != control["intermediate"]
+    for result in (control, store.read_json(control_mnli / "results.json")):
+        assert result["protocol"]["weights"] == "random"
 
 
 def test_intermediate_recipe_is_from_the_same_folder(
@@ -171,25 +176,27 @@ def test_finetune_writes_intermediate_run_next_to_out(
 ) -> None:
     call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu"]
     call += [word for override in QUICK for word in ("-s", override)]
-    said = albert(*call, "--out", tmp_path / "one", "--json")
-    assert json.loads(said.out)["intermediate"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
-    other = albert(*call, "--out", tmp_path / "other", "--json", "-s", "intermediate_task=pretrained")
-    assert "intermediate" not in json.loads(other.out) and not (tmp_path / "other-mnli").exists()
+    result = albert(*call, "--out", tmp_path / "one", "--json")
+    assert json.loads(result.out)["intermediate"] == store.fingerprint(tmp_path / "one-mnli" / "run-0")
+    without_intermediate = albert(*call, "--out", tmp_path / "other", "--json", "-s", "intermediate_task=pretrained")
+    assert "intermediate" not in json.loads(without_intermediate.out)
+    assert not (tmp_path / "other-mnli").exists()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     albert(*call, "--out", ".")
-    assert (tmp_path / "here" / "results.json").is_file() and (tmp_path / "here-mnli" / "run-0").is_dir()
+    assert (tmp_path / "here" / "results.json").is_file()
+    assert (tmp_path / "here-mnli" / "run-0").is_dir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("x")
     albert(*call, "--out", tmp_path / "full", expect=6)
     assert not (tmp_path / "full-mnli").exists()
 
 
-# ---------------------------------------------------------------- damaged data are not taken for absent ones
+# ---------------------------------------------------------------- damaged data is an error, not missing data
 
 
-def harmed(suite: Suite, folder: Path, name: str) -> Path:
-    """The suite's data with a line too short at the end of one file."""
+def damage_data(suite: Suite, folder: Path, name: str) -> Path:
+    """Copy the suite's data, and append an incomplete line to one file."""
     files = {str(p.relative_to(suite.data).with_suffix("")): p.read_text() for p in suite.data.rglob("*.tsv")}
     return write(folder / "data", files | {name: files.get(name, "index\n") + "cut\n"})
 
@@ -197,14 +204,14 @@ def harmed(suite: Suite, folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("task", ["rte", "glue"])
 @pytest.mark.parametrize("name", ["MNLI/train", "RTE/train", "RTE/dev"])
 def test_eval_damaged_data_stops_before_training(suite: Suite, tmp_path: Path, task: str, name: str) -> None:
-    data = harmed(suite, tmp_path, name)
+    data = damage_data(suite, tmp_path, name)
     with pytest.raises(InputError, match=rf"{name}\.tsv:\d+: 1 field instead"):
         evaluate(task, str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not list(tmp_path.glob("out/**/*.safetensors"))
 
 
 def test_submission_damaged_test_set_is_an_error(suite: Suite, tmp_path: Path) -> None:
-    data = harmed(suite, tmp_path, "WNLI/test")
+    data = damage_data(suite, tmp_path, "WNLI/test")
     call = ("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     with pytest.raises(InputError, match=r"WNLI/test\.tsv:148: 1 field "):
         evaluate(*call, submission_file=tmp_path / "it.zip")
@@ -212,14 +219,14 @@ def test_submission_damaged_test_set_is_an_error(suite: Suite, tmp_path: Path) -
 
 
 def test_suite_damaged_diagnostics_stop_before_training(suite: Suite, tmp_path: Path) -> None:
-    data = harmed(suite, tmp_path, "diagnostic/diagnostic")
+    data = damage_data(suite, tmp_path, "diagnostic/diagnostic")
     with pytest.raises(InputError, match=r"diagnostic\.tsv:1106: 1 field instead of 3"):
         evaluate("glue", str(suite.encoder), str(data), tmp_path / "out", 1, QUICK, "cpu")
     assert not (tmp_path / "out").exists()
 
 
 def test_eval_ax_damaged_labels_are_an_error(suite: Suite, tmp_path: Path) -> None:
-    data = harmed(suite, tmp_path, "diagnostic/diagnostic-full")
+    data = damage_data(suite, tmp_path, "diagnostic/diagnostic-full")
     model = suite.out / "mnli" / "run-0"
     with pytest.raises(InputError, match=r"diagnostic-full\.tsv: no column 'Premise'"):
         evaluate("ax", str(model), str(data), tmp_path / "out", 1, (), "cpu")
@@ -229,7 +236,8 @@ def test_eval_ax_damaged_labels_are_an_error(suite: Suite, tmp_path: Path) -> No
 
 
 def test_eval_ax_needs_a_model_of_mnli(suite: Suite, tmp_path: Path) -> None:
-    assert "diagnostics" not in suite.result and re.search("AX is left out: .*diagnostic-full", suite.said)
+    assert "diagnostics" not in suite.result
+    assert re.search("AX is left out: .*diagnostic-full", suite.printed)
     with pytest.raises(InputError, match="diagnostic-full"):
         evaluate("ax", str(suite.out / "mnli" / "run-0"), str(suite.data), tmp_path / "out", 1, (), "cpu")
     with pytest.raises(InputError, match="AX has no training data; models fine-tuned on MNLI answer it"):
@@ -254,23 +262,27 @@ def test_eval_ax_with_labels_is_scored(suite: Suite, tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the submission
 
+# Tasks with the labels of a file, if not those of CoLA; STS-B has values instead.
 LABELS = {"STS-B": None, "MNLI-m": "ax", "MNLI-mm": "ax", "AX": "ax", "QNLI": "rte", "RTE": "rte"}
 
 
-def test_submission_zip_holds_the_eleven_files(suite: Suite) -> None:
+def test_submission_zip_contains_the_eleven_files(suite: Suite) -> None:
     names = {"CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX"}
     with zipfile.ZipFile(suite.zip) as archive:
-        assert {name.removesuffix(".tsv") for name in archive.namelist()} == names and len(archive.namelist()) == 11
+        assert {name.removesuffix(".tsv") for name in archive.namelist()} == names
+        assert len(archive.namelist()) == 11
         for file in submission.SERVER_FILES:
             content = archive.read(file.name).decode()
-            assert content.startswith("index\tprediction\n") and content.count("\n") == 1 + file.rows
+            assert content.startswith("index\tprediction\n")
+            assert content.count("\n") == 1 + file.rows
             cells = content.split()
             assert cells[2::2] == [str(i) for i in range(file.rows)]
-            task, labels = LABELS.get(file.name.removesuffix(".tsv"), "cola"), set(cells[3::2])
+            task = LABELS.get(file.name.removesuffix(".tsv"), "cola")
+            predictions = set(cells[3::2])
             if task is None:
-                assert all(0 <= float(value) <= 5 for value in labels)
+                assert all(0 <= float(value) <= 5 for value in predictions)
             else:
-                assert labels <= set(find_task(task).labels)
+                assert predictions <= set(find_task(task).labels)
 
 
 def test_submission_is_predicted_by_the_best_runs(suite: Suite) -> None:
@@ -278,10 +290,11 @@ def test_submission_is_predicted_by_the_best_runs(suite: Suite) -> None:
         task: best_run(suite.out / task, EvaluationResult.model_validate(suite.result["tasks"][task]))
         for task in ("mnli", "wnli")
     }
-    answered = dict(re.findall(r"^(\S+\.tsv): [\d,]+ rows predicted by (.*)$", suite.said, re.MULTILINE))
-    assert answered == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
-    assert "9 of 11 files have the same placeholder in all rows" in suite.said
-    assert "CoLA.tsv (1: no test set)" in suite.said and "RTE.tsv (entailment: no test set)" in suite.said
+    run_of_file = dict(re.findall(r"^(\S+\.tsv): [\d,]+ rows predicted by (.*)$", suite.printed, re.MULTILINE))
+    assert run_of_file == {"AX.tsv": str(best["mnli"]), "WNLI.tsv": str(best["wnli"])}
+    assert "9 of 11 files have the same placeholder in all rows" in suite.printed
+    assert "CoLA.tsv (1: no test set)" in suite.printed
+    assert "RTE.tsv (entailment: no test set)" in suite.printed
     prepared = prepare_evaluation("ax", TaskRequest(str(best["mnli"]), str(suite.data), 1, (), "cpu"))
     examples = prepared.task.read("test", str(suite.data))
     outputs = predict_examples(prepared, examples)
@@ -291,9 +304,11 @@ def test_submission_is_predicted_by_the_best_runs(suite: Suite) -> None:
     assert rows == [f"{row['id']}\t{row['prediction']}" for row in map(json.loads, lines)]
 
 
-def test_submission_equal_predictions_make_equal_bytes(suite: Suite) -> None:
-    before, result = suite.zip.read_bytes(), json.dumps(suite.result)
-    assert json.dumps(suite.evaluate()) == result and suite.zip.read_bytes() == before
+def test_submission_of_the_same_results_has_the_same_bytes(suite: Suite) -> None:
+    content = suite.zip.read_bytes()
+    result = json.dumps(suite.result)
+    assert json.dumps(suite.evaluate()) == result
+    assert suite.zip.read_bytes() == content
 
 
 def test_format_labels_clips_values_and_names_classes() -> None:
@@ -315,17 +330,17 @@ def test_submission_wrong_test_set_stops_before_training(suite: Suite, tmp_path:
         evaluate(*call, submission_file=tmp_path / "it.zip")
     with pytest.raises(ConfigError, match="is not the name of a zip"):
         evaluate(*call, submission_file=tmp_path / "it.tsv")
-    words = ["--checkpoint", suite.encoder, "--data", data, "--out", tmp_path / "out", "--submission"]
-    assert "rte needs a .tsv (RTE.tsv)" in albert("eval", "rte", *words, "it.zip", expect=2).err
-    assert "mnli needs a .zip (MNLI-m.tsv and MNLI-mm.tsv)" in albert("eval", "mnli", *words, "it.tsv", expect=2).err
-    assert "squad1 is not a task of GLUE" in albert("eval", "squad1", *words, "it.tsv", expect=2).err
+    options = ["--checkpoint", suite.encoder, "--data", data, "--out", tmp_path / "out", "--submission"]
+    assert "rte needs a .tsv (RTE.tsv)" in albert("eval", "rte", *options, "it.zip", expect=2).err
+    assert "mnli needs a .zip (MNLI-m.tsv and MNLI-mm.tsv)" in albert("eval", "mnli", *options, "it.tsv", expect=2).err
+    assert "squad1 is not a task of GLUE" in albert("eval", "squad1", *options, "it.tsv", expect=2).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
 
 
-def test_eval_submission_of_one_task_is_its_file(suite: Suite, tmp_path: Path) -> None:
+def test_eval_submission_of_one_task_equals_its_file_in_the_zip(suite: Suite, tmp_path: Path) -> None:
     best = best_run(suite.out / "wnli", EvaluationResult.model_validate(suite.result["tasks"]["wnli"]))
-    words = ["--checkpoint", best, "--data", suite.data, "--device", "cpu"]
-    albert("eval", "wnli", *words, "--out", tmp_path / "out", "--submission", tmp_path / "WNLI.tsv")
+    options = ["--checkpoint", best, "--data", suite.data, "--device", "cpu"]
+    albert("eval", "wnli", *options, "--out", tmp_path / "out", "--submission", tmp_path / "WNLI.tsv")
     with zipfile.ZipFile(suite.zip) as archive:
         assert (tmp_path / "WNLI.tsv").read_bytes() == archive.read("WNLI.tsv")
     runs = [suite.out / "wnli" / f"run-{seed}" for seed in (0, 1)]

@@ -1,4 +1,4 @@
-"""Several runs at a time give what one after the other gives."""
+"""Tests of `--nproc`: parallel runs equal sequential runs."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_eval_nproc_gives_the_same_runs(
     assert results[1]["protocol"]["intermediate_task"] == "mnli"
     for seed in (0, 1):
         for name in ("model.safetensors", "predictions.dev.jsonl"):
-            one, two = ((tmp_path / number / f"run-{seed}" / name).read_bytes() for number in "12")
-            assert one == two
+            sequential, parallel = ((tmp_path / number / f"run-{seed}" / name).read_bytes() for number in ("1", "2"))
+            assert sequential == parallel

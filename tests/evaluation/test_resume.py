@@ -1,4 +1,4 @@
-"""The best model of a run in the states that it is resumed from, whatever ends the run."""
+"""Tests of fine-tuning that is killed at any time: it resumes with its best model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.helpers.task_runs import QUICK, build_model, finetune, prepare
 
 
 class Killed(BaseException):
-    """Stands for a crash: nothing in the program handles it."""
+    """A simulated crash, which the program does not handle."""
 
 
 @pytest.fixture(scope="session")
 def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> PreparedTask:
-    """A run whose evaluations 2, 4, 6 and 8 are each the best so far, and whose steps 3, 6, 9 and 12 are saved."""
+    """A task whose run is evaluated in steps 2, 4, 6 and 8, each the best so far, and saved in steps 3, 6, 9 and 12."""
     folder = tmp_path_factory.mktemp("counts")
     rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
     for split in ("train", "dev"):
@@ -36,7 +36,7 @@ def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> PreparedT
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, rising: PreparedTask) -> Path:
-    """That run, uninterrupted; not to be changed."""
+    """The directory of the run `rising` without interruptions; tests must not change it."""
     out = tmp_path_factory.mktemp("whole") / "out"
     finetune(rising, out, 0)
     scores = [r["eval"]["pearson"] for r in journal.read_journal(out / "metrics.jsonl") if "eval" in r]
@@ -50,55 +50,59 @@ def weights_and_scores(out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     return {name: (out / name).read_bytes() for name in names}, {k: v for k, v in results.items() if k != "seconds"}
 
 
-def test_finetune_killed_at_any_write_ends_the_same(
+def test_finetune_killed_at_any_write_resumes_to_the_same_bytes(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = weights_and_scores(whole)
-    real, calls, fatal = files.fsync, 0, -1
+    original = files.fsync
+    calls = 0
+    fatal_call = -1
 
-    def sync(path: Path) -> None:
+    def counted_fsync(path: Path) -> None:
         nonlocal calls
         calls += 1
-        if calls == fatal:
+        if calls == fatal_call:
             raise Killed
-        real(path)
+        original(path)
 
-    monkeypatch.setattr(files, "fsync", sync)
+    monkeypatch.setattr(files, "fsync", counted_fsync)
     finetune(rising, tmp_path / "counted", 0)
     total = calls
     assert total > 100
-    for number, last in enumerate(range(3, total + 1, 37)):
+    for number in range(3, total + 1, 37):
         out = tmp_path / str(number)
-        calls, fatal = 0, last
+        calls = 0
+        fatal_call = number
         with pytest.raises(Killed):
             finetune(rising, out, 0)
-        fatal = -1
+        fatal_call = -1
         finetune(rising, out, 0)
-        assert weights_and_scores(out) == expected, f"ended at the flush number {last}"
+        assert weights_and_scores(out) == expected, f"killed in call {number} of fsync"
         assert not list(out.glob("step-*")) and not list(out.glob(".*.tmp"))
         store.verify(out, "task")
         shutil.rmtree(out)
 
 
-def interrupted(prepared: PreparedTask, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train to the end, and crash before the best model is published."""
+def train_and_crash(prepared: PreparedTask, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train all steps, and crash before the best model is published."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             finetune(prepared, out, 0)
 
 
-@pytest.mark.parametrize("harm", ["missing", "damaged"])
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
 def test_resume_skips_a_state_without_best_weights(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    harm: str, capfd: pytest.CaptureFixture[str],
+    fault: str, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     out = tmp_path / "out"
-    interrupted(rising, out, monkeypatch)
+    train_and_crash(rising, out, monkeypatch)
     newest = max(out.glob("step-*"))
-    assert store.read_json(newest / "state.json")["best_step"] == 8 and newest.name == "step-00000012"
+    assert newest.name == "step-00000012"
+    assert store.read_json(newest / "state.json")["best_step"] == 8
     best = newest / "best.safetensors"
-    if harm == "missing":
+    if fault == "missing":
         best.unlink()
     else:
         content = bytearray(best.read_bytes())
@@ -106,23 +110,24 @@ def test_resume_skips_a_state_without_best_weights(
         best.write_bytes(content)
     finetune(rising, out, 0)
     printed = capfd.readouterr().err
-    assert "renamed to damaged-step-00000012" in printed and "resuming from step 9" in printed
+    assert "renamed to damaged-step-00000012" in printed
+    assert "resuming from step 9" in printed
     assert weights_and_scores(out) == weights_and_scores(whole)
 
 
-def test_resume_finds_a_later_best_again(
+def test_resume_repeats_a_best_evaluation_that_was_not_saved(
     rising: PreparedTask, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    real = FinetuneJob.keep_best
+    original = FinetuneJob.keep_best
 
-    def keep(self: FinetuneJob, metrics: Mapping[str, float], state: TrainState) -> None:
-        real(self, metrics, state)
-        if state.step == 8:  # whose evaluation is best, and the last state is of step 6
+    def keep_best_and_crash(self: FinetuneJob, metrics: Mapping[str, float], state: TrainState) -> None:
+        original(self, metrics, state)
+        if state.step == 8:  # the best evaluation, after the last saved step, 6
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(FinetuneJob, "keep_best", keep)
+        patch.setattr(FinetuneJob, "keep_best", keep_best_and_crash)
         with pytest.raises(Killed):
             finetune(rising, out, 0)
     states = {path.name[-2:]: store.read_json(path / "state.json")["best_step"] for path in out.glob("step-*")}

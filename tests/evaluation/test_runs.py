@@ -1,4 +1,4 @@
-"""Checkpoints are scored or fine-tuned, on GLUE's files in miniature."""
+"""Tests of `albert eval` on small GLUE files: checkpoints are scored or fine-tuned."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate
 Tuned = Callable[[str], Path]
 
 
-def from_elsewhere(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
-    """The same model as another program would have written it: no manifest, its own label names."""
+def write_foreign(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
+    """Copy a model as another program would write it: without a manifest, with other names of labels."""
     shutil.copytree(directory, out, ignore=shutil.ignore_patterns("manifest.json", "results.json", ".lock"))
     values = store.read_json(out / "config.json")
     del values["albert_task"], values["finetuning_task"]
@@ -58,43 +58,43 @@ def test_eval_foreign_classifier_keeps_its_label_order(tuned: Tuned, glue: Path,
     assert set(ours["scores"]) == {"accuracy", "mismatched_accuracy"}
     order = [2, 0, 1]
     labels = tuple(find_task("mnli").labels[i] for i in order)
-    other = from_elsewhere(tuned("mnli"), tmp_path / "other", labels)
+    foreign = write_foreign(tuned("mnli"), tmp_path / "foreign", labels)
     model = SequenceClassifier(SHAPE, 3)
     hub.load_weights(model, hub.read_checkpoint(tuned("mnli")), hub.LoadPolicy.EVERYTHING)
     with torch.no_grad():
         for parameter in (model.classifier.weight, model.classifier.bias):
             parameter.copy_(parameter[order].clone())
-    values = store.read_json(other / "config.json")
-    hub.write_checkpoint(model, other, "ForSequenceClassification", labels)
-    store.write_json(other / "config.json", values)
-    theirs = evaluate("mnli", str(other), str(glue), tmp_path / "theirs", 1, QUICK, "cpu")
+    values = store.read_json(foreign / "config.json")
+    hub.write_checkpoint(model, foreign, "ForSequenceClassification", labels)
+    store.write_json(foreign / "config.json", values)
+    theirs = evaluate("mnli", str(foreign), str(glue), tmp_path / "theirs", 1, QUICK, "cpu")
     assert theirs["scores"] == ours["scores"]
     lines = [(tmp_path / name / "predictions.dev.jsonl").read_text() for name in ("ours", "theirs")]
     assert lines[0] == lines[1]
-    # And where training goes on with that head.
-    trained = build_model(prepare("mnli", str(other), str(glue), (*QUICK, "model.head=checkpoint"), "cpu"), 0)
+    # Training from this head also reorders its classes.
+    trained = build_model(prepare("mnli", str(foreign), str(glue), (*QUICK, "model.head=checkpoint"), "cpu"), 0)
     assert torch.equal(trained.classifier.weight, hub.read_checkpoint(tuned("mnli")).tensors["classifier.weight"])
 
 
 def test_eval_unnamed_labels_need_model_head(
     tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two classes without names may be those of any task with two."""
-    other = from_elsewhere(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
+    """Two classes without names may be those of any task with two classes."""
+    foreign = write_foreign(tuned("cola"), tmp_path / "other", ("LABEL_0", "LABEL_1"))
     for task in ("cola", "sst2"):
         with pytest.raises(ConfigError, match=r"the classes have no names \(LABEL_0, LABEL_1\)") as raised:
-            evaluate(task, str(other), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+            evaluate(task, str(foreign), str(glue), tmp_path / "out", 1, QUICK, "cpu")
         assert "model.head=checkpoint" in str(raised.value.hint)
-    trained = evaluate("cola", str(other), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
+    trained = evaluate("cola", str(foreign), str(glue), tmp_path / "new", 1, (*QUICK, "model.head=new"), "cpu")
     assert trained["kind"] == "eval"
-    result = evaluate("cola", str(other), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=checkpoint"), "cpu")
+    result = evaluate("cola", str(foreign), str(glue), tmp_path / "out", 1, (*QUICK, "model.head=checkpoint"), "cpu")
     assert result["scores"] == store.read_json(tuned("cola") / "results.json")["scores"]
-    assert f"{other}: labels have no names; reading them as CoLA's: 0, 1\n" in capfd.readouterr().err
-    other = from_elsewhere(tuned("cola"), tmp_path / "another", ("no", "yes"))
-    assert evaluate("cola", str(other), str(glue), tmp_path / "trained", 1, QUICK, "cpu")["kind"] == "eval"
+    assert f"{foreign}: labels have no names; reading them as CoLA's: 0, 1\n" in capfd.readouterr().err
+    foreign = write_foreign(tuned("cola"), tmp_path / "another", ("no", "yes"))
+    assert evaluate("cola", str(foreign), str(glue), tmp_path / "trained", 1, QUICK, "cpu")["kind"] == "eval"
 
 
-def test_eval_truncates_as_in_fine_tuning(encoder: Path, glue: Path, tmp_path: Path) -> None:
+def test_eval_truncates_like_fine_tuning(encoder: Path, glue: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "data.max_seq_length=6")
     finetune(prepare("cola", str(encoder), str(glue), overrides, "cpu"), tmp_path / "short", 0)
     scored = evaluate("cola", str(tmp_path / "short"), str(glue), tmp_path / "out", 1, (), "cpu")
@@ -107,7 +107,8 @@ def test_eval_scoring_needs_no_training_data(tuned: Tuned, glue: Path, tmp_path:
     (tmp_path / "CoLA").mkdir()
     shutil.copy(glue / "CoLA" / "dev.tsv", tmp_path / "CoLA")
     result = evaluate("cola", str(tuned("cola")), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
-    assert "majority" not in result and result["examples"] == {"dev": 12}
+    assert "majority" not in result
+    assert result["examples"] == {"dev": 12}
     assert "majority" not in as_text(result)
     with pytest.raises(InputError, match=r"SST-2/train\.tsv"):
         evaluate("sst2", str(tuned("cola")), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
@@ -129,7 +130,7 @@ def test_eval_table_without_train_uses_model_labels(encoder: Path, tmp_path: Pat
         evaluate("table", str(encoder), str(tmp_path / "dev-only"), tmp_path / "no", 1, QUICK, "cpu")
 
 
-def test_eval_table_finds_the_text_column_of_training(encoder: Path, tmp_path: Path) -> None:
+def test_eval_table_reads_the_text_column_of_training(encoder: Path, tmp_path: Path) -> None:
     rows = "".join(f"{sentence(i)}\t{'no' if i % 2 else 'yes'}\n" for i in range(12))
     for name in ("train.tsv", "dev.tsv", "test.tsv"):
         (tmp_path / name).write_text("document\tlabel\n" + rows)
@@ -138,7 +139,7 @@ def test_eval_table_finds_the_text_column_of_training(encoder: Path, tmp_path: P
     arguments = ("table", str(tmp_path / "run"), str(tmp_path), tmp_path / "out", 1, QUICK, "cpu")
     assert evaluate(*arguments)["examples"] == {"dev": 12}
     (tmp_path / "test.tsv").unlink()
-    for name in ("train.tsv", "dev.tsv"):  # a table without this column has a usual name again
+    for name in ("train.tsv", "dev.tsv"):  # without the column `document`, the default name is read
         (tmp_path / name).write_text("text\tlabel\n" + rows)
     other = ("table", str(tmp_path / "run"), str(tmp_path), tmp_path / "other", 1, QUICK, "cpu")
     assert evaluate(*other)["examples"] == {"dev": 12}
@@ -147,11 +148,11 @@ def test_eval_table_finds_the_text_column_of_training(encoder: Path, tmp_path: P
 # ---------------------------------------------------------------- where results are written
 
 
-def test_eval_scoring_rejects_a_foreign_out(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_eval_scoring_rejects_an_out_with_other_files(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in tuned("cola").iterdir() if p.is_file()}
-    with pytest.raises(BusyError, match="holds other files") as refused:
+    with pytest.raises(BusyError, match="holds other files") as raised:
         evaluate("cola", str(tuned("cola")), str(glue), tuned("cola"), 1, QUICK, "cpu")
-    assert refused.value.exit_code == 6
+    assert raised.value.exit_code == 6
     assert {p.name: p.read_bytes() for p in tuned("cola").iterdir() if p.is_file()} == before
     out = tmp_path / "out"
     first = evaluate("cola", str(tuned("cola")), str(glue), out, 1, QUICK, "cpu")
@@ -167,16 +168,19 @@ def test_eval_scoring_rejects_a_foreign_out(tuned: Tuned, glue: Path, tmp_path: 
 
 def test_suite_mean_counts_trained_and_scored_tasks(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     result = evaluate("glue", str(tuned("mnli")), str(glue), tmp_path / "out", 2, QUICK, "cpu")
-    assert list(result["tasks"]) == ["cola", "sst2", "mnli"] and len(result["left_out"]) == 6
+    assert list(result["tasks"]) == ["cola", "sst2", "mnli"]
+    assert len(result["left_out"]) == 6
     kinds = {name: task["kind"] for name, task in result["tasks"].items()}
     assert kinds == {"cola": "eval", "sst2": "eval", "mnli": "scored"}
     mnli = statistics.fmean(result["tasks"]["mnli"]["scores"].values())
     trained = {"cola": "mcc", "sst2": "accuracy"}
     medians = [statistics.median(result["tasks"][name]["all_scores"][metric]) for name, metric in trained.items()]
     assert result["mean_of_tasks"] == pytest.approx(np.mean([mnli, *medians]))
-    assert "glue_score" not in result and result["tasks_scored"] == 3
+    assert "glue_score" not in result
+    assert result["tasks_scored"] == 3
     rows = [line for line in as_text(result).splitlines() if line.startswith("mean of 3 of 9 tasks")]
-    assert len(rows) == 1 and f"{100 * result['mean_of_tasks']:.1f}" in rows[0]
+    assert len(rows) == 1
+    assert f"{100 * result['mean_of_tasks']:.1f}" in rows[0]
     assert "Left out, without data: MRPC, STS-B, QQP, QNLI, RTE, WNLI." in " ".join(as_text(result).split())
     (tmp_path / "out" / "notes.txt").write_text("x")
     with pytest.raises(BusyError):
@@ -195,9 +199,9 @@ def test_glue_metrics_counts_cola_by_mcc_alone() -> None:
     assert average_score(counted) == pytest.approx(((0.6 + 0.7) / 2 + 0.3) / 2)
 
 
-def test_format_result_all_tasks_show_glue_score() -> None:
-    suite = {"kind": "suite", "tasks": {"a": scored_result().to_json()}, "glue_score": 0.715, "tasks_scored": 9}
-    assert as_text(suite).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
+def test_format_result_of_all_tasks_has_the_glue_score() -> None:
+    result = {"kind": "suite", "tasks": {"a": scored_result().to_json()}, "glue_score": 0.715, "tasks_scored": 9}
+    assert as_text(result).splitlines()[-1].split() == ["GLUE", "score", "71.5"]
 
 
 # ---------------------------------------------------------------- seeds
@@ -217,7 +221,7 @@ def test_finetune_seed_option_overrides_the_recipe(encoder: Path, glue: Path, tm
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A single file of three articles, so that dev is held out."""
+    """Write one file with three articles; the dev split is held out from it."""
     rows = [
         {"id": str(i), "question": "Who figo?", "answers": [{"text": "luma", "answer_start": 10}]} for i in range(9)
     ]
@@ -230,14 +234,15 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_eval_squad_encodes_as_in_fine_tuning(encoder: Path, questions: Path, tmp_path: Path) -> None:
+def test_eval_squad_encodes_like_fine_tuning(encoder: Path, questions: Path, tmp_path: Path) -> None:
     overrides = ("data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.holdout=0.5")
     prepared = prepare("squad1", str(encoder), str(questions), (*QUICK, *overrides), "cpu")
     trained = finetune(prepared, tmp_path / "model", 0)
     assert trained["examples"]["dev"] == 6
     call = ("squad1", str(tmp_path / "model"), str(questions), tmp_path / "out", 1)
     result = evaluate(*call, (), "cpu")
-    assert result["examples"] == {"dev": 6} and result["scores"] == trained["scores"]
+    assert result["examples"] == {"dev": 6}
+    assert result["scores"] == trained["scores"]
     for name in ("predictions.dev.jsonl", "predictions.json", "nbest_predictions.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
     assert evaluate(*call, (), "cpu") == result
@@ -248,8 +253,11 @@ def test_eval_squad_encodes_as_in_fine_tuning(encoder: Path, questions: Path, tm
 def test_summarize_runs_computes_the_standard_error() -> None:
     runs = [run_result(score, seed).to_json() for seed, score in enumerate((0.5, 0.6, 0.7))]
     result = summarize(runs)
-    assert result.standard_error == pytest.approx(0.1 / 3**0.5) and result.stdev == pytest.approx(0.1)
-    shown = as_text(result.to_json())
-    assert "s.e." in shown and " 60.0   5.8 " in shown
-    one = summarize(runs[:1])
-    assert one.standard_error is None and "s.e." not in as_text(one.to_json())
+    assert result.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert result.stdev == pytest.approx(0.1)
+    printed = as_text(result.to_json())
+    assert "s.e." in printed
+    assert " 60.0   5.8 " in printed
+    single = summarize(runs[:1])
+    assert single.standard_error is None
+    assert "s.e." not in as_text(single.to_json())

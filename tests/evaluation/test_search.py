@@ -1,4 +1,4 @@
-"""Searching lists of hyper-parameters."""
+"""Tests of `albert search`, which evaluates all combinations of lists of values."""
 
 from __future__ import annotations
 
@@ -53,12 +53,11 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     assert [p["values"] for p in result["points"]][1] == {"lr": "1e-3", "batch": "4"}
     assert result["best"]["median"] == max(p["median"] for p in result["points"])
     for point in result["points"]:
-        assert (
-            f"batch_size = {point['values']['batch']}\n"
-            in (out / point["directory"] / "run-0" / "recipe.toml").read_text()
-        )
-    again = albert("search", "cola", "lr=1e-3,5e-3", *call, "batch=2,4")
-    assert again.out == printed.out and "CoLA seed 0 step" not in again.err
+        saved_recipe = (out / point["directory"] / "run-0" / "recipe.toml").read_text()
+        assert f"batch_size = {point['values']['batch']}\n" in saved_recipe
+    repeated = albert("search", "cola", "lr=1e-3,5e-3", *call, "batch=2,4")
+    assert repeated.out == printed.out
+    assert "CoLA seed 0 step" not in repeated.err
 
 
 def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_search_wrong_arguments_are_rejected(
     assert not (tmp_path / "out").exists()
 
 
-def test_search_model_of_the_task_is_rejected(tuned: object, glue: Path, tmp_path: Path) -> None:
+def test_search_rejects_a_model_that_is_already_fine_tuned(tuned: object, glue: Path, tmp_path: Path) -> None:
     model = tuned("cola")  # type: ignore[operator]
     call = ["search", "cola", "lr=1,2", "--checkpoint", model, "--data", glue, "--out", tmp_path / "out"]
     assert "is already fine-tuned for CoLA" in albert(*call, expect=2).err

@@ -1,4 +1,4 @@
-"""Verifying published scores: a local checkpoint with scores of our own stands in for the Hub's."""
+"""Tests of recipes that verify published scores, with a local checkpoint and invented scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SST-2 alone, in the folder of several benchmarks; always one class."""
+    """Write SST-2, with one class only, in the folder `glue` of several benchmarks."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "glue" / "SST-2").mkdir(parents=True)
     for split in ("train", "dev"):
@@ -50,69 +50,68 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def recipe(path: Path, checkpoint: Path | str, tolerance: float = 1.0, **scores: float) -> str:
-    """A recipe with these expected accuracies."""
+def write_recipe(path: Path, checkpoint: Path | str, tolerance: float = 1.0, **scores: float) -> str:
+    """Write a recipe with these expected accuracies; return its path."""
     lines = [f'checkpoint = "{checkpoint}"', 'source = "here"', f"tolerance = {tolerance}", f"overrides = {QUICK}"]
     lines += ["[expected]", *(f"{task}.accuracy = {score}" for task, score in scores.items())]
     path.write_text("\n".join(lines).replace("'", '"') + "\n")
     return str(path)
 
 
-def verified(file: str, data: Path | None, out: Path, checkpoint: str = "") -> VerifyResult:
+def verify_scores(file: str, data: Path | None, out: Path, checkpoint: str = "") -> VerifyResult:
     return verify.verify_checkpoint(file, TaskRequest(checkpoint, str(data) if data else None, 0, device="cpu"), out)
 
 
 def test_verify_score_within_tolerance_is_reached(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    file = recipe(tmp_path / "r.toml", checkpoint, sst2=100.9, race=50.0)
+    file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=100.9, race=50.0)
     with pytest.raises(ConfigError, match=r"expected\.sst2 is 100\.9: .*less than or equal to 100"):
-        verified(file, data, tmp_path / "out")
-    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
-    assert (
-        verify.is_verify_recipe(file)
-        and not verify.is_verify_recipe("finetune/sst2")
-        and not verify.is_verify_recipe("sst2")
-    )
-    result = verified(file, data, tmp_path / "out")
+        verify_scores(file, data, tmp_path / "out")
+    file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
+    assert verify.is_verify_recipe(file)
+    assert not verify.is_verify_recipe("finetune/sst2")
+    assert not verify.is_verify_recipe("sst2")
+    result = verify_scores(file, data, tmp_path / "out")
     assert result.tasks["sst2"].to_json() == {
         "published": {"accuracy": 99.5}, "tolerance": 1.0, "scores": {"accuracy": 100.0}, "runs": 1,
         "verdict": "reached",
     }  # fmt: skip
-    assert result.tasks["race"].verdict == "skipped" and "not found" in str(result.tasks["race"].reason)
-    assert result.average == {"published": 99.5, "measured": 100.0} and "Avg of 1" in format_result(result)
-    assert result.reached and result.to_json() == store.read_json(tmp_path / "out" / "results.json")
+    assert result.tasks["race"].verdict == "skipped"
+    assert "not found" in str(result.tasks["race"].reason)
+    assert result.average == {"published": 99.5, "measured": 100.0}
+    assert result.reached
+    assert result.to_json() == store.read_json(tmp_path / "out" / "results.json")
     verify.require_reached(result)
-    said = format_result(result)
-    assert "sst2" in said and "reached" in said and "skipped: " in said
+    printed = format_result(result)
+    for text in ("Avg of 1", "sst2", "reached", "skipped: "):
+        assert text in printed
 
 
-def test_verify_score_below_tolerance_exits_with_7(
-    tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = recipe(tmp_path / "r.toml", checkpoint, 0.5, sst2=99.5)
+def test_verify_score_below_tolerance_exits_with_7(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+    file = write_recipe(tmp_path / "r.toml", checkpoint, 0.5, sst2=99.5)
     dev = data / "glue" / "SST-2" / "dev.tsv"
-    other = tmp_path / "glue" / "SST-2"
-    other.mkdir(parents=True)
-    (other / "train.tsv").write_text(dev.read_text())
-    (other / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
-    result = verified(file, tmp_path, tmp_path / "out")
+    harder = tmp_path / "glue" / "SST-2"
+    harder.mkdir(parents=True)
+    (harder / "train.tsv").write_text(dev.read_text())
+    (harder / "dev.tsv").write_text(dev.read_text().replace("5\t1", "5\t0"))
+    result = verify_scores(file, tmp_path, tmp_path / "out")
     task = result.tasks["sst2"]
-    assert task.tolerance == 0.5 and task.scores["accuracy"] < 99 and task.verdict == "not reached"
+    assert (task.tolerance, task.verdict) == (0.5, "not reached")
+    assert task.scores["accuracy"] < 99
     with pytest.raises(ScoreNotReachedError, match="sst2: diverged, or below the published score") as raised:
         verify.require_reached(result)
     assert raised.value.exit_code == 7
-    file = recipe(tmp_path / "r.toml", checkpoint, 99.0, sst2=99.5)
-    wider = verified(file, tmp_path, tmp_path / "out")
-    assert wider.reached  # and nothing is trained again
+    file = write_recipe(tmp_path / "r.toml", checkpoint, 99.0, sst2=99.5)
+    assert verify_scores(file, tmp_path, tmp_path / "out").reached, "with a tolerance of 99"
     assert store.read_json(tmp_path / "out" / "sst2" / "results.json")["seeds"] == [0]
 
 
 def test_verify_diverged_task_is_not_reached(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = FinetuneJob.loss_sums
-    monkeypatch.setattr(FinetuneJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in plain(*a).items()})
-    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
-    result = verified(file, data, tmp_path / "out")
+    original = FinetuneJob.loss_sums
+    monkeypatch.setattr(FinetuneJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in original(*a).items()})
+    file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
+    result = verify_scores(file, data, tmp_path / "out")
     assert (result.tasks["sst2"].verdict, result.reached) == ("diverged", False)
     assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in format_result(result)
     with pytest.raises(ScoreNotReachedError, match="sst2"):
@@ -122,62 +121,66 @@ def test_verify_diverged_task_is_not_reached(
 def test_verify_squad2_uses_the_best_threshold(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 2.0 F1 and exact match at the best threshold: what is at threshold 0 is another number."""
-    file = recipe(tmp_path / "r.toml", checkpoint)
+    """F1 and exact match are those at the best threshold, not those at threshold 0."""
+    file = write_recipe(tmp_path / "r.toml", checkpoint)
     with Path(file).open("a") as stream:
         stream.write("squad2 = { best_f1 = 82.1, best_em = 79.3 }\n")
     scores = {"f1": [0.10], "em": [0.09], "best_f1": [0.821], "best_em": [0.79]}
     monkeypatch.setattr(verify, "evaluate", lambda *_: evaluation_result(task="squad2", metric="f1", all_scores=scores))
-    (tmp_path / "out").mkdir()  # what the evaluation would make
-    result = verified(file, data, tmp_path / "out")
+    (tmp_path / "out").mkdir()  # the evaluation would create it
+    result = verify_scores(file, data, tmp_path / "out")
     assert result.tasks["squad2"].scores == pytest.approx({"best_f1": 82.1, "best_em": 79.0})
-    assert result.reached and "82.1/79.3" in format_result(result)
+    assert result.reached
+    assert "82.1/79.3" in format_result(result)
     with Path(file).open("a") as stream:
         stream.write("[tolerance_of]\nsquad2 = 0.2\n")
-    assert not verified(file, data, tmp_path / "out").reached
+    assert not verify_scores(file, data, tmp_path / "out").reached
 
 
 def test_verify_without_data_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
-    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
+    file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
     (tmp_path / "empty").mkdir()
     with pytest.raises(Skipped, match=r"is skipped: .*SST-2/train\.tsv") as raised:
-        verified(file, tmp_path / "empty", tmp_path / "out")
+        verify_scores(file, tmp_path / "empty", tmp_path / "out")
     assert raised.value.exit_code == 77
-    nowhere = recipe(tmp_path / "nowhere.toml", tmp_path / "nowhere", sst2=99.5)
+    nowhere = write_recipe(tmp_path / "nowhere.toml", tmp_path / "nowhere", sst2=99.5)
     with pytest.raises(Skipped, match="nowhere: no such directory"):
-        verified(nowhere, None, tmp_path / "out")
+        verify_scores(nowhere, None, tmp_path / "out")
 
 
-def test_verify_requested_paths_must_exist(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    file = recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
+def test_verify_missing_or_damaged_inputs_raise(tmp_path: Path, checkpoint: Path, data: Path) -> None:
+    file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
     with pytest.raises(CheckpointError, match="nowhere: no such directory"):
-        verified(file, data, tmp_path / "out", str(tmp_path / "nowhere"))
+        verify_scores(file, data, tmp_path / "out", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="nowhere: no such directory"):
-        verified(file, tmp_path / "nowhere", tmp_path / "out")
+        verify_scores(file, tmp_path / "nowhere", tmp_path / "out")
     shutil.copytree(data, tmp_path / "damaged")
     with (tmp_path / "damaged" / "glue" / "SST-2" / "train.tsv").open("a") as stream:
         stream.write("cut\n")
     with pytest.raises(InputError, match=r"train\.tsv:8: 1 field instead of 2"):
-        verified(file, tmp_path / "damaged", tmp_path / "out")
+        verify_scores(file, tmp_path / "damaged", tmp_path / "out")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
     assert "takes no --submission" in albert(*call, "--retrain", expect=2).err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("x")
     with pytest.raises(BusyError, match="holds other files"):
-        verified(file, data, tmp_path / "full")
+        verify_scores(file, data, tmp_path / "full")
     assert not (tmp_path / "out").exists()
 
 
 def test_verify_offline_is_skipped_with_a_reason(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "albert_cli", "eval", "verify/albert-base-v2", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 77, done.stderr
-    assert done.stdout == "" and not (tmp_path / "out").exists()
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert process.returncode == 77, process.stderr
+    assert process.stdout == ""
+    assert not (tmp_path / "out").exists()
+    lines = [line for line in process.stderr.splitlines() if line.strip()]
     search, skipped, hint = lines
-    assert search.startswith("albert/albert-base-v2:") and "Hugging Face Hub" in search
-    assert "skipped: albert/albert-base-v2" in skipped and hint.startswith("hint:")
+    assert search.startswith("albert/albert-base-v2:")
+    assert "Hugging Face Hub" in search
+    assert "skipped: albert/albert-base-v2" in skipped
+    assert hint.startswith("hint:")
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -187,13 +190,19 @@ def test_verify_recipe_has_the_published_scores(size: str, version: str) -> None
     assert shipped.checkpoint == f"albert/albert-{size}-{version}"
     published = load_published_scores()[f"ALBERT-{size} {version}"]
     for task, scores in published.items():
-        assert shipped.expected[task] == pytest.approx(scores, abs=0.11), task  # one RACE score is on test
+        assert shipped.expected[task] == pytest.approx(scores, abs=0.11), (
+            task
+        )  # one published RACE score is on test
 
 
-def test_verify_shipped_recipe_has_published_scores() -> None:
+def test_verify_recipe_of_base_v2_is_exact() -> None:
     shipped = config.load_recipe(VerifyRecipe, "verify/albert-base-v2")
     assert shipped.expected == load_published_scores()["ALBERT-base v2"]
-    assert shipped.checkpoint == "albert/albert-base-v2" and shipped.tolerance_of == {"race": 4.0}
+    assert shipped.checkpoint == "albert/albert-base-v2"
+    assert shipped.tolerance_of == {"race": 4.0}
+
+
+def test_verify_recipe_with_invalid_values_raises() -> None:
     with pytest.raises(ConfigError, match="the recipe expects no scores"):
         VerifyRecipe("x", "y", {})
     for scores in ({}, {"accuracy": 90.0, "f1": 80.0}):

@@ -1,4 +1,4 @@
-"""Shapes: which weights each layer uses, and which shapes are refused."""
+"""Tests of `ModelConfig`: the blocks that each layer uses, and shapes that are rejected."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 
 
-def test_config_each_sharing_counts_its_blocks() -> None:
+def test_config_sharing_selects_the_blocks_of_each_layer() -> None:
     assert ModelConfig(num_hidden_layers=3).blocks() == ((0, 0),) * 3
     assert ModelConfig(num_hidden_layers=3, sharing="none").blocks() == ((0, 0), (1, 1), (2, 2))
     assert ModelConfig(num_hidden_layers=3, sharing="attention").blocks() == ((0, 0), (0, 1), (0, 2))
     assert ModelConfig(num_hidden_layers=3, sharing="ffn").blocks() == ((0, 0), (1, 0), (2, 0))
 
 
-def test_config_groups_with_inner_blocks_count_their_blocks() -> None:
+def test_config_inner_groups_repeat_their_blocks() -> None:
     config = ModelConfig(num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
     assert [attention for attention, _ in config.blocks()] == [0, 1, 0, 1, 2, 3, 2, 3]
 
 
 @given(st.integers(1, 48), st.integers(1, 48), st.integers(1, 3))
-def test_config_any_groups_are_all_used_in_order(layers: int, groups: int, inner: int) -> None:
+def test_config_uses_all_groups_in_order(layers: int, groups: int, inner: int) -> None:
     if groups > layers:
         with pytest.raises(ConfigError):
             ModelConfig(num_hidden_layers=layers, num_hidden_groups=groups, inner_group_num=inner)
@@ -41,7 +41,7 @@ def test_config_any_groups_are_all_used_in_order(layers: int, groups: int, inner
     assert config.num_attention_sublayers == config.num_feed_forward_sublayers == groups * inner
 
 
-def test_config_uneven_layers_give_groups_of_several_sizes() -> None:
+def test_config_group_sizes_count_the_layers_of_each_group() -> None:
     config = ModelConfig.from_values({"num_hidden_layers": 5, "group_sizes": [1, 3, 1]}, "it")
     assert config.blocks() == ((0, 0), (1, 1), (1, 1), (1, 1), (2, 2))
 
@@ -121,7 +121,7 @@ def test_config_of_hugging_face_gives_the_shape() -> None:
         ({"hidden_act": "swish"}, "swish"),
     ],
 )
-def test_config_unusable_checkpoint_raises(values: dict[str, Any], message: str) -> None:
+def test_config_of_unsupported_checkpoint_raises(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=f"^config.json: .*{message}"):
         ModelConfig.from_hf(values, "config.json")
 

@@ -1,4 +1,4 @@
-"""The encoder: which weights are shared, how they start, and where dropout acts."""
+"""Tests of the encoder: shared weights, initial weights, dropout and activations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_encoder_new_weights_are_truncated_and_biases_zero() -> None:
             assert not parameter.any()
         else:
             assert float(parameter.abs().max()) <= 0.04
-            if parameter.numel() > 1000:  # a normal cut at two deviations has 0.88 of the deviation left
+            if parameter.numel() > 1000:  # truncation at two deviations leaves 0.88 of the deviation
                 assert float(parameter.std()) == pytest.approx(0.88 * 0.02, rel=0.1)
 
 
@@ -67,20 +67,21 @@ def test_encoder_dropout_acts_in_training_and_follows_seed() -> None:
         out: torch.Tensor = encoder(tokens)
         return out
 
-    assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
     encoder.eval()
     assert torch.equal(run(1), run(2))
 
 
-@pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_encoder_each_dropout_rate_changes_the_output(which: str) -> None:
-    encoder = Encoder(replace(TINY, **{which: 0.5}))  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_encoder_each_dropout_rate_changes_the_output(name: str) -> None:
+    encoder = Encoder(replace(TINY, **{name: 0.5}))  # type: ignore[arg-type]
     tokens = pack(BATCH, CPU)
     assert not torch.equal(encoder(tokens), encoder(tokens))
 
 
-def test_encoder_gelu_is_the_tanh_approximation() -> None:
+def test_encoder_gelu_new_is_the_tanh_approximation() -> None:
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
-    by_hand = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-    assert torch.allclose(ACTIVATIONS["gelu_new"](x), by_hand, atol=1e-12)
-    assert not torch.allclose(ACTIVATIONS["gelu"](x), by_hand, atol=1e-5)
+    expected = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    assert torch.allclose(ACTIVATIONS["gelu_new"](x), expected, atol=1e-12)
+    assert not torch.allclose(ACTIVATIONS["gelu"](x), expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The heads: logits where they are read, tied to the word table."""
+"""Tests of the heads: required logits, tied word embeddings, and dropout of the classifier."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_heads_compute_logits_only_where_required() -> None:
     logits = model(pack(BATCH, CPU, BATCH.masked_index))
     assert logits.masked.shape == (len(BATCH.masked_index), TINY.vocab_size)
     assert logits.sentence_order.shape == (3, 2)
-    none = model(pack(BATCH, CPU, np.zeros(0, np.int32)))
-    assert none.masked.shape == (0, TINY.vocab_size)
+    empty = model(pack(BATCH, CPU, np.zeros(0, np.int32)))
+    assert empty.masked.shape == (0, TINY.vocab_size)
 
 
 def test_masked_head_decoder_is_the_word_embedding() -> None:
@@ -60,7 +60,7 @@ def test_classifier_dropout_acts_in_training_only() -> None:
 
 def test_classifier_reads_only_the_first_token() -> None:
     model = SequenceClassifier(replace(TINY, num_hidden_layers=1), 2).eval()
-    with torch.no_grad():  # attention that looks nowhere: values of zero
+    with torch.no_grad():  # with values of zero, no token reads from another one
         attention = model.encoder.attention[0]
         attention.value.weight.zero_()  # type: ignore[union-attr, operator]
     changed = replace(BATCH, ids=BATCH.ids.copy())

@@ -1,4 +1,4 @@
-"""Checkpoints are Hugging Face's: the same logits both ways, nothing missing, nothing silently wrong."""
+"""Tests of checkpoints in the format of Hugging Face: written, read, and rejected if they do not fit."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from tests.helpers.hugging_face import (
 )
 from tests.helpers.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
 
-# ---------------------------------------------------------------- ours read by transformers
+# ---------------------------------------------------------------- our checkpoints in transformers
 
 
 def test_checkpoint_of_regression_has_one_output(tmp_path: Path) -> None:
     model = SequenceClassifier(TINY, 1)
-    directory = saved(model, tmp_path / "it", "ForSequenceClassification", ("score",))
+    directory = saved(model, tmp_path / "checkpoint", "ForSequenceClassification", ("score",))
     theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, directory)
     assert (theirs.config.num_labels, theirs.config.problem_type) == (1, "regression")
     assert_same_outputs(HEADS["classification"], model, theirs, random_batch((20, 3)))
 
 
-def test_checkpoint_dropout_and_its_position_survive(tmp_path: Path) -> None:
+def test_checkpoint_keeps_all_dropout_rates(tmp_path: Path) -> None:
     shape = replace(TINY, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2, classifier_dropout_prob=0.3)
     for number, config in enumerate((shape, replace(shape, embedding_size=16, sharing="none"))):
         directory = saved(SequenceClassifier(config, 2), tmp_path / str(number), "ForSequenceClassification")
@@ -57,10 +57,10 @@ def test_checkpoint_dropout_and_its_position_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_checkpoint_without_a_class_is_read_by_us_alone(name: str, tmp_path: Path) -> None:
+def test_checkpoint_without_hf_class_is_read_only_by_albert(name: str, tmp_path: Path) -> None:
     model = PretrainingModel(OWN[name])
     shake(model)
-    directory = saved(model, tmp_path / "it", "ForPreTraining")
+    directory = saved(model, tmp_path / "checkpoint", "ForPreTraining")
     assert json.loads((directory / "config.json").read_text())["model_type"] == CUSTOM_MODEL_TYPE
     for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForPreTraining):
         with pytest.raises(ValueError, match="model type `albert_cli` but Transformers does not recognize"):
@@ -69,20 +69,20 @@ def test_checkpoint_without_a_class_is_read_by_us_alone(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
-def test_checkpoint_window_over_all_positions_has_a_class(name: str, tmp_path: Path) -> None:
+def test_checkpoint_window_over_all_positions_has_an_hf_class(name: str, tmp_path: Path) -> None:
     batch = random_batch((20, 3, 11))
-    for window, kind in ((18, CUSTOM_MODEL_TYPE), (19, model_type(SHARED[name]))):
+    for window, expected_type in ((18, CUSTOM_MODEL_TYPE), (19, model_type(SHARED[name]))):
         config = replace(SHARED[name], attention="window", attention_window=window)
         model = HEADS["pretraining"].make(config)
         shake(model)
         directory = saved(model, tmp_path / str(window), "ForPreTraining")
-        assert json.loads((directory / "config.json").read_text())["model_type"] == kind
+        assert json.loads((directory / "config.json").read_text())["model_type"] == expected_type
         assert hub.read_checkpoint(directory).config == config
     theirs = transformers.AutoModelForPreTraining.from_pretrained(directory)
     assert_same_outputs(HEADS["pretraining"], model, theirs, batch)
 
 
-# ---------------------------------------------------------------- theirs read by us
+# ---------------------------------------------------------------- checkpoints of transformers
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
@@ -119,7 +119,7 @@ def test_checkpoint_unused_foreign_tensors_are_reported(tmp_path: Path, capfd: p
 def test_checkpoint_untied_masked_head_is_left_out(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With the word table in the place of that matrix it would guess other words, and nothing would be missing."""
+    """With the word embeddings instead of the head's own matrix, it would silently predict other words."""
     for auto in (transformers.AutoModelForPreTraining, transformers.AutoModelForMaskedLM):
         config = hf_config(SHARED[name])
         config.tie_word_embeddings = False
@@ -147,23 +147,23 @@ def test_checkpoint_of_multi_label_task_loads_as_multi_label(tmp_path: Path) -> 
 
 
 def test_checkpoint_of_a_task_records_its_task(tmp_path: Path) -> None:
-    made_for = hub.FinetunedTask("cola", 1, 128)
-    with store.commit_directory(tmp_path / "it", "task") as staging:
-        hub.write_checkpoint(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), made_for)
-    assert hub.read_checkpoint(tmp_path / "it").finetuned_task == made_for
-    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, tmp_path / "it")
+    finetuned_task = hub.FinetunedTask("cola", 1, 128)
+    with store.commit_directory(tmp_path / "checkpoint", "task") as staging:
+        hub.write_checkpoint(
+            SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), finetuned_task
+        )
+    assert hub.read_checkpoint(tmp_path / "checkpoint").finetuned_task == finetuned_task
+    theirs = load_with_transformers(transformers.AutoModelForSequenceClassification, tmp_path / "checkpoint")
     theirs.save_pretrained(tmp_path / "theirs")
-    assert hub.read_checkpoint(tmp_path / "theirs").finetuned_task == made_for
-    assert (
-        hub.read_checkpoint(saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")).finetuned_task
-        is None
-    )
+    assert hub.read_checkpoint(tmp_path / "theirs").finetuned_task == finetuned_task
+    pretrained = saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")
+    assert hub.read_checkpoint(pretrained).finetuned_task is None
 
 
-def test_checkpoint_config_without_a_key_has_its_default() -> None:
-    for cls, kind in ((transformers.AlbertConfig, "albert"), (transformers.BertConfig, "bert")):
-        full = cls().to_dict()
-        assert ModelConfig.from_hf({"model_type": kind}, "it") == ModelConfig.from_hf(full, "it")
+def test_checkpoint_config_missing_keys_have_defaults() -> None:
+    for config_class, name in ((transformers.AlbertConfig, "albert"), (transformers.BertConfig, "bert")):
+        full = config_class().to_dict()
+        assert ModelConfig.from_hf({"model_type": name}, "minimal") == ModelConfig.from_hf(full, "full")
 
 
 # ---------------------------------------------------------------- round trips
@@ -174,16 +174,16 @@ def test_checkpoint_round_trip_is_bit_identical(name: str, tmp_path: Path) -> No
     model = PretrainingModel(ALL[name])
     shake(model)
     first = saved(model, tmp_path / "first", "ForPreTraining")
-    again = PretrainingModel(hub.read_checkpoint(first).config)
-    read_all_into(again, first)
+    loaded = PretrainingModel(hub.read_checkpoint(first).config)
+    read_all_into(loaded, first)
     for key, tensor in model.state_dict().items():
-        assert torch.equal(tensor, again.state_dict()[key]), key
-    second = saved(again, tmp_path / "second", "ForPreTraining")
+        assert torch.equal(tensor, loaded.state_dict()[key]), key
+    second = saved(loaded, tmp_path / "second", "ForPreTraining")
     for file in ("model.safetensors", "config.json"):
         assert (first / file).read_bytes() == (second / file).read_bytes()
 
 
-def test_checkpoint_of_three_order_labels_has_no_class(tmp_path: Path) -> None:
+def test_checkpoint_with_three_order_labels_has_no_hf_class(tmp_path: Path) -> None:
     shape = replace(TINY, order_labels=3)
     model = PretrainingModel(shape)
     hub.write_checkpoint(model, tmp_path, "ForPreTraining")
@@ -195,11 +195,11 @@ def test_checkpoint_of_three_order_labels_has_no_class(tmp_path: Path) -> None:
     assert hub.read_checkpoint(tmp_path).config == TINY
 
 
-# ---------------------------------------------------------------- what does not fit
+# ---------------------------------------------------------------- checkpoints that do not fit
 
 
 def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = TINY) -> Path:
-    """A directory without a manifest, as from the Hub."""
+    """Write a checkpoint without a manifest, as the Hub has."""
     directory.mkdir()
     save_file(tensors, directory / hub.WEIGHTS_FILE)
     store.write_json(directory / "config.json", config_to_json(config, "ForPreTraining"))
@@ -216,37 +216,37 @@ def test_checkpoint_missing_encoder_tensor_raises(tensors: dict[str, Tensor], tm
     encoder = [n for n in tensors if n.startswith("albert.") and "pooler" not in n]
     assert len(encoder) == 23
     for number, name in enumerate(encoder):
-        rest = {n: t for n, t in tensors.items() if n != name}
-        directory = foreign(tmp_path / f"{number}-missing", rest)
+        incomplete = {n: t for n, t in tensors.items() if n != name}
+        directory = foreign(tmp_path / f"{number}-missing", incomplete)
         with pytest.raises(CheckpointError, match=r"does not cover the encoder: encoder\..* is missing") as raised:
             read_into(SequenceClassifier(TINY, 2), directory)
         assert str(directory / hub.WEIGHTS_FILE) in raised.value.message
-        other = tensors | {name: torch.zeros(*tensors[name].shape, 2)}
+        misshapen = tensors | {name: torch.zeros(*tensors[name].shape, 2)}
         with pytest.raises(CheckpointError, match=r"encoder\..* has shape .*2\), not"):
-            read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", other))
+            read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", misshapen))
 
 
 def test_checkpoint_config_of_another_shape_raises(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    for number, other in enumerate(
+    for number, config in enumerate(
         (replace(TINY, hidden_size=32), replace(TINY, num_hidden_groups=3), replace(TINY, vocab_size=61))
     ):
-        directory = foreign(tmp_path / str(number), tensors, other)
+        directory = foreign(tmp_path / str(number), tensors, config)
         with pytest.raises(CheckpointError, match="does not cover the encoder"):
-            read_into(PretrainingModel(other), directory)
+            read_into(PretrainingModel(config), directory)
 
 
 def test_checkpoint_with_extra_encoder_tensors_raises(tmp_path: Path) -> None:
-    for number, (whole, part) in enumerate(
+    for number, (full_config, smaller_config) in enumerate(
         (
             (SHARED["BERT"], replace(SHARED["BERT"], num_hidden_layers=2)),
             (SHARED["as many groups as layers"], TINY),
             (OWN["attention shared"], replace(OWN["attention shared"], num_hidden_layers=2)),
         )
     ):
-        directory = saved(PretrainingModel(whole), tmp_path / f"{number}-whole", "ForPreTraining")
-        cut = foreign(tmp_path / f"{number}-cut", load_file(directory / hub.WEIGHTS_FILE), part)
+        directory = saved(PretrainingModel(full_config), tmp_path / f"{number}-full", "ForPreTraining")
+        smaller = foreign(tmp_path / f"{number}-smaller", load_file(directory / hub.WEIGHTS_FILE), smaller_config)
         with pytest.raises(CheckpointError, match=r"is not a part of the encoder in config\.json"):
-            read_into(PretrainingModel(part), cut)
+            read_into(PretrainingModel(smaller_config), smaller)
 
 
 def test_checkpoint_classifier_of_another_head_has_no_labels(tmp_path: Path) -> None:
@@ -260,12 +260,12 @@ def test_checkpoint_classifier_of_another_head_has_no_labels(tmp_path: Path) -> 
 def test_checkpoint_foreign_directory_is_reported_unverified(
     tensors: dict[str, Tensor], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    read_into(PretrainingModel(TINY), foreign(tmp_path / "it", tensors))
+    read_into(PretrainingModel(TINY), foreign(tmp_path / "checkpoint", tensors))
     assert "no hashes to verify" in capfd.readouterr().err
 
 
 def test_checkpoint_missing_file_is_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    directory = foreign(tmp_path / "it", tensors)
+    directory = foreign(tmp_path / "checkpoint", tensors)
     (directory / hub.WEIGHTS_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         hub.read_checkpoint(directory)
@@ -274,10 +274,10 @@ def test_checkpoint_missing_file_is_named(tensors: dict[str, Tensor], tmp_path: 
         hub.read_checkpoint(directory)
 
 
-# ---------------------------------------------------------------- finding
+# ---------------------------------------------------------------- paths and Hub names
 
 
-def test_checkpoint_of_a_run_is_its_newest_finished_step(tmp_path: Path) -> None:
+def test_find_checkpoint_of_a_run_is_its_newest_complete_step(tmp_path: Path) -> None:
     for number in (5, 900, 1000):
         saved(PretrainingModel(TINY), tmp_path / "run" / f"step-{number:08d}", "ForPreTraining")
     (tmp_path / "run" / "step-00001000" / store.MANIFEST).unlink()
@@ -287,7 +287,7 @@ def test_checkpoint_of_a_run_is_its_newest_finished_step(tmp_path: Path) -> None
     assert hub.find_checkpoint(str(step)) == step
 
 
-def test_checkpoint_of_missing_path_raises(tmp_path: Path) -> None:
+def test_find_checkpoint_missing_path_raises(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="contains no checkpoint"):
         hub.find_checkpoint(str(tmp_path))
     for name in (str(tmp_path / "gone"), "../gone", "a/b/c", ""):
@@ -295,29 +295,29 @@ def test_checkpoint_of_missing_path_raises(tmp_path: Path) -> None:
             hub.find_checkpoint(name)
 
 
-def test_checkpoint_of_an_evaluation_names_its_run(tmp_path: Path) -> None:
+def test_find_checkpoint_of_an_evaluation_names_a_run(tmp_path: Path) -> None:
     (tmp_path / "run-0").mkdir()
     (tmp_path / "run-0" / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="contains no checkpoint") as caught:
+    with pytest.raises(CheckpointError, match="contains no checkpoint") as raised:
         hub.find_checkpoint(str(tmp_path))
-    assert caught.value.hint == f"it is an evaluation; name one of its runs, such as {tmp_path / 'run-0'}"
+    assert raised.value.hint == f"it is an evaluation; name one of its runs, such as {tmp_path / 'run-0'}"
 
 
-def test_hub_id_without_network_gives_one_line_at_once(tmp_path: Path) -> None:
+def test_find_checkpoint_offline_hub_name_raises_at_once(tmp_path: Path) -> None:
     code = (
         "from albert_cli.errors import CheckpointError\n"
         "from albert_cli.model import hub\n"
         "try:\n    hub.find_checkpoint('albert/albert-base-v2')\n"
         "except CheckpointError as error:\n    print(error.message); print(error.hint)\n"
     )
-    ours = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
-    done = subprocess.run(
+    environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
+    result = subprocess.run(
         [sys.executable, "-c", code],
-        env=ours | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)},  # nothing listens there
+        env=environment | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)},  # nothing listens there
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    message, hint = done.stdout.splitlines()
+    message, hint = result.stdout.splitlines()
     assert message.startswith("albert/albert-base-v2: no such directory, and the Hub has not delivered it")
     assert "check the path" in hint
-    # The only line: the library alone would print one for each time it tries again.
-    assert done.stderr == "albert/albert-base-v2: no such directory, so it is read from the Hugging Face Hub\n"
+    # By itself, the library would print a line for each retry.
+    assert result.stderr == "albert/albert-base-v2: no such directory, so it is read from the Hugging Face Hub\n"

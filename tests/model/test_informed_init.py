@@ -1,4 +1,4 @@
-"""Weights at step 0: what attention looks at, what copying does, and that nothing changes that is not asked for."""
+"""Tests of `model.informed_init`: initial weights of attention, values and embeddings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPE = ModelConfig(
 FULL = InformedInit(words="cooccurrence", neighbors=(-1, 1), value_output_scale=0.7)
 
 
-def started(settings: InformedInit, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
+def make_model(settings: InformedInit, config: ModelConfig = SHAPE, seed: int = 0) -> PretrainingModel:
     torch.manual_seed(0)
     model = PretrainingModel(config)
     words = torch.randn(
@@ -66,37 +66,37 @@ def attention(model: PretrainingModel, ids: Tensor, head: int, block: int = 0) -
 )
 def test_neighbor_heads_attend_to_their_neighbors(changes: dict[str, object]) -> None:
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
-    model = started(FULL, config)
+    model = make_model(FULL, config)
     ids = 5 + torch.randperm(195)[:30]
     for block in range(config.num_attention_sublayers):
         for head, offset in ((1, -1), (2, 1)):
-            shares_SS = attention(model, ids, head, block)
-            at_neighbour = shares_SS.diagonal(offset)
-            assert float(at_neighbour.mean()) > 0.4
-            right = shares_SS.argmax(1)[1:-1] == torch.arange(1, 29) + offset
-            assert float(right.float().mean()) > 0.6
+            attention_SS = attention(model, ids, head, block)
+            neighbor_weights = attention_SS.diagonal(offset)
+            assert float(neighbor_weights.mean()) > 0.4
+            is_highest = attention_SS.argmax(1)[1:-1] == torch.arange(1, 29) + offset
+            assert float(is_highest.float().mean()) > 0.6
 
 
 def test_masked_head_inverts_the_embedding() -> None:
-    """Before any layer, the MLM head finds the word that a vector stands for; drawn weights do not."""
-    shares = {}
-    for name, settings in (("init", FULL), ("drawn", InformedInit())):
-        model = started(settings)
+    """Without any layer, the MLM head predicts the word of each embedding; with random weights it does not."""
+    accuracy = {}
+    for name, settings in (("informed", FULL), ("random", InformedInit())):
+        model = make_model(settings)
         ids = torch.arange(5, 200)
         x_nE = model.encoder.embeddings.norm(model.encoder.embeddings.word.weight[ids])
         assert model.encoder.projection is not None
         logits = model.masked(model.encoder.projection(x_nE), model.encoder.embeddings.word.weight)
-        shares[name] = float((logits.argmax(1) == ids).float().mean())
-    assert shares["init"] > 0.9
-    assert shares["drawn"] < 0.2
+        accuracy[name] = float((logits.argmax(1) == ids).float().mean())
+    assert accuracy["informed"] > 0.9
+    assert accuracy["random"] < 0.2
 
 
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 256}, {"hidden_size": 64, "num_attention_heads": 8}])
 @pytest.mark.parametrize("neighbors", [(), (-1, 1)])
-def test_value_and_output_add_the_set_share_of_attended(changes: dict[str, int], neighbors: tuple[int, ...]) -> None:
+def test_value_and_output_add_the_set_fraction_of_attended(changes: dict[str, int], neighbors: tuple[int, ...]) -> None:
     settings = replace(FULL, neighbors=neighbors, value_output_scale=0.8)
     config = replace(SHAPE, **changes)  # type: ignore[arg-type]
-    model = started(settings, config)
+    model = make_model(settings, config)
     block, words = model.encoder.attention[0], word_dimensions(settings, config)
     assert isinstance(block, Attention)
     x_nE = torch.cat([torch.randn(200, words), torch.zeros(200, 64 - words)], 1)
@@ -108,7 +108,7 @@ def test_value_and_output_add_the_set_share_of_attended(changes: dict[str, int],
 
 
 def test_words_and_positions_have_separate_directions() -> None:
-    model, words = started(FULL), word_dimensions(FULL, SHAPE)
+    model, words = make_model(FULL), word_dimensions(FULL, SHAPE)
     table = model.encoder.embeddings
     assert words == 64 - position_dimensions(SHAPE) == 48
     assert not table.word.weight[:, words:].any() and not table.segment.weight[:, words:].any()
@@ -121,27 +121,29 @@ def test_words_and_positions_have_separate_directions() -> None:
     assert 0 < float(norms[:5].max()) < float(norms[5:].min())
 
 
-def test_informed_init_each_part_leaves_the_others_alone() -> None:
-    drawn = started(InformedInit()).state_dict()
+def test_informed_init_settings_change_only_their_weights() -> None:
+    random_state = make_model(InformedInit()).state_dict()
     torch.manual_seed(0)
-    assert all(torch.equal(tensor, drawn[name]) for name, tensor in PretrainingModel(SHAPE).state_dict().items())
+    assert all(torch.equal(tensor, random_state[name]) for name, tensor in PretrainingModel(SHAPE).state_dict().items())
     tables = {"encoder.embeddings.position.weight", "encoder.embeddings.segment.weight"}
-    word, lift = "encoder.embeddings.word.weight", "encoder.projection.weight"
+    word, projection = "encoder.embeddings.word.weight", "encoder.projection.weight"
     query_key = {f"encoder.attention.0.{part}.weight" for part in ("query", "key")}
     value_output = {f"encoder.attention.0.{part}.weight" for part in ("value", "output")}
     for settings, changed in (
         (InformedInit(words="cooccurrence"), {word}),
-        (InformedInit(neighbors=(1,)), {word, lift, *query_key}),
-        (InformedInit(value_output_scale=0.5), {lift, "masked.dense.weight", *value_output}),
+        (InformedInit(neighbors=(1,)), {word, projection, *query_key}),
+        (InformedInit(value_output_scale=0.5), {projection, "masked.dense.weight", *value_output}),
     ):
-        state = started(settings).state_dict()
-        assert {name for name, tensor in state.items() if not torch.equal(tensor, drawn[name])} == tables | changed
+        state = make_model(settings).state_dict()
+        assert {
+            name for name, tensor in state.items() if not torch.equal(tensor, random_state[name])
+        } == tables | changed
 
 
 def test_informed_init_equal_seeds_give_equal_weights() -> None:
-    one, same, other = (started(FULL, seed=seed).state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
-    assert not torch.equal(one["encoder.projection.weight"], other["encoder.projection.weight"])
+    first, same, other = (make_model(FULL, seed=seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(tensor, same[name]) for name, tensor in first.items())
+    assert not torch.equal(first["encoder.projection.weight"], other["encoder.projection.weight"])
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,6 @@ def test_informed_init_shape_without_room_raises(settings: InformedInit, changes
         settings.check(replace(SHAPE, **changes))  # type: ignore[arg-type]
 
 
-def test_informed_init_invalid_gain_raises() -> None:
+def test_informed_init_negative_value_output_scale_raises() -> None:
     with pytest.raises(ConfigError, match=r"value_output_scale is -1\.0: it should be greater than or equal to 0"):
         config.validate_recipe(InformedInit, {"value_output_scale": -1.0}, "recipe")

@@ -1,4 +1,4 @@
-"""Overlap heads: what they attend to, what they leave unchanged, and which models have room for them."""
+"""Tests of overlap heads: what they attend to, and which weights they leave unchanged."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WIDE = replace(SMALL, embedding_size=128, hidden_size=128, intermediate_size=256
 
 
 def _batch(ids: NDArray[np.integer], second_from: int) -> PackedBatch:
-    """Sequences [N, S] whose tokens from `second_from` on are the second segment."""
+    """Return sequences [N, S] whose tokens from `second_from` on are the second segment."""
     count, length = ids.shape
-    none = np.zeros(0, np.int32)
+    empty = np.zeros(0, np.int32)
     segments = np.tile((np.arange(length) >= second_from).astype(np.int32), count)
     positions = np.tile(np.arange(length, dtype=np.int32), count)
     offsets = np.arange(count + 1, dtype=np.int32) * length
-    return PackedBatch(ids.reshape(-1).astype(np.int32), segments, positions, offsets, none, none, none)
+    return PackedBatch(ids.reshape(-1).astype(np.int32), segments, positions, offsets, empty, empty, empty)
 
 
 def _scores(encoder: Encoder, block: int, head: int, ids: NDArray[np.integer], second_from: int) -> Tensor:
@@ -58,7 +58,7 @@ def _scores(encoder: Encoder, block: int, head: int, ids: NDArray[np.integer], s
 
 
 def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
-    """[CLS] and two texts of ten words: ids [N, 21], and how many words they share, [N]."""
+    """Return ids [N, 21] of [CLS] and two texts of ten words, and the fraction of words in both texts [N]."""
     words = 1 + np.argsort(rng.random((count, 499)), axis=1)[:, :20]
     shared = rng.integers(0, 11, count)
     words[:, 10:] = np.where(np.arange(10) < shared[:, None], words[:, :10], words[:, 10:])
@@ -85,7 +85,7 @@ def _separates_disjoint_from_equal_texts(encoder: Encoder) -> bool:
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_size": 96}, {"sharing": "none"}, {"always_project": True}])
-def test_overlap_heads_untrained_cls_has_the_overlap(changes: dict[str, Any]) -> None:
+def test_overlap_heads_untrained_cls_predicts_the_overlap(changes: dict[str, Any]) -> None:
     torch.manual_seed(0)
     encoder = Encoder(replace(WIDE, **changes))
     assert not _separates_disjoint_from_equal_texts(encoder)
@@ -125,19 +125,19 @@ def test_context_head_attends_less_to_farther_tokens() -> None:
 
 def test_context_heads_leave_the_heads_between_unchanged() -> None:
     torch.manual_seed(0)
-    plain = Encoder(WIDE)
+    without_context = Encoder(WIDE)
     encoder = Encoder(WIDE)
-    encoder.load_state_dict(plain.state_dict())
-    init_overlap_heads(plain, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    encoder.load_state_dict(without_context.state_dict())
+    init_overlap_heads(without_context, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
     init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500), context_heads=1)
     last_row = (WIDE.num_attention_heads - 1) * WIDE.head_size
     for part in ("key", "value"):
-        expected, weight = (getattr(e.attention[0], part).weight for e in (plain, encoder))
-        assert torch.equal(weight[WIDE.head_size : last_row], expected[WIDE.head_size : last_row])
-        assert not torch.equal(weight[last_row:], expected[last_row:])
+        expected, actual = (getattr(e.attention[0], part).weight for e in (without_context, encoder))
+        assert torch.equal(actual[WIDE.head_size : last_row], expected[WIDE.head_size : last_row])
+        assert not torch.equal(actual[last_row:], expected[last_row:])
 
 
-def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:
+def test_overlap_heads_change_only_the_cls_query_of_other_heads() -> None:
     torch.manual_seed(0)
     encoder = Encoder(SMALL)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
@@ -149,16 +149,16 @@ def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:
         assert torch.equal(after[f"attention.0.{part}.weight"][32:], before[f"attention.0.{part}.weight"][32:])
     assert torch.equal(after["attention.0.output.weight"][:, 32:], before["attention.0.output.weight"][:, 32:])
     words = np.arange(1, 25)
-    shares_of_cls = torch.softmax(_scores(encoder, 0, 3, np.concatenate([[0], words]), 12), -1)[0]
-    assert torch.allclose(shares_of_cls, torch.full((25,), 1 / 25), atol=1e-3)
-    one = after["attention.0.query.weight"].clone()
+    attention_of_cls = torch.softmax(_scores(encoder, 0, 3, np.concatenate([[0], words]), 12), -1)[0]
+    assert torch.allclose(attention_of_cls, torch.full((25,), 1 / 25), atol=1e-3)
+    query = after["attention.0.query.weight"].clone()
     encoder.load_state_dict(before)
     init_overlap_heads(encoder, 2, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
-    assert torch.equal(encoder.state_dict()["attention.0.query.weight"], one)
+    assert torch.equal(encoder.state_dict()["attention.0.query.weight"], query)
 
 
 @pytest.mark.parametrize(
-    ("heads", "spreading", "named"),
+    ("heads", "context_heads", "message"),
     [
         (-1, 0, "overlap_heads is -1"),
         (5, 0, "overlap_heads is 5"),
@@ -166,7 +166,7 @@ def test_overlap_heads_leave_other_heads_but_the_cls_query() -> None:
         (2, 3, r"overlap_heads \+ model\.overlap_context_heads is 5"),
     ],
 )
-def test_overlap_heads_more_than_the_model_has_raise(heads: int, spreading: int, named: str) -> None:
+def test_check_overlap_heads_too_many_raise(heads: int, context_heads: int, message: str) -> None:
     check_overlap_heads(2, 2, SMALL)
-    with pytest.raises(ConfigError, match=rf"model\.{named}"):
-        check_overlap_heads(heads, spreading, SMALL)
+    with pytest.raises(ConfigError, match=rf"model\.{message}"):
+        check_overlap_heads(heads, context_heads, SMALL)

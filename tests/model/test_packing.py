@@ -1,4 +1,4 @@
-"""Packed sequences are computed as if each were alone, and pruning the last layer changes nothing."""
+"""Tests of packing: it changes no output, and neither do required rows and filler tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
 LENGTHS = (20, 3, 11, 2, 7)
 
 
-def one_by_one(batch: PackedBatch) -> list[PackedBatch]:
-    """Each sequence as a batch of its own."""
+def split_sequences(batch: PackedBatch) -> list[PackedBatch]:
+    """Return a batch for each sequence."""
     parts = []
     for number, (start, stop) in enumerate(zip(batch.offsets, batch.offsets[1:], strict=False)):
         inside = (batch.masked_index >= start) & (batch.masked_index < stop)
@@ -40,8 +40,8 @@ def one_by_one(batch: PackedBatch) -> list[PackedBatch]:
     return parts
 
 
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> bool:
-    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=tolerance, atol=tolerance))
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
+    return actual.shape == expected.shape and bool(torch.allclose(actual, expected, rtol=tolerance, atol=tolerance))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -49,11 +49,11 @@ def test_packing_each_shape_equals_one_by_one(name: str) -> None:
     model = PretrainingModel(ALL[name]).eval()
     shake(model)
     batch = random_batch(LENGTHS)
-    together = model(pack(batch, CPU, batch.masked_index))
-    alone = [model(pack(part, CPU, part.masked_index)) for part in one_by_one(batch)]
-    assert together.masked.shape == (len(batch.masked_index), TINY.vocab_size)
-    assert close(together.masked, torch.cat([a.masked for a in alone]))
-    assert close(together.sentence_order, torch.cat([a.sentence_order for a in alone]))
+    packed = model(pack(batch, CPU, batch.masked_index))
+    single = [model(pack(part, CPU, part.masked_index)) for part in split_sequences(batch)]
+    assert packed.masked.shape == (len(batch.masked_index), TINY.vocab_size)
+    assert close(packed.masked, torch.cat([a.masked for a in single]))
+    assert close(packed.sentence_order, torch.cat([a.sentence_order for a in single]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,8 +62,8 @@ def test_packing_any_lengths_equal_one_by_one(lengths: list[int], seed: int) -> 
     torch.manual_seed(seed)
     model = SequenceClassifier(TINY, 3).eval()
     batch = random_batch(lengths, seed=seed)
-    alone = [model(pack(part, CPU)) for part in one_by_one(batch)]
-    assert close(model(pack(batch, CPU)), torch.cat(alone))
+    single = [model(pack(part, CPU)) for part in split_sequences(batch)]
+    assert close(model(pack(batch, CPU)), torch.cat(single))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -76,17 +76,17 @@ def test_packing_required_rows_equal_all_rows(name: str, lengths: tuple[int, ...
     required = encoder(tokens)
     everything = encoder(tokens, all_rows=True)
     assert everything.shape[0] == len(batch.ids)
-    assert_alike(encoder, required, everything.index_select(0, tokens.rows.index))
+    assert_same_states_and_gradients(encoder, required, everything.index_select(0, tokens.rows.index))
 
 
-def assert_alike(encoder: Encoder, one: Tensor, other: Tensor) -> None:
-    """The same states in fp64, and the same gradients of all weights."""
+def assert_same_states_and_gradients(encoder: Encoder, actual: Tensor, expected: Tensor) -> None:
+    """Compare two outputs in fp64, and the gradients of all weights."""
     gradients: list[dict[str, Tensor]] = []
-    for x in (one, other):
+    for x in (actual, expected):
         encoder.zero_grad()
         (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum().backward()
         gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
-    assert close(one, other, tolerance=1e-12)
+    assert close(actual, expected, tolerance=1e-12)
     assert gradients[0].keys() == gradients[1].keys()
     for key, gradient in gradients[0].items():
         assert close(gradient, gradients[1][key], tolerance=1e-11), key
@@ -101,21 +101,21 @@ def test_packing_rows_are_first_and_masked_tokens() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_packing_grid_round_trip_returns_the_rows(lengths: list[int]) -> None:
+def test_packing_unpad_of_pad_returns_the_rows(lengths: list[int]) -> None:
     batch = random_batch([n + 1 for n in lengths])
     layout = pack(batch, CPU).layout
     rows = torch.arange(len(batch.ids) * 2, dtype=torch.float32).view(-1, 2) + 1
-    laid_out = layout.pad(rows)
-    assert laid_out.shape == (len(lengths), max(lengths) + 1, 2)
-    assert torch.equal(layout.unpad(laid_out), rows)
-    filled = (laid_out != 0).all(-1)
+    padded = layout.pad(rows)
+    assert padded.shape == (len(lengths), max(lengths) + 1, 2)
+    assert torch.equal(layout.unpad(padded), rows)
+    filled = (padded != 0).all(-1)
     assert filled.sum(1).tolist() == [n + 1 for n in lengths]
     assert (layout.mask is None) == (len(set(lengths)) == 1)
     if layout.mask is not None:
         assert torch.equal(layout.mask[:, 0, 0], filled)
 
 
-# ---------------------------------------------------------------- few shapes
+# ---------------------------------------------------------------- few shapes of matmuls
 
 
 @given(st.integers(1, 100_000))
@@ -135,29 +135,34 @@ def test_packing_filler_leaves_outputs_equal(name: str, all_rows: bool, lengths:
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
-    unfilled, filled = (encoder(given_tokens, all_rows=all_rows) for given_tokens in (tokens, tokens.rounded()))
+    unfilled = encoder(tokens, all_rows=all_rows)
+    filled = encoder(tokens.rounded(), all_rows=all_rows)
     assert len(filled) == round_up(len(unfilled))
-    assert_alike(encoder, unfilled, filled[: len(unfilled)])
+    assert_same_states_and_gradients(encoder, unfilled, filled[: len(unfilled)])
 
 
 def test_packing_filler_values_affect_no_output_or_gradient() -> None:
-    encoder, only_filler = Encoder(TINY), TINY.vocab_size - 1
+    encoder = Encoder(TINY)
+    filler_id = TINY.vocab_size - 1
     batch = random_batch(LENGTHS)
-    batch.ids[batch.ids == only_filler] = 0
+    batch.ids[batch.ids == filler_id] = 0
     tokens = pack(batch, CPU, batch.masked_index).rounded()
     assert len(tokens.ids) > len(batch.ids)
-    count, before = len(batch.masked_index) + len(LENGTHS), encoder(tokens)
-    tokens.ids[len(batch.ids) :] = only_filler
+    count = len(batch.masked_index) + len(LENGTHS)
+    before = encoder(tokens)
+    tokens.ids[len(batch.ids) :] = filler_id
     tokens.position_ids[len(batch.ids) :] = 5
     after = encoder(tokens)
     assert torch.equal(before[:count], after[:count])
     after[:count].square().sum().backward()
     gradient = encoder.embeddings.word.weight.grad
-    assert gradient is not None and gradient[batch.ids].abs().sum() > 0 and not gradient[only_filler].any()
+    assert gradient is not None
+    assert gradient[batch.ids].abs().sum() > 0
+    assert not gradient[filler_id].any()
 
 
-class Products(TorchDispatchMode):
-    """Notes the shapes of all matrix products."""
+class MatmulShapes(TorchDispatchMode):
+    """A recorder of the shapes of all matmuls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,11 +175,12 @@ class Products(TorchDispatchMode):
 
 
 def test_packing_bf16_on_cpu_has_few_matmul_shapes() -> None:
-    encoder, rng = Encoder(TINY), np.random.default_rng(0)
+    encoder = Encoder(TINY)
+    rng = np.random.default_rng(0)
     batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(50)]
-    products = {}
+    matmuls = {}
     for enabled in (False, True):
-        with Products() as products[enabled]:
+        with MatmulShapes() as matmuls[enabled]:
             for batch in batches:
                 tokens = pack(batch, CPU, batch.masked_index)
                 with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
@@ -182,6 +188,6 @@ def test_packing_bf16_on_cpu_has_few_matmul_shapes() -> None:
                 assert x.shape == (len(tokens.rows.index), TINY.hidden_size) and x.isfinite().all()
                 x.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
-    # Some fifteen products a batch, whose shapes follow four numbers: tokens, rows, and the widths of both.
-    few, many = (len(products[enabled].shapes) for enabled in (True, False))
+    # A batch has about fifteen matmuls, whose shapes depend on the numbers of tokens and rows and on padding.
+    few, many = (len(matmuls[enabled].shapes) for enabled in (True, False))
     assert few < 240 and many > 3 * few, (few, many)

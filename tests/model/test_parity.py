@@ -1,4 +1,4 @@
-"""The model computes what `transformers` computes: logits, gradients, both ways, every head, every shape it has."""
+"""Comparisons with `transformers`: outputs and gradients of every head, in every shape that both have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WIDE = replace(
     TINY, vocab_size=200, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=512,
     max_position_embeddings=512, initializer_range=0.05,
 )  # fmt: skip
-# The widths of the paper's Table 3, at the longest input there is.
+# The widths of the paper's Table 3, for inputs of 512 tokens.
 WIDTHS: dict[str, ModelConfig] = {
     "E 64": replace(WIDE, embedding_size=64),
     "E 128, two groups": replace(WIDE, embedding_size=128, num_hidden_groups=2),
@@ -44,58 +44,58 @@ WIDTHS: dict[str, ModelConfig] = {
 }
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("shape", SHARED)
-def test_parity_our_checkpoint_gives_equal_outputs(shape: str, head: str, tmp_path: Path) -> None:
-    h = HEADS[head]
-    ours = h.make(SHARED[shape])
+def test_parity_our_checkpoint_gives_equal_outputs(shape: str, name: str, tmp_path: Path) -> None:
+    head = HEADS[name]
+    ours = head.make(SHARED[shape])
     shake(ours)
-    directory = saved(ours, tmp_path / "ours", h.architecture, h.labels)
-    theirs = load_with_transformers(h.auto, directory)
+    directory = saved(ours, tmp_path / "ours", head.architecture, head.labels)
+    theirs = load_with_transformers(head.auto, directory)
     family = "Bert" if shape == "BERT" else "Albert"
-    assert type(theirs).__name__ == family + h.architecture
-    assert tuple(theirs.config.id2label.values()) == (h.labels or ("LABEL_0", "LABEL_1"))
-    assert hub.read_checkpoint(directory).labels == h.labels
-    assert_same_outputs(h, ours, theirs, random_batch(LENGTHS))
+    assert type(theirs).__name__ == family + head.architecture
+    assert tuple(theirs.config.id2label.values()) == (head.labels or ("LABEL_0", "LABEL_1"))
+    assert hub.read_checkpoint(directory).labels == head.labels
+    assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("shape", SHARED)
-def test_parity_round_trip_from_transformers_is_equal(shape: str, head: str, tmp_path: Path) -> None:
-    h, batch = HEADS[head], random_batch(LENGTHS, seed=1)
-    theirs = new_of_theirs(h, SHARED[shape])
+def test_parity_round_trip_from_transformers_is_equal(shape: str, name: str, tmp_path: Path) -> None:
+    head, batch = HEADS[name], random_batch(LENGTHS, seed=1)
+    theirs = new_of_theirs(head, SHARED[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     checkpoint = hub.read_checkpoint(tmp_path / "theirs")
     assert checkpoint.config.blocks() == SHARED[shape].blocks()
-    ours = h.make(checkpoint.config)
+    ours = head.make(checkpoint.config)
     read_all_into(ours, tmp_path / "theirs")
-    assert_same_outputs(h, ours, theirs, batch)
-    # These weights are so large that fp32 rounding alone comes near 1e-4; in fp64 only another formula could.
-    found_64, theirs_64 = (copy.deepcopy(model).double() for model in (ours, theirs))
-    assert_same_gradients(h, found_64, theirs_64, batch, tmp_path, 1e-9)
+    assert_same_outputs(head, ours, theirs, batch)
+    # These weights are so large that in fp32 the rounding errors alone are almost 1e-4, so gradients are in fp64.
+    ours_64, theirs_64 = (copy.deepcopy(model).double() for model in (ours, theirs))
+    assert_same_gradients(head, ours_64, theirs_64, batch, tmp_path, 1e-9)
 
-    directory = saved(ours, tmp_path / "ours", h.architecture, checkpoint.labels)
+    directory = saved(ours, tmp_path / "ours", head.architecture, checkpoint.labels)
     assert_same_tensors(load_file(directory / hub.WEIGHTS_FILE), load_file(tmp_path / "theirs" / hub.WEIGHTS_FILE))
-    assert_same_tensors(load_with_transformers(h.auto, directory).state_dict(), theirs.state_dict())
+    assert_same_tensors(load_with_transformers(head.auto, directory).state_dict(), theirs.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("shape", "head"), [*((shape, "pretraining") for shape in WIDTHS), ("E 128, two groups", "question answering")]
+    ("shape", "name"), [*((shape, "pretraining") for shape in WIDTHS), ("E 128, two groups", "question answering")]
 )
-def test_parity_real_widths_at_512_tokens_are_equal(shape: str, head: str, tmp_path: Path) -> None:
-    h, batch = HEADS[head], random_batch((512, 130), WIDTHS[shape])
-    theirs = new_of_theirs(h, WIDTHS[shape])
+def test_parity_real_widths_at_512_tokens_are_equal(shape: str, name: str, tmp_path: Path) -> None:
+    head, batch = HEADS[name], random_batch((512, 130), WIDTHS[shape])
+    theirs = new_of_theirs(head, WIDTHS[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = h.make(hub.read_checkpoint(tmp_path / "theirs").config)
+    ours = head.make(hub.read_checkpoint(tmp_path / "theirs").config)
     read_all_into(ours, tmp_path / "theirs")
-    assert_same_outputs(h, ours, theirs, batch)
-    assert_same_gradients(h, ours, theirs, batch, tmp_path, 1e-4)
+    assert_same_outputs(head, ours, theirs, batch)
+    assert_same_gradients(head, ours, theirs, batch, tmp_path, 1e-4)
 
 
-def test_parity_groups_have_the_layers_of_transformers(tmp_path: Path) -> None:
-    """If groups have no whole number of layers, the division in floating point of `transformers` decides."""
+def test_parity_groups_that_do_not_divide_the_layers_are_equal(tmp_path: Path) -> None:
+    """If the groups do not divide the layers, `transformers` rounds a quotient to a layer's group; so must we."""
     head, config = HEADS["bare"], replace(TINY, num_hidden_layers=18, num_hidden_groups=14)
     ours = head.make(config)
     shake(ours)
@@ -103,38 +103,39 @@ def test_parity_groups_have_the_layers_of_transformers(tmp_path: Path) -> None:
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
 
-def assert_same_tensors(ones: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert ones.keys() == expected.keys()
-    for name, tensor in ones.items():
-        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
+def assert_same_tensors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
+        assert tensor.dtype == expected[name].dtype, name
+        assert torch.equal(tensor, expected[name]), name
 
 
 def assert_same_gradients(
-    head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch, folder: Path, to: float
+    head: Head, ours: nn.Module, theirs: Any, batch: PackedBatch, folder: Path, tolerance: float
 ) -> None:
-    """Gradients of one loss on the same outputs: equal for each tensor to a share `to` of its largest entry."""
+    """Compare the gradients of one loss: the difference is at most `tolerance` times a tensor's largest entry."""
     backward(head.ours(ours.eval(), pack(batch, torch.device("cpu"), batch.masked_index)))
     backward(head.theirs(theirs.eval(), pad_batch(batch, torch.device("cpu")), batch))
     gradients = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
-    wanted = under_our_names(theirs, folder / "gradients")
-    assert gradients.keys() == wanted.keys()
+    expected = under_our_names(theirs, folder / "gradients")
+    assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
-        scale = wanted[name].abs().max()
+        scale = expected[name].abs().max()
         if name.endswith("key.bias"):
-            # The same number added to all of a row's scores changes no softmax: what is left is rounding.
-            scale = wanted[name.replace("key", "query")].abs().max()
-            assert wanted[name].abs().max() <= to * scale
-        assert float((gradient - wanted[name]).abs().max()) <= to * float(scale), name
+            # This bias adds the same number to all scores of a row, so its gradient is zero up to rounding.
+            scale = expected[name.replace("key", "query")].abs().max()
+            assert expected[name].abs().max() <= tolerance * scale
+        assert float((gradient - expected[name]).abs().max()) <= tolerance * float(scale), name
 
 
 def backward(outputs: tuple[Tensor, ...]) -> None:
-    """A loss that weighs every output at random, the same way each time."""
+    """Compute the gradients of a sum of all outputs with random weights, the same in each call."""
     generator = torch.Generator().manual_seed(7)
     torch.stack([(o * torch.randn(o.shape, generator=generator).to(o)).sum() for o in outputs]).sum().backward()
 
 
 def under_our_names(theirs: Any, directory: Path) -> dict[str, Tensor]:
-    """Their gradients under our names: they travel like weights."""
+    """Return the gradients of a model of transformers under our names, by saving and reading them like weights."""
     directory.mkdir()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     save_file(gradients, directory / hub.WEIGHTS_FILE)

@@ -1,4 +1,4 @@
-"""Attention to a neighbourhood and global tokens: the same numbers as full attention under a plain mask."""
+"""Tests of sparse attention: it equals full attention with a mask."""
 
 from __future__ import annotations
 
@@ -39,59 +39,59 @@ BOTH = pytest.mark.parametrize("config", [WINDOW, BLOCK], ids=["window", "block"
 
 
 def plain_mask(batch: PackedBatch, config: ModelConfig) -> NDArray[np.bool_]:
-    """Return which token sees which, bool [T, T], from the definitions, one pair at a time."""
+    """Return the attention mask [T, T] from the definitions: True if token i sees token j."""
     total, size, block = len(batch.ids), config.attention_window, config.attention_block
     sequence = np.searchsorted(batch.offsets, np.arange(total), side="right") - 1
     ends = set(batch.offsets[1:].tolist())
-    everywhere = np.zeros(total, bool)
+    is_global = np.zeros(total, bool)
     for token, (position, segment) in enumerate(zip(batch.position_ids, batch.segment_ids, strict=True)):
         is_last = token + 1 in ends or batch.segment_ids[token + 1] != segment
-        of_segment = [int((batch.segment_ids[sequence == sequence[token]] == s).sum()) for s in (0, 1)]
-        shorter = 0 if of_segment[0] <= of_segment[1] else 1
-        in_question = min(of_segment) > 0 and segment == shorter and of_segment[shorter] <= MAX_QUESTION_TOKENS
-        everywhere[token] = (
+        segment_sizes = [int((batch.segment_ids[sequence == sequence[token]] == s).sum()) for s in (0, 1)]
+        shorter = 0 if segment_sizes[0] <= segment_sizes[1] else 1
+        in_question = min(segment_sizes) > 0 and segment == shorter and segment_sizes[shorter] <= MAX_QUESTION_TOKENS
+        is_global[token] = (
             position == 0
             or (config.attention_global != "cls" and is_last)
             or (config.attention_global == "question" and in_question)
         )
     i, j = batch.position_ids[:, None].astype(int), batch.position_ids[None, :].astype(int)
-    near: NDArray[np.bool_] = {
+    is_near: NDArray[np.bool_] = {
         "window": np.abs(i - j) <= size,
         "block": np.abs(i // block - j // block) <= 1,
         "full": np.ones((total, total), bool),
     }[config.attention]
-    seen: NDArray[np.bool_] = (near | everywhere[:, None] | everywhere) & (sequence[:, None] == sequence)
-    return seen
+    is_visible: NDArray[np.bool_] = (is_near | is_global[:, None] | is_global) & (sequence[:, None] == sequence)
+    return is_visible
 
 
-def by_the_mask(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
-    """softmax(q k' / sqrt(d)) v where the mask allows it: [T, 3, A, d] to [T, A * d]."""
+def masked_attention(qkv: Tensor, mask: NDArray[np.bool_]) -> Tensor:
+    """Compute softmax(q k' / sqrt(d)) v where the mask is True: [T, 3, A, d] to [T, A * d]."""
     q, k, v = qkv.permute(1, 2, 0, 3)
     scores = (q @ k.transpose(-1, -2) / SIZE**0.5).masked_fill(~torch.from_numpy(mask), -torch.inf)
     context: Tensor = (torch.softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
     return context
 
 
-def forced(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLayout, PaddedLayout]:
-    """The grids of tokens and of rows with the sparse form, even where it sees everything."""
-    of_all, of_rows = build_local_layouts(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
-    return replace(tokens.layout, sparse=of_all), replace(tokens.rows.layout, sparse=of_rows)
+def sparse_layouts(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLayout, PaddedLayout]:
+    """Return the layouts of tokens and rows with sparse attention, even if each token sees all others."""
+    of_tokens, of_rows = build_local_layouts(tokens.host, [np.arange(len(tokens.ids)), tokens.host.rows], config, CPU)
+    return replace(tokens.layout, sparse=of_tokens), replace(tokens.rows.layout, sparse=of_rows)
 
 
 @given(FORMS, LENGTHS, st.integers(0, 99))
 def test_sparse_attention_equals_full_with_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
-    """All tokens and the rows that a head reads, values to 1e-6 and gradients to 1e-5 in fp32."""
+    """Compare all tokens and the rows that a head reads: in fp32, values to 1e-6 and gradients to 1e-5."""
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
     mask = plain_mask(batch, config)
     torch.manual_seed(seed)
-    drawn = torch.randn(len(batch.ids), 3, HEADS, SIZE)
-    layout, rows_layout = forced(tokens, config)
+    qkv = torch.randn(len(batch.ids), 3, HEADS, SIZE)
+    layout, rows_layout = sparse_layouts(tokens, config)
     index = tokens.rows.index
-    ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
-    at_rows = row_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
-    actual = torch.cat([self_attention(ours, layout, 0.0), at_rows])
-    expected = by_the_mask(theirs, mask)
+    ours, theirs = qkv.clone().requires_grad_(), qkv.clone().requires_grad_()
+    actual_rows = row_attention(ours.index_select(0, index)[:, 0], ours[:, 1:], rows_layout, layout, 0.0)
+    actual = torch.cat([self_attention(ours, layout, 0.0), actual_rows])
+    expected = masked_attention(theirs, mask)
     expected = torch.cat([expected, expected.index_select(0, index)])
     assert torch.allclose(actual, expected, atol=1e-6, rtol=1e-6)
     weights = torch.randn(expected.shape)
@@ -107,9 +107,9 @@ def test_sparse_attention_wide_window_equals_full(lengths: Sequence[int], seed: 
     tokens = pack(random_batch(lengths, config, seed), CPU)
     torch.manual_seed(seed)
     qkv = torch.randn(len(tokens.ids), 3, HEADS, SIZE)
-    assert torch.allclose(
-        self_attention(qkv, forced(tokens, config)[0], 0.0), self_attention(qkv, tokens.layout, 0.0), atol=1e-6
-    )
+    actual = self_attention(qkv, sparse_layouts(tokens, config)[0], 0.0)
+    expected = self_attention(qkv, tokens.layout, 0.0)
+    assert torch.allclose(actual, expected, atol=1e-6)
 
 
 @BOTH
@@ -126,7 +126,8 @@ def test_sparse_model_wide_window_equals_full_model(config: ModelConfig) -> None
         (logits.masked.square().mean() + logits.sentence_order.sum()).backward()
         outputs.append(logits.masked)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(gradients[0], gradients[1])
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(gradients[0], gradients[1])
     assert not torch.allclose(outputs[0], outputs[2], atol=1e-3)
 
 
@@ -140,13 +141,13 @@ def test_sparse_model_packed_equals_one_by_one(config: ModelConfig) -> None:
     everything = encoder(tokens, all_rows=True)
     assert torch.allclose(encoder(tokens), everything.index_select(0, tokens.rows.index), atol=1e-12)
     assert torch.allclose(encoder(tokens.rounded(), all_rows=True)[: sum(lengths)], everything, atol=1e-12)
-    alone = []
+    single = []
     for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
         ids, segments, positions = (x[start:stop] for x in (batch.ids, batch.segment_ids, batch.position_ids))
-        offsets, none = np.array([0, stop - start], np.int32), np.zeros(0, np.int32)
-        part = pack(PackedBatch(ids, segments, positions, offsets, none, none, none), CPU)
-        alone.append(encoder(part, all_rows=True))
-    assert torch.allclose(torch.cat(alone), everything, atol=1e-12)
+        offsets, empty = np.array([0, stop - start], np.int32), np.zeros(0, np.int32)
+        part = pack(PackedBatch(ids, segments, positions, offsets, empty, empty, empty), CPU)
+        single.append(encoder(part, all_rows=True))
+    assert torch.allclose(torch.cat(single), everything, atol=1e-12)
 
 
 @BOTH
@@ -155,47 +156,48 @@ def test_sparse_attention_half_precision_is_close_to_fp32(config: ModelConfig) -
 
 
 @BOTH
-def test_sparse_attention_drops_weights(config: ModelConfig) -> None:
+def test_sparse_attention_dropout_keeps_the_mean(config: ModelConfig) -> None:
     tokens = pack(random_batch((40, 30), config), CPU)
-    layout, qkv = forced(tokens, config)[0], torch.randn(70, 3, HEADS, SIZE)
-    many = torch.stack([self_attention(qkv, layout, 0.5) for _ in range(800)]).mean(0)
-    plain = self_attention(qkv, layout, 0.0)
-    assert not torch.allclose(plain, self_attention(qkv, layout, 0.5))
-    assert (many - plain).abs().mean() < 0.1
+    layout = sparse_layouts(tokens, config)[0]
+    qkv = torch.randn(70, 3, HEADS, SIZE)
+    mean = torch.stack([self_attention(qkv, layout, 0.5) for _ in range(800)]).mean(0)
+    expected = self_attention(qkv, layout, 0.0)
+    assert not torch.allclose(expected, self_attention(qkv, layout, 0.5))
+    assert (mean - expected).abs().mean() < 0.1
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sparse_attention_memory_grows_linearly_with_length(config: ModelConfig, dtype: torch.dtype) -> None:
-    def kept(length: int, shape: ModelConfig) -> int:
+    def saved_bytes(length: int, shape: ModelConfig) -> int:
         tokens = pack(random_batch((length,), shape), CPU)
-        layout = tokens.layout if shape.attention == "full" else forced(tokens, shape)[0]
-        held: dict[int, int] = {}
+        layout = tokens.layout if shape.attention == "full" else sparse_layouts(tokens, shape)[0]
+        sizes: dict[int, int] = {}
 
-        def keep(tensor: Tensor) -> Tensor:
-            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        def record_size(tensor: Tensor) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
         qkv = torch.randn(length, 3, HEADS, SIZE, dtype=dtype, requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(record_size, lambda tensor: tensor):
             self_attention(qkv, layout, 0.0)
-        return sum(held.values())
+        return sum(sizes.values())
 
-    assert kept(4096, config) < 2.2 * kept(2048, config)
+    assert saved_bytes(4096, config) < 2.2 * saved_bytes(2048, config)
     if dtype == torch.bfloat16:
         full = replace(config, attention="full")
-        assert kept(4096, full) > 3.5 * kept(2048, full)
+        assert saved_bytes(4096, full) > 3.5 * saved_bytes(2048, full)
 
 
 @given(FORMS, st.lists(st.integers(2, 60), min_size=1, max_size=3), st.integers(0, 99))
 def test_flex_mask_equals_the_plain_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
-    """As far as a CPU can tell: the predicate on all pairs."""
+    """Only the predicate is tested, on all pairs: the kernel needs a GPU."""
     batch = random_batch(lengths, config, seed)
     tokens = pack(batch, CPU, batch.masked_index)
     mask = plain_mask(batch, config)
-    (made,) = make_flex_masks(tokens.host, [tokens.host.rows], config, CPU)
+    (flex_mask,) = make_flex_masks(tokens.host, [tokens.host.rows], config, CPU)
     row, key = torch.arange(len(tokens.host.rows))[:, None], torch.arange(len(batch.ids))[None]
-    assert torch.equal(made.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
+    assert torch.equal(flex_mask.mask_mod(row, row, row, key), torch.from_numpy(mask[tokens.host.rows]))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_flex_attention_unsupported_case_uses_chunks(
 @BOTH
 def test_flex_attention_equals_chunks(config: ModelConfig) -> None:
     tokens = pack(random_batch((100, 3, 140), config), CPU)
-    layout = forced(tokens, config)[0]
+    layout = sparse_layouts(tokens, config)[0]
     qkv = torch.randn(243, 3, HEADS, SIZE)
-    (made,) = make_flex_masks(tokens.host, [np.arange(243)], config, CPU)
-    assert torch.allclose(attend_flex(made, *qkv.unbind(1)), self_attention(qkv, layout, 0.0), atol=1e-5)
+    (flex_mask,) = make_flex_masks(tokens.host, [np.arange(243)], config, CPU)
+    assert torch.allclose(attend_flex(flex_mask, *qkv.unbind(1)), self_attention(qkv, layout, 0.0), atol=1e-5)

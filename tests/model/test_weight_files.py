@@ -1,4 +1,4 @@
-"""Weights in the layouts of other programs are read, and other layouts are named in one line with a remedy."""
+"""Tests of `model.weight_files`: weights of other programs are read, or rejected with a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUTS = ("sharded safetensors", "pickled", "sharded pickled")
 
 
 def save_as(model: transformers.PreTrainedModel, directory: Path, layout: str) -> None:
-    """Save a model of transformers in one of the older or larger layouts."""
+    """Save a model of transformers in shards, pickled, or both."""
     model.save_pretrained(directory, max_shard_size="8KB" if layout == "sharded safetensors" else "5GB")
     if layout == "sharded safetensors":
         assert len(list(directory.glob("model-*.safetensors"))) > 1
@@ -63,17 +63,17 @@ def test_read_checkpoint_missing_shard_is_named(tmp_path: Path) -> None:
         hub.read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("form", ["under a key", "with a prefix", "decoder alone", "without model_type"])
-def test_read_checkpoint_other_forms_give_the_same_tensors(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ["under a key", "with a prefix", "decoder alone", "without model_type"])
+def test_read_checkpoint_variants_give_the_same_tensors(variant: str, tmp_path: Path) -> None:
     theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     expected = hub.read_checkpoint(tmp_path).tensors
     tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
-    if form == "under a key":
+    if variant == "under a key":
         torch.save({"epoch": 3, "state_dict": tensors}, tmp_path / "pytorch_model.bin")
-    elif form == "with a prefix":
+    elif variant == "with a prefix":
         torch.save({f"module.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "pytorch_model.bin")
-    elif form == "decoder alone":
+    elif variant == "decoder alone":
         del tensors["bert.embeddings.word_embeddings.weight"]
         torch.save(tensors, tmp_path / "pytorch_model.bin")
     else:
@@ -124,7 +124,7 @@ def test_read_checkpoint_pickled_code_is_not_run(tmp_path: Path, monkeypatch: py
         (["notes.txt"], "no checkpoint", "name a model directory"),
     ],
 )
-def test_read_checkpoint_other_layout_raises_with_remedy(
+def test_read_checkpoint_unsupported_format_raises_with_remedy(
     files: list[str], content: str, remedy: str, tmp_path: Path
 ) -> None:
     for name in files:
@@ -136,7 +136,7 @@ def test_read_checkpoint_other_layout_raises_with_remedy(
     assert remedy in str(raised.value.hint)
 
 
-def test_find_checkpoint_file_asks_for_its_directory(tmp_path: Path) -> None:
+def test_find_checkpoint_file_instead_of_directory_raises(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_text("")
     with pytest.raises(CheckpointError, match=r"model\.gguf: is a GGUF file"):
         hub.find_checkpoint(str(tmp_path / "model.gguf"))
