@@ -1,4 +1,4 @@
-"""Tests of `albert eval --task` and `albert search --task`, which run a part of the work."""
+"""Tests of `albert eval` and `albert search` as array jobs, with --task."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[
 def test_eval_jobs_give_the_scores_of_one_process(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, table = trained
     call = ("eval", "table", "--checkpoint", run, "--data", table, "--runs", 3, "--no-baselines", *QUICK, "--json")
-    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
+    expected = json.loads(albert(*call, "--out", tmp_path / "one-process").out)
     out = tmp_path / "out"
     first = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
     assert first == {"job": "0/2", "runs_finished": 2, "runs_total": 3}
     weights = (out / "run-0" / "model.safetensors").read_bytes()
     last = json.loads(albert(*call, "--out", out, "--task", "1/2").out)
-    assert last["scores_by_seed"] == whole["scores_by_seed"]
+    assert last["scores_by_seed"] == expected["scores_by_seed"]
     repeated = json.loads(albert(*call, "--out", out).out)
-    assert repeated["scores_by_seed"] == whole["scores_by_seed"]
+    assert repeated["scores_by_seed"] == expected["scores_by_seed"]
     assert (out / "run-0" / "model.safetensors").read_bytes() == weights
-    assert (tmp_path / "whole" / "run-0" / "model.safetensors").read_bytes() == weights
+    assert (tmp_path / "one-process" / "run-0" / "model.safetensors").read_bytes() == weights
 
 
 def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, table = trained
     call = ("search", "table", "lr=1e-4,1e-3", "--checkpoint", run, "--data", table, "--runs", 1, *QUICK, "--json")
-    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
+    expected = json.loads(albert(*call, "--out", tmp_path / "one-process").out)
     out = tmp_path / "out"
     assert json.loads(albert(*call, "--out", out, "--task", "1/2").out)["runs_finished"] == 1
     last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
-    assert [point["median"] for point in last["points"]] == [point["median"] for point in whole["points"]]
+    assert [point["median"] for point in last["points"]] == [point["median"] for point in expected["points"]]
 
 
 def test_glue_jobs_split_the_runs_of_all_tasks(encoder: Path, inference: Path, tmp_path: Path) -> None:
@@ -55,15 +55,15 @@ def test_glue_jobs_split_the_runs_of_all_tasks(encoder: Path, inference: Path, t
     first = json.loads(albert(*call, "--out", out, "--task", "1/2").out)
     assert first == {"job": "1/2", "runs_finished": 4, "runs_total": 6}, "both runs of MNLI, one of RTE, one of WNLI"
     last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
-    whole = json.loads(albert(*call, "--out", tmp_path / "whole").out)
-    assert list(last["tasks"]) == list(whole["tasks"]) == ["mnli", "rte", "wnli"]
+    expected = json.loads(albert(*call, "--out", tmp_path / "one-process").out)
+    assert list(last["tasks"]) == list(expected["tasks"]) == ["mnli", "rte", "wnli"]
     assert [task["all_scores"] for task in last["tasks"].values()] == [
-        task["all_scores"] for task in whole["tasks"].values()
+        task["all_scores"] for task in expected["tasks"].values()
     ]
 
 
 def retry_soon() -> None:
-    """Shorten the wait between two looks at the runs of other jobs."""
+    """Shorten the wait until a job checks the runs of other jobs again."""
     parallel._SECONDS_BETWEEN_ATTEMPTS = 0.1
 
 

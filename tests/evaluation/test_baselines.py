@@ -25,7 +25,7 @@ VERBS = ("bade", "figo", "luma", "ne", "ро", "kra", "ste", "wi")
 
 
 def pairs(count: int, seed: int, label_type: str = "equal") -> list[TextExample]:
-    """Return pairs of texts of five words; the label is 1 if they are equal, or the `number` of common words."""
+    """Return pairs of texts of five words; the label says whether they are equal, or counts common words."""
     rng = random.Random(seed)
     examples = []
     for i in range(count):

@@ -70,11 +70,11 @@ def test_control_equals_a_separate_evaluation(
     name: str, controlled: tuple[Path, dict[str, Any]], run: Path, glue: Path, tmp_path: Path
 ) -> None:
     out, result = controlled
-    alone = evaluate("cola", str(run), str(glue), tmp_path / "out", 2, (*ONCE, f"model.weights={name}"), "cpu")
-    assert alone["protocol"]["weights"] == name
-    assert without_times(store.read_json(out / "controls" / name / "results.json")) == without_times(alone)
+    separate = evaluate("cola", str(run), str(glue), tmp_path / "out", 2, (*ONCE, f"model.weights={name}"), "cpu")
+    assert separate["protocol"]["weights"] == name
+    assert without_times(store.read_json(out / "controls" / name / "results.json")) == without_times(separate)
     control = result["controls"][name]
-    assert (control["scores_by_seed"], control["median"]) == (alone["scores_by_seed"], alone["median"])
+    assert (control["scores_by_seed"], control["median"]) == (separate["scores_by_seed"], separate["median"])
 
 
 def test_controls_of_a_finished_evaluation_train_nothing(

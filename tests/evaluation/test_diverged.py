@@ -1,4 +1,4 @@
-"""Tests of seeds that diverge: they are reported, and the other seeds count."""
+"""Tests of seeds that diverge: they are reported, and do not count."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def test_predict_dev_uses_the_label_order_of_the_first_member(encoder: Path, tmp
     predicted = softmax(logits)
     assert predicted == pytest.approx(probabilities(tmp_path / "b")[:, ::-1], abs=2e-5)
     assert not np.allclose(predicted, predicted[:, ::-1])
-    other = str(write_splits(tmp_path / "other", ("good", "bad"), "train", "dev"))
-    finetune(prepare("table", str(encoder), other, QUICK, "cpu"), tmp_path / "c", 0)
+    other_labels = str(write_splits(tmp_path / "other", ("good", "bad"), "train", "dev"))
+    finetune(prepare("table", str(encoder), other_labels, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) differ from .*a \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
 

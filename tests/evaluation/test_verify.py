@@ -190,9 +190,7 @@ def test_verify_recipe_has_the_published_scores(size: str, version: str) -> None
     assert shipped.checkpoint == f"albert/albert-{size}-{version}"
     published = load_published_scores()[f"ALBERT-{size} {version}"]
     for task, scores in published.items():
-        assert shipped.expected[task] == pytest.approx(scores, abs=0.11), (
-            task
-        )  # one published RACE score is on test
+        assert shipped.expected[task] == pytest.approx(scores, abs=0.11), task  # one published RACE score is on test
 
 
 def test_verify_recipe_of_base_v2_is_exact() -> None:

@@ -112,7 +112,7 @@ class RecordingBackend:
         for node in module.graph.find_nodes(op="placeholder"):
             value = node.meta.get("example_value")
             if isinstance(value, Tensor) and value.dim() > 0:
-                # Only the numbers of tokens, rows and sequences may vary: the first dimension of all but the weights.
+                # Only the first dimension of activations may vary: the number of tokens, rows or sequences.
                 static_from = 1 if node.name.startswith(("l_x", "l_layout", "l_rows")) else 0
                 if any(isinstance(size, torch.SymInt) for size in value.shape[static_from:]):
                     self.dynamic_inputs.append((node.name, tuple(value.shape)))
@@ -177,12 +177,12 @@ def test_compiled_losses_have_one_graph_for_all_batch_sizes(make_job: MakeJob, m
     job = make_job(train__micro_batch_size=3)
     parts = [part for step in range(6) for part in job.sample_step(step, RankGroup())]
 
-    def uncompiled_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def reference_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the losses as the compiled code does: `cross_entropy_sum` rounds in another way."""
         return F.cross_entropy(logits.float(), labels, reduction="sum"), objectives.count_correct(logits, labels)
 
     with monkeypatch.context() as patch:
-        patch.setattr(objectives, "cross_entropy_sum", uncompiled_losses)
+        patch.setattr(objectives, "cross_entropy_sum", reference_losses)
         expected = [job.loss_sums(part.data) for part in parts]
     monkeypatch.setattr(torch, "compile", with_backend(backend))
     job.settings = replace(job.settings, train=replace(job.settings.train, compile="on"))

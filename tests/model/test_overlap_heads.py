@@ -67,7 +67,7 @@ def _overlapping(rng: np.random.Generator, count: int) -> tuple[NDArray[np.integ
 
 
 def _separates_disjoint_from_equal_texts(encoder: Encoder) -> bool:
-    """Return True if a linear map of [CLS] predicts more overlap for all pairs of equal texts than for all without.
+    """Return True if a linear map of [CLS] predicts more overlap for all equal texts than for all disjoint texts.
 
     The map predicts the fraction of common words, and is fitted to other pairs.
     """

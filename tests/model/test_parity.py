@@ -95,7 +95,7 @@ def test_parity_real_widths_at_512_tokens_are_equal(shape: str, name: str, tmp_p
 
 
 def test_parity_groups_that_do_not_divide_the_layers_are_equal(tmp_path: Path) -> None:
-    """If the groups do not divide the layers, `transformers` rounds a quotient to a layer's group; so must we."""
+    """If the groups do not divide the layers, `transformers` rounds a quotient to find a layer's group."""
     head, config = HEADS["bare"], replace(TINY, num_hidden_layers=18, num_hidden_groups=14)
     ours = head.make(config)
     shake(ours)

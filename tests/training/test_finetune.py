@@ -147,8 +147,8 @@ def test_finetune_epochs_become_steps(finished: Path, table: Path, tmp_path: Pat
     assert [r["step"] for r in journal.read_journal(run / "metrics.jsonl") if "eval" in r] == [15]
     schedule = tomllib.loads((run / "recipe.toml").read_text())["schedule"]
     assert schedule == {"total_steps": 15, "warmup_ratio": 0.2}
-    again = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
-    assert finetune(again, run, 1) == result
+    from_saved_recipe = prepare(str(run / "recipe.toml"), str(finished), str(table), (), "cpu")
+    assert finetune(from_saved_recipe, run, 1) == result
     pairs = dict(protocol_pairs(summarize([result])))
     assert (pairs["steps"], pairs["batch size"], pairs["epochs"]) == ("15", "8", "1.5")
     assert (pairs["scored"], pairs["examples"]) == ("after the last step", "80 train and 40 dev")
@@ -408,11 +408,11 @@ def test_eval_score_is_the_median_of_its_runs(tuned: Path, finished: Path, table
     )  # `albert finetune` with the same seed
     assert store.read_json(out / "results.json") == result
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
-    again = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
+    repeated = evaluate("table", str(finished), str(table), out, 3, OVERRIDES, "cpu")
     assert {p: p.stat().st_mtime_ns for p in before} == before
-    assert again == result
-    two = evaluate("table", str(finished), str(table), out, 2, OVERRIDES, "cpu")
-    assert two["median"] == statistics.median(scores[:2])
+    assert repeated == result
+    first_two = evaluate("table", str(finished), str(table), out, 2, OVERRIDES, "cpu")
+    assert first_two["median"] == statistics.median(scores[:2])
 
 
 def test_eval_task_checkpoint_is_only_scored(tuned: Path, table: Path, tmp_path: Path) -> None:

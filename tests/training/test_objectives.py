@@ -59,9 +59,9 @@ def test_evaluate_reports_other_corpora_by_name(
     from albert_cli.data.records import BuildSettings
 
     (tmp_path / "text.txt").write_text("Kra bade wi. Luma figo ste. Nepi roro.\n\nSuta vewi. Zo gofi.\n" * 9)
-    other = tmp_path / "squad-dev"
-    build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.0), workers=1)
-    overrides = [f'evaluation=["{other}"]']
+    squad_dev = tmp_path / "squad-dev"
+    build.build_data([str(tmp_path / "text.txt")], tiny_vocabulary, squad_dev, BuildSettings(holdout=0.0), workers=1)
+    overrides = [f'evaluation=["{squad_dev}"]']
     result = pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
     scores = ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")
     assert {f"squad-dev/{name}" for name in scores} <= result.metrics.keys()
@@ -72,9 +72,9 @@ def test_evaluate_reports_other_corpora_by_name(
         finished / "step-00000030/model.safetensors"
     )
     with pytest.raises(ConfigError, match="two directories with the same name"):
-        pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{other}", "{other}"]'], device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{squad_dev}", "{squad_dev}"]'], device="cpu")
     assert not (tmp_path / "no").exists()
-    damaged = next(other.rglob("train-*.ids"))
+    damaged = next(squad_dev.rglob("train-*.ids"))
     damaged.write_bytes(damaged.read_bytes()[::-1])
     with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", overrides, device="cpu")

@@ -27,18 +27,18 @@ BY_TOKENS = "batch.micro_tokens=70"
 
 def test_plan_counts_growing_batch(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    plain = plan_pretraining(str(recipe), tiny_data, run, device="cpu").plan
+    constant = plan_pretraining(str(recipe), tiny_data, run, device="cpu").plan
     growing = plan_pretraining(str(recipe), tiny_data, run, GROWING, device="cpu").plan
     assert (growing.sequences_in_first_step, growing.batch_warmup_steps) == (2, 12)
-    assert plain.batch_warmup_steps is None and "batch_warmup_steps" not in plain.as_json()
+    assert constant.batch_warmup_steps is None and "batch_warmup_steps" not in constant.as_json()
     sequences = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
-    assert growing.passes_over_corpus == pytest.approx(plain.passes_over_corpus * sequences / 240, abs=0.01)
+    assert growing.passes_over_corpus == pytest.approx(constant.passes_over_corpus * sequences / 240, abs=0.01)
     longer = plan_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
     size = examples_per_pass(TokenCorpus.open(tiny_data), PairSettings(32))
     assert longer.passes_over_corpus == round(24_000 / size, 2)
     by_tokens = plan_pretraining(str(recipe), tiny_data, run, [BY_TOKENS], device="cpu").plan
-    assert (plain.sequences_per_micro_batch, by_tokens.sequences_per_micro_batch) == (4, 2)
-    assert by_tokens.activations_bytes == plain.activations_bytes / 2
+    assert (constant.sequences_per_micro_batch, by_tokens.sequences_per_micro_batch) == (4, 2)
+    assert by_tokens.activations_bytes == constant.activations_bytes / 2
 
 
 def test_plan_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,12 +193,12 @@ def test_pretrain_resumed_run_keeps_auto_values(
 ) -> None:
     """The values stay on a machine that would choose others, although the command repeats "auto"."""
     run = tmp_path / "run"
-    whole = tmp_path / "whole"
-    auto = ["train.precision=auto"]
+    uninterrupted = tmp_path / "uninterrupted"
+    overrides_with_auto = ["train.precision=auto"]
     monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 2.0)
-    for out in (run, whole):
-        pretrain(str(recipe), tiny_data, out, auto, device="cpu")
+    for out in (run, uninterrupted):
+        pretrain(str(recipe), tiny_data, out, overrides_with_auto, device="cpu")
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
     shutil.rmtree(run / LAST)
@@ -206,11 +206,11 @@ def test_pretrain_resumed_run_keeps_auto_values(
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 64)
-        pretrain(str(recipe), tiny_data, run, auto, device="cpu")
+        pretrain(str(recipe), tiny_data, run, overrides_with_auto, device="cpu")
     torch.set_num_threads(threads)  # the run has set it to the 64 of the patch
-    assert weights_hash(run) == weights_hash(whole)
-    assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
-    overrides = [*auto, "train.threads=2"]  # allowed, because threads change only the rounding
+    assert weights_hash(run) == weights_hash(uninterrupted)
+    assert (run / "recipe.toml").read_text() == (uninterrupted / "recipe.toml").read_text()
+    overrides = [*overrides_with_auto, "train.threads=2"]  # allowed, because threads change only the rounding
     assert pretrain(str(recipe), tiny_data, run, overrides, device="cpu").steps == 30
     assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
@@ -220,11 +220,11 @@ def test_pretrain_other_data_raises(finished: Path, recipe: Path, tiny_vocabular
     from albert_cli.data.records import BuildSettings
 
     (tmp_path / "other.txt").write_text("Another text. With few words.\n\nAnd one more. For the other part.\n" * 9)
-    other = tmp_path / "other"
-    build.build_data([str(tmp_path / "other.txt")], tiny_vocabulary, other, BuildSettings(holdout=0.2), workers=1)
+    other_data = tmp_path / "other"
+    build.build_data([str(tmp_path / "other.txt")], tiny_vocabulary, other_data, BuildSettings(holdout=0.2), workers=1)
     run = copy_run(finished, tmp_path)
     with pytest.raises(ConfigError, match="was started with other data"):
-        pretrain(str(recipe), other, run, device="cpu")
+        pretrain(str(recipe), other_data, run, device="cpu")
 
 
 MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")

@@ -120,11 +120,11 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
         examples |= new_examples
         losses |= new_losses
         begin = stop
-    one = tmp_path / "one"
-    one.mkdir()
-    before = partial(record_steps, one, None)
-    assert end(start_ranks(one / "log", 1, *command, "--out", one / "run", *settings, before=before)) == [0]
-    expected_examples, expected_losses = read_steps(one, 1, 0, 30)
+    single = tmp_path / "single"
+    single.mkdir()
+    before = partial(record_steps, single, None)
+    assert end(start_ranks(single / "log", 1, *command, "--out", single / "run", *settings, before=before)) == [0]
+    expected_examples, expected_losses = read_steps(single, 1, 0, 30)
     for step in range(30):
         assert (
             sorted(examples[step]) == sorted(expected_examples[step]) == list(range(BATCH * step, BATCH * (step + 1)))
@@ -212,8 +212,8 @@ def test_failed_rank_ends_the_others(
         assert "out of memory: CUDA out of memory" in ranks[rank].printed_text()
     assert list_steps(run) == [5]
     if (rank, kind) == (1, "killed"):
-        again = start_ranks(tmp_path / "log", 2, *command, "--out", run)
-        assert end(again) == [0, 0] and "resuming from step 5" in again[0].printed_text()
+        resumed = start_ranks(tmp_path / "log", 2, *command, "--out", run)
+        assert end(resumed) == [0, 0] and "resuming from step 5" in resumed[0].printed_text()
         assert_close(run, finished)
 
 
@@ -295,12 +295,12 @@ main()
 
 def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path: Path) -> None:
     arguments = (*command, "-s", "schedule.total_steps=12", "--out")
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    assert end(start_ranks(tmp_path / "log", 2, *arguments, whole)) == [0, 0]
+    uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
+    assert end(start_ranks(tmp_path / "log", 2, *arguments, uninterrupted)) == [0, 0]
     code, printed = run_torchrun(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
     assert code == 0, printed
     assert "resuming from step 5" in printed
-    names = [path.relative_to(whole) for path in whole.glob("step-00000012/*.safetensors")]
+    names = [path.relative_to(uninterrupted) for path in uninterrupted.glob("step-00000012/*.safetensors")]
     assert {name.name for name in names} >= {"model.safetensors", "optimizer.safetensors"}
     for name in names:
-        assert store.sha256_file(run / name) == store.sha256_file(whole / name), name
+        assert store.sha256_file(run / name) == store.sha256_file(uninterrupted / name), name

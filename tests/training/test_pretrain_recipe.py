@@ -45,20 +45,20 @@ def test_examples_of_grows_evenly() -> None:
 
 def test_growing_batch_resumes_exactly_and_equals_two_ranks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     overrides = [*GROWING, BY_TOKENS, "train.log_every=1"]
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "uninterrupted"
     run = tmp_path / "run"
     two = tmp_path / "two"
-    pretrain(str(recipe), tiny_data, whole, overrides, device="cpu")
+    pretrain(str(recipe), tiny_data, uninterrupted, overrides, device="cpu")
     arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu"]
     arguments += [word for override in overrides for word in ("-s", override)]
     ranks = start_ranks(tmp_path / "log", 1, *arguments, "--out", run)
     ranks[0].reaches(lambda: (run / "step-00000010").is_dir())
     ranks[0].kill()
     pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
-    assert weights_hash(run) == weights_hash(whole)
-    assert read_curve(run) == read_curve(whole)
+    assert weights_hash(run) == weights_hash(uninterrupted)
+    assert read_curve(run) == read_curve(uninterrupted)
     assert end(start_ranks(tmp_path / "log", 2, *arguments, "--out", two)) == [0, 0]
-    for expected, actual in zip(read_curve(whole), read_curve(two), strict=True):
+    for expected, actual in zip(read_curve(uninterrupted), read_curve(two), strict=True):
         assert actual["step"] == expected["step"]
         assert actual.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=2e-5)
 

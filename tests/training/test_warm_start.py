@@ -185,9 +185,11 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
     from albert_cli.text import build_vocabulary
     from albert_cli.text.build_vocabulary import VocabularySettings
 
-    other = tmp_path / "other"
-    build_vocabulary.build([str(documents_file)], other, VocabularySettings(size=300, seed=1, sample_size=400))
-    parent = create_checkpoint(tmp_path / "parent", other)
+    other_vocabulary = tmp_path / "other"
+    build_vocabulary.build(
+        [str(documents_file)], other_vocabulary, VocabularySettings(size=300, seed=1, sample_size=400)
+    )
+    parent = create_checkpoint(tmp_path / "parent", other_vocabulary)
     with pytest.raises(ConfigError, match="was trained with another vocabulary"):
         start_from(SHAPE, parent, tiny_vocabulary)
 
