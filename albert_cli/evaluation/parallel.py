@@ -19,7 +19,7 @@ from albert_cli.errors import DivergedError, LockedError
 from albert_cli.evaluation.output import CONTROLS_FOLDER, best_run, run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
-from albert_cli.formatting import format_percent
+from albert_cli.formatting import count_of, format_percent
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import KEY, use_intermediate
@@ -117,7 +117,7 @@ def finish_runs(runs: TaskRuns, nproc: int) -> None:
         try:
             _run_items(unfinished, nproc)
         except LockedError:
-            console.info(f"waiting for {len(unfinished)} runs, which other jobs fine-tune")
+            console.info(f"waiting for {count_of(len(unfinished), 'run')} of other jobs")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 

@@ -166,7 +166,7 @@ def run_array_job(
         if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
             num_finished += 1
         else:
-            console.info(f"waiting for {len(unfinished)} stages, which other jobs run or must finish first")
+            console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 

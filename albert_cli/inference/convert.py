@@ -11,6 +11,7 @@ from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.formatting import count_of
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
 from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
@@ -105,7 +106,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
     unknown = sorted(name for name in tensors if "/" in name)
     if unknown:
         count = len(unknown)
-        console.warn(f"{directory}: left out {count} variables that are not weights of the model: {unknown[0]}, …")
+        console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
     source = hub.Checkpoint(directory, config, values, model_type(config), weights)
     models = sorted(directory.glob("*.model"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.data_files import find_data_file, read_lines
@@ -114,7 +115,7 @@ def _skip_short_rows(table: TextTable) -> TextTable:
     complete = [index for index, row in enumerate(table.cells) if len(row) >= len(table.columns)]
     skipped = len(table.cells) - len(complete)
     if skipped:
-        console.info(f"{table.origin}: skipped {skipped} rows with fewer than {len(table.columns)} fields")
+        console.info(f"{table.origin}: skipped {count_of(skipped, 'row')} with fewer than {len(table.columns)} fields")
     cells = [table.cells[index] for index in complete]
     lines = [table.lines[index] for index in complete]
     return replace(table, cells=cells, lines=lines)

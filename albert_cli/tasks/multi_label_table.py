@@ -105,7 +105,9 @@ def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, o
     if not names:
         names = tuple(sorted({name for label_set in label_sets for name in label_set.names}))
     if len(names) < 2:
-        raise InputError(f"{origin}: {len(names)} classes, so there is nothing to learn", "provide two classes or more")
+        raise InputError(
+            f"{origin}: fewer than two classes, so there is nothing to learn", "provide two classes or more"
+        )
     return names
 
 

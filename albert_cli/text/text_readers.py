@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
+from albert_cli.formatting import count_of
 from albert_cli.text.fields import find_field, to_text
 from albert_cli.text.hub_datasets import open_rows, translate_hub_errors
 from albert_cli.text.line_counts import LineCounts
@@ -93,7 +94,9 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     for number, cells in rows:
         if len(cells) != len(header):
             hint = "look for a separator or line end in an unquoted text, or for a truncated line"
-            raise InputError(f"{part.location(number)}: {len(cells)} fields, but the header has {len(header)}", hint)
+            raise InputError(
+                f"{part.location(number)}: {count_of(len(cells), 'field')}, but the header has {len(header)}", hint
+            )
         yield from _iter_valid_text(cells[column], part, number, settings, counter)
 
 
