@@ -26,7 +26,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: not a JSON object"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl:1: not valid JSON"),
     "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no text in field 'text' (fields: id, body)"),
-    "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 fields, but the header has 2"),
+    "short.tsv": (b"text\tlabel\nfine\t1\ncut\n", "short.tsv:3: 1 field, but the header has 2"),
     "long.csv": (b"id,text\n1,fine\n2,too,long\n", "long.csv:3: 3 fields, but the header has 2"),
     "quote.csv": (b'id,text\n1,fine\n2,"never closed\n', "quote.csv:3: unexpected end of data"),
     "line.txt": (b"fine\n\n" + b"x" * 5000, "line.txt:3: longer than 0.00390625 MiB"),

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from albert_cli.data.batches import PackedBatch
 from albert_cli.data.pairs import SPECIALS
 from albert_cli.errors import CheckpointError, InputError
-from albert_cli.formatting import count_of
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
@@ -82,7 +81,7 @@ class Choice(LogitsTask[ChoiceExample]):
             raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _SHAPE)
         if len(options) > MAX_OPTIONS:
             hint = f"give at most {MAX_OPTIONS}, one for each letter"
-            raise InputError(f"{line.where}: {count_of(len(options), 'choice')}", hint)
+            raise InputError(f"{line.where}: {len(options)} choices", hint)
         passage = first_of(values, ("text", "passage", "article", "context"))
         if passage is None:
             passage = ""

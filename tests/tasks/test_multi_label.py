@@ -80,7 +80,7 @@ def test_open_table_multi_label_settings(tmp_path: Path) -> None:
         ("[good", {}, "a.jsonl:2: the label .* is not a list of texts"),
         ('["fine"]', {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ("good|fine", {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
-        ('["bad"]', {}, "1 classes, so there is nothing to learn"),
+        ('["bad"]', {}, "fewer than two classes, so there is nothing to learn"),
         ("2", {"label_columns": ("label", "text")}, "a.jsonl:1: .* is neither 0 nor 1"),
     ],
 )

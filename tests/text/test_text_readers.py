@@ -117,7 +117,7 @@ def test_tsv_quotes_have_no_meaning(tmp_path: Path) -> None:
     path.write_text('text\tlabel\n"Well", he said.\t1\nNo "end\t0\n')
     assert read_texts(path) == ['"Well", he said.', 'No "end']
     path.write_text("text\tlabel\nfine\t1\ncut\n")
-    with pytest.raises(InputError, match=r"a\.tsv:3: 1 fields, but the header has 2"):
+    with pytest.raises(InputError, match=r"a\.tsv:3: 1 field, but the header has 2"):
         read_texts(path)
 
 
