@@ -99,7 +99,7 @@ def test_csv_keeps_quoted_line_ends_rejects_bad_rows(tmp_path: Path) -> None:
     assert read_texts(path) == ['First line,\nsecond "line".', "Plain."]
     for rows, where in (
         ("1,ok\n2,too,many\n", r"a\.csv:3: 3 fields, but the header has 2"),
-        ('1,"two\nlines"\n2\n', r"a\.csv:4: 1 fields"),
+        ('1,"two\nlines"\n2\n', r"a\.csv:4: 1 field,"),
         ('1,ok\n2,"never closed\nmore\n', r"a\.csv:3: unexpected end of data"),
         ('1,"stray" quote\n', r"a\.csv:2: .*expected after"),
     ):
