@@ -114,9 +114,9 @@ def test_score_answer_equals_plain_rules(prediction: str, golds: list[str], vers
 
 
 def test_evaluate_answers_mean_is_summed_as_published() -> None:
-    """To the last digit: one question after the other."""
+    """To the last digit, by Python's `sum`, which rounds less from Python 3.12 on."""
     predictions = ["x " * (1 + n % 7) for n in range(999)]
     golds = [["x y" + " z" * (n % 5)] for n in range(999)]
     for version in get_args(Version):
         f1 = [score_answer(p, g, version).f1 for p, g in zip(predictions, golds, strict=True)]
-        assert evaluate_answers(predictions, golds, version)["f1"] == sum(f1) / 999 != float(np.mean(f1))
+        assert evaluate_answers(predictions, golds, version)["f1"] == sum(f1) / 999
