@@ -131,8 +131,8 @@ class Encoder(nn.Module):
 
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
-        # Dropout draws the same numbers as in code that is not compiled. Compiled kernels would draw each number alone,
-        # and again in the backward pass; on a GPU this takes more time than everything else between the matmuls.
+        # Dropout uses torch's kernel, and so draws the same numbers as in code that is not compiled. Compiled kernels
+        # would call the random generator for each number, although a call returns four.
         options: Any = {"fallback_random": True}
         packed_block = torch.compile(block, options=options)
         # The width of a padded rectangle differs between batches, too, so no size may be compiled as a constant.
