@@ -9,7 +9,7 @@ import gc
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Exclude all imported objects from garbage collection, which runs after every fine-tuned model."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """Compare models with 20 instead of 200 bootstrap samples, because scikit-learn computes a score in milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("albert_cli.evaluation.differences._RESAMPLES", 20)
+        yield
 
 
 @pytest.fixture(scope="session")

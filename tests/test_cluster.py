@@ -134,6 +134,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     with subprocess.Popen(SLURM_JOB, env=env, stderr=subprocess.PIPE, text=True) as job:
         while not (folder / "run" / "metrics.jsonl").exists() and job.poll() is None:
             time.sleep(0.05)
+        assert job.poll() is None, job.communicate()[1]
         children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
         os.kill(
             int(children.stdout.split()[-1]), signal.SIGUSR1

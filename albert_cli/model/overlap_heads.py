@@ -240,10 +240,14 @@ def _unused_directions(directions_HH: Tensor) -> Tensor:
 def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segment_H: Tensor) -> Tensor:
     """Project the directions of the segment and of the position out of the word vectors.
 
-    `within_word_mH` are the samples minus the mean of their word and segment, so they differ by the position only.
+    `within_word_mH` are the samples minus the mean of their word and segment, so they differ by the position only. In a
+    narrow model with random weights, all directions depend on the position. At most half the rank of the word vectors
+    is removed, so that words can still be compared.
     """
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
-    position_Hj = directions_HH[:, variance_H > _MIN_POSITION_VARIANCE * variance_H.max()]
+    depends_on_position = variance_H > _MIN_POSITION_VARIANCE * variance_H.max()
+    depends_on_position[: -max(int(torch.linalg.matrix_rank(words_nH)) // 2, 1)] = False  # variances are ascending
+    position_Hj = directions_HH[:, depends_on_position]
     basis_Hj: Tensor = torch.linalg.qr(torch.cat([position_Hj, segment_H[:, None]], 1))[0]
     return words_nH - words_nH @ basis_Hj @ basis_Hj.T
 

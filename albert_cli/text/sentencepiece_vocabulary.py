@@ -147,10 +147,10 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _check_tokenizer(self) -> None:
         """Raise `CheckpointError` if `tokenizers` gives other ids on sample texts, apart from ties of equal score."""
-        for text in sample_texts(self.text_pieces):
-            ids = self.encode(text)
-            tokenizer_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if ids != tokenizer_ids and not self._is_tie(ids, tokenizer_ids):
+        texts = sample_texts(self.text_pieces)
+        encodings = self._encode_by_tokenizers(texts)
+        for text, ids, encoding in zip(texts, self.encode_batch(texts), encodings, strict=True):
+            if ids != encoding.ids and not self._is_tie(ids, encoding.ids):
                 message = f"{self._path}: a tokenizer.json cannot give its ids, for example of {text!r}"
                 raise CheckpointError(message, _UNSUPPORTED_HINT)
 

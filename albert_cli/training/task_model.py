@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +53,6 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     The encoder is the intermediate task's, or the one that `model.weights` selects. The head is new or the checkpoint's
     (`model.head`). New weights are sampled from `seed`. `train` configures the encoder and must not contain "auto".
     """
-    # Free the model of the previous run before this run needs the memory. Creating the first optimizer of a process
-    # leaves a reference cycle with the frames of the callers. The frames refer to the model, so only `gc` frees it.
-    gc.collect()
     settings = prepared.recipe.model
     config = dataclasses.replace(
         prepared.checkpoint.config,

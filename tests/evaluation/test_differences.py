@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from albert_cli.evaluation import differences
 from albert_cli.evaluation.differences import compare_predictions
+
+
+@pytest.fixture(autouse=True)
+def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the number of bootstrap samples that `albert` uses; other tests use fewer."""
+    monkeypatch.setattr(differences, "_RESAMPLES", 200)
 
 
 def predictions_with_errors(gold: np.ndarray, errors: int, seed: int) -> np.ndarray:

@@ -140,8 +140,10 @@ def test_verdict_follows_the_result_files(tmp_path: Path, tiny_data: Path) -> No
 
 
 def test_two_array_jobs_share_the_stages(
-    ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
-) -> None:
+    ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_ATTEMPTS", 0.2)
     out = tmp_path / "out"
     call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1]
     call += ["--data", tiny_data, "--tasks", tiny_glue, "--json", "--quiet"]

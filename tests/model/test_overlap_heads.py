@@ -157,6 +157,17 @@ def test_overlap_heads_change_only_the_cls_query_of_other_heads() -> None:
     assert torch.equal(encoder.state_dict()["attention.0.query.weight"], query)
 
 
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_narrow_random_embeddings_leave_directions_of_words(width: int) -> None:
+    # Each direction of these embeddings depends on the position. Without all of them, only rounding errors remain.
+    torch.manual_seed(0)
+    encoder = Encoder(replace(SMALL, embedding_size=width, hidden_size=16, intermediate_size=32))
+    before = encoder.attention[0].query.weight.abs().max()
+    init_overlap_heads(encoder, 1, seed=0, cls_id=0, word_ids=torch.arange(1, 500))
+    rows_dH = encoder.attention[0].query.weight[:2]  # of four rows, the two that compare words
+    assert before < rows_dH.abs().max() < 1000
+
+
 @pytest.mark.parametrize(
     ("heads", "context_heads", "message"),
     [

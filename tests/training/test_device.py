@@ -248,7 +248,8 @@ def test_prepare_model_onednn_computes_same_gradients(monkeypatch: pytest.Monkey
     assert torch.allclose(logits, expected_logits, atol=1e-5)
     assert actual_gradients.keys() == expected_gradients.keys()
     for name, gradient in expected_gradients.items():
-        assert float((actual_gradients[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-8, name
+        # The gradients of the key's bias are exactly zero but for rounding errors: softmax ignores an added constant.
+        assert float((actual_gradients[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-7, name
 
 
 @pytest.mark.parametrize(("speedup", "backend"), [(2.0, "onednn"), (1.0, "torch"), (0.8, "torch")])
