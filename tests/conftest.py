@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_resamples() -> Iterator[None]:
-    """Compare models with 20 instead of 200 bootstrap samples, because scikit-learn computes a score in milliseconds."""
+    """Compare models with 20 bootstrap samples instead of 200: scikit-learn takes a millisecond for a score."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("albert_cli.evaluation.differences._RESAMPLES", 20)
         yield

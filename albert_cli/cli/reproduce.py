@@ -10,7 +10,7 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, invoke, verb
-from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet, retry_while_locked
+from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet
 from albert_cli.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _run_stages(
     else:
         if max_time or cluster or jobs:
             raise ConfigError("--task takes no --jobs, --cluster or --max-time", "remove them")
-        result = retry_while_locked(lambda: runner.run_array_job(experiment, request, invoke, array_job))
+        result = runner.run_array_job(experiment, request, invoke, array_job)
     console.print_result(*result)
 
 

@@ -155,8 +155,12 @@ def run_array_job(
         record_plan(_plan_path(plan), _list_units(plan))
         unfinished = plan.unfinished(list(plan.stages.values()))
         if not unfinished:
-            with store.lock(request.out):
-                written = _write_outcome(plan, num_finished, started)
+            try:
+                with store.lock(request.out):
+                    written = _write_outcome(plan, num_finished, started)
+            except LockedError:  # another job writes the report
+                time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+                continue
             _plan_path(plan).unlink(missing_ok=True)
             return written
         # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
