@@ -225,9 +225,12 @@ def substituted(command: str) -> str:
 def shape(text: str) -> str:
     """Return a line without everything that differs from run to run: numbers, padding, rules, and "above" or "below".
 
-    The column of collapsed runs is removed too, because models that train for a few steps may collapse.
+    The column of collapsed runs is removed too, because models that train for a few steps may collapse, and characters
+    without a token, because the documentation of each Python has others.
     """
-    text = re.sub(r"\bcollapsed  +|\d+ of \d+  +", "", text.replace(" above the ", " below the "))
+    text = re.sub(
+        r"\bcollapsed  +|\d+ of \d+  +| \(without a token: .*\)", "", text.replace(" above the ", " below the ")
+    )
     text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"(─+ *)+", "─", text))
     return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
 
