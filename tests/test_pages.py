@@ -228,9 +228,8 @@ def shape(text: str) -> str:
     The column of collapsed runs is removed too, because models that train for a few steps may collapse, and characters
     without a token, because the documentation of each Python has others.
     """
-    text = re.sub(
-        r"\bcollapsed  +|\d+ of \d+  +| \(without a token: .*\)", "", text.replace(" above the ", " below the ")
-    )
+    text = text.replace(" above the ", " below the ")
+    text = re.sub(r"\bcollapsed  +|\d+ of \d+  +| \(without a token: .*\)", "", text)
     text = re.sub(r"[+-]?\d[\d,.]*", "#", re.sub(r"(─+ *)+", "─", text))
     return " ".join(re.sub(r"# (s|min # s|h # min)\b", "TIME", text).split())
 
