@@ -165,19 +165,19 @@ class FinetuneBench:
         inputs = peer.pad_batch(batch, self.device, width)
         if isinstance(self.task, TokenClassification):
             padded = peer.pad_tokens(batch, labels, self.device, width, filler=IGNORED)
-            return mean_loss_of_words(hf_model(**inputs).logits, padded)
+            return mean_loss_of_tokens(hf_model(**inputs).logits, padded)
         inputs["labels"] = torch.from_numpy(labels).to(self.device)
         return peer.compute_loss(hf_model, inputs)
 
 
-def mean_loss_of_words(logits_NSC: Tensor, label_NS: Tensor) -> Tensor:
-    """Return the cross-entropy, averaged as albert does: over the words of each text, and then over the texts.
+def mean_loss_of_tokens(logits_NSC: Tensor, label_NS: Tensor) -> Tensor:
+    """Return the cross-entropy, averaged as albert does: over the labeled tokens of each text, and then over the texts.
 
-    logits_NSC: [N, S, C] for C classes; label_NS: [N, S], `IGNORED` for tokens that do not begin a word.
+    logits_NSC: [N, S, C] for C classes; label_NS: [N, S], `IGNORED` for tokens without a label.
     """
     loss_NS = F.cross_entropy(logits_NSC.float().transpose(1, 2), label_NS, ignore_index=IGNORED, reduction="none")
-    words_N = (label_NS != IGNORED).sum(dim=1)
-    return (loss_NS.sum(dim=1) / words_N.clamp(min=1)).mean()
+    labeled_N = (label_NS != IGNORED).sum(dim=1)
+    return (loss_NS.sum(dim=1) / labeled_N.clamp(min=1)).mean()
 
 
 def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:

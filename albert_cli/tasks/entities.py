@@ -89,6 +89,11 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(types)) for prefix in "BI"))
 
 
+def inside_tag(tag: str) -> str:
+    """Return the BIO tag of what continues a word with this tag: I of the same type, or O."""
+    return tag if tag == OUTSIDE else f"I-{tag[2:]}"
+
+
 def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return precision, recall and F1 of entities, computed by seqeval as in `conlleval`, and the accuracy of tags.
 

@@ -1,7 +1,9 @@
 """Token classification (the task `ner`): find the named entities of a text by a BIO tag for each word.
 
-The tag of a word is learned and predicted at the word's first token. Shapes: T packed tokens, N windows of texts, C
-tags.
+The tag of a word is predicted at the word's first token. The other tokens are trained, too, so that programs that read
+the tag of every token, such as the `pipeline` of `transformers`, find whole entities.
+
+Shapes: T packed tokens, N windows of texts, C tags.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import match_labels, softmax
-from albert_cli.tasks.entities import OUTSIDE, Entity, score_entities, tag_labels, tags_to_entities
+from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table_settings import TableSettings
@@ -72,11 +74,10 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         labels = np.full(len(tokens.ids), IGNORED, dtype=np.int64)
         offsets = tokens.offsets.tolist()
         for example, start, end in zip(examples, offsets[:-1], offsets[1:], strict=True):
-            begun_word[start:end] = _find_begun_words(example.words, tokens.starts[start:end], tokens.ends[start:end])
+            spans = (tokens.starts[start:end], tokens.ends[start:end])
+            begun_word[start:end] = _find_begun_words(example.words, *spans)
             if example.tags is not None:
-                word_labels = [self.labels.index(tag) for tag in example.tags]
-                # A token that begins no word has the index -1, which selects the last element.
-                labels[start:end] = np.array([*word_labels, IGNORED])[begun_word[start:end]]
+                labels[start:end] = self._token_labels(example, begun_word[start:end], *spans)
         is_labeled = all(example.tags is not None for example in examples)
         return TokenFeatures(
             ids=tokens.ids,
@@ -88,21 +89,40 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             sep_id=vocabulary.sep_id,
         )
 
+    def _token_labels(self, example: TokenExample, begun_word: Int64, starts: Int32, ends: Int32) -> Int64:
+        """Return the class of each token of a text with tags, int64 [tokens].
+
+        The first token of a word has the word's tag, and its further tokens the tag I of the same type (`IGNORED` if
+        the model has no such tag). A token that is only a blank is inside an entity if the next word continues it.
+        begun_word, starts, ends: of each token the word that it begins or -1, and its first and end character.
+        """
+        class_of_tag = {tag: index for index, tag in enumerate(self.labels)}
+        tags = [*(example.tags or ()), OUTSIDE]  # blanks after the last word are outside
+        class_of_first = np.array([class_of_tag[tag] for tag in tags])
+        class_of_further = np.array([class_of_tag.get(inside_tag(tag), IGNORED) for tag in tags])
+        class_of_blank = np.array([class_of_tag[tag if tag.startswith("I-") else OUTSIDE] for tag in tags])
+        end_of_text = (len(example.text), len(example.text))
+        word_starts, word_ends = np.array([*example.words, end_of_text], dtype=np.int64).T
+        # The first word that ends after the token begins: the token is in this word, or before it.
+        word = np.searchsorted(word_ends[:-1], starts, side="right")
+        labels = np.where(word_starts[word] < ends, class_of_further[word], class_of_blank[word])
+        return np.where(begun_word >= 0, class_of_first[begun_word], labels)
+
     def new_model(self, config: ModelConfig) -> TokenClassifier:
         return TokenClassifier(config, len(self.labels))
 
     def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
-        """Return the cross-entropy, averaged over the words of each window and summed over windows.
+        """Return the cross-entropy, averaged over the labeled tokens of each window and summed over windows.
 
         `labels` are int64 [T], as `TokenFeatures.batch` returns them.
         """
         tokens = pack(batch, device)
         label_T, window_T = to_device([labels, tokens.host.sequence], device)
         loss_T = F.cross_entropy(model(tokens).float(), label_T, ignore_index=IGNORED, reduction="none")
-        is_word_T = (label_T != IGNORED).float()
+        is_labeled_T = (label_T != IGNORED).float()
         windows = len(batch.offsets) - 1
-        words_N = torch.zeros(windows, device=device).index_add(0, window_T, is_word_T)
-        return (loss_T / words_N.clamp(min=1).index_select(0, window_T)).sum()
+        labeled_N = torch.zeros(windows, device=device).index_add(0, window_T, is_labeled_T)
+        return (loss_T / labeled_N.clamp(min=1).index_select(0, window_T)).sum()
 
     # ---------------------------------------------------------------- scoring
 

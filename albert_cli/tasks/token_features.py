@@ -74,8 +74,8 @@ class TokenFeatures(Features):
     * `ids` int32 [P] are the tokens of all texts; those of text n are `ids[offsets[n] : offsets[n + 1]]`.
     * `begun_word` int64 [P] is the index of the word that a token begins, among the words of its text; -1 for a token
       that begins no word.
-    * `labels` int64 [P] is the class of this word's tag, `IGNORED` for a token that begins no word. `labels` is None if
-      the tags are hidden.
+    * `labels` int64 [P] is the class of each token, for a token that begins a word that of the word's tag; `labels` is
+      None if the tags are hidden.
     * `truncated` is 0, because windows cover all tokens.
     """
 
@@ -95,7 +95,7 @@ class TokenFeatures(Features):
     def batch(self, index: Int64) -> tuple[PackedBatch, Int64 | None]:
         """Pack the windows at `index` [B]; return the batch and the labels of its tokens, int64 [T].
 
-        Tokens outside a window's tagged slice have the label `IGNORED`, so every word has a label in only one window.
+        Tokens outside a window's tagged slice have the label `IGNORED`, so every token has a label in only one window.
         """
         tokens = self.windows.tokens.select(index)
         no_tokens = TokenSlices(np.zeros_like(tokens.start), np.zeros_like(tokens.length))

@@ -26,6 +26,7 @@ from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import TokenClassification, open_token_task
 from albert_cli.tasks.token_data import TokenExample, find_token_files, read_token_file, split_words
+from albert_cli.tasks.token_features import IGNORED
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import QUICK, albert
@@ -148,17 +149,28 @@ def test_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     assert task.score_baseline(train, dev) == pytest.approx(2 / 3)
 
 
-def test_encode_labels_the_first_token_of_each_word(tiny_vocabulary: Path) -> None:
+def test_encode_labels_every_token(tiny_vocabulary: Path) -> None:
     vocabulary = Vocabulary.load(tiny_vocabulary)
     task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
-    example = TokenExample("bade figoluma", ((0, 4), (5, 13)), ("B-A", "O"), "0")
-    features = task.encode([example, example], vocabulary, 48)
+    text = "dedebade xq figoluma xq kraste"
+    tag_of_word = dict(zip(split_words(text), ("B-A", "I-A", "O", "B-A", "I-A"), strict=True))
+    example = TokenExample(text, tuple(tag_of_word), tuple(tag_of_word.values()), "0")
+    features = task.encode([example, example], vocabulary, 96)
     packed, labels = features.batch(np.array([1, 0]))
     assert labels is not None and len(labels) == len(packed.ids)
-    assert sorted(labels[labels >= 0].tolist()) == [0, 0, 1, 1]
-    tokens = next(iter(vocabulary.encode_with_offsets([example.text])))
-    firsts = [int(np.flatnonzero(tokens.ends > start)[0]) for start, _ in example.words]
-    assert np.flatnonzero(labels >= 0)[:2].tolist() == [1 + first for first in firsts]
+    tokens = next(iter(vocabulary.encode_with_offsets([text])))
+    expected = []
+    for begin, end in zip(tokens.starts.tolist(), tokens.ends.tolist(), strict=True):
+        (start, _), tag = next((word, tag) for word, tag in tag_of_word.items() if word[1] > begin)
+        if end <= start:  # the blank before a word whose first letters have another token
+            expected.append(tag if tag == "I-A" else "O")
+        elif begin <= start:
+            expected.append(tag)
+        else:
+            expected.append("O" if tag == "O" else "I-A")
+    assert {"xq", "kra"} < {text[begin:end] for begin, end in zip(tokens.starts, tokens.ends, strict=True)}
+    encoded = [IGNORED, *map(task.labels.index, expected), IGNORED]  # [CLS] and [SEP] have no label
+    assert labels.tolist() == encoded * 2
 
 
 @pytest.fixture(scope="module")
