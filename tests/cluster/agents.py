@@ -83,8 +83,11 @@ class Nodes:
             os.kill(worker, signal.SIGKILL)
 
     def _worker(self, name: str) -> int:
+        """Return the process id of an agent's worker; an agent that joined late may not have started it yet."""
         agent = self.agents[name].pid
-        (child,) = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+        children = Path(f"/proc/{agent}/task/{agent}/children")
+        self.wait(lambda: bool(children.read_text().split()))
+        (child,) = children.read_text().split()
         return int(child)
 
     def restart_failed(self) -> bool:
