@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude all imported objects from garbage collection, which runs after every fine-tuned model."""
+    """Exclude all imported objects from garbage collection, which would scan them again and again."""
     gc.freeze()
 
 

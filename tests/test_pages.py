@@ -225,8 +225,8 @@ def substituted(command: str) -> str:
 def shape(text: str) -> str:
     """Return a line without everything that differs from run to run: numbers, padding, rules, and "above" or "below".
 
-    The column of collapsed runs is removed too, because models that train for a few steps may collapse, and characters
-    without a token, because the documentation of each Python has others.
+    The column of collapsed runs is removed too, because models that train for a few steps may collapse. Characters
+    without a token are removed, because each version of Python has another documentation.
     """
     text = text.replace(" above the ", " below the ")
     text = re.sub(r"\bcollapsed  +|\d+ of \d+  +| \(without a token: .*\)", "", text)

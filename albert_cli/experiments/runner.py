@@ -146,7 +146,7 @@ def run_array_job(
     """Run stages that no other job of the array runs, until all are finished, and write the report.
 
     Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
-    an unfinished stage.
+    an unfinished stage, and while another process has locked the output directory.
     """
     started = time.monotonic()
     num_finished = 0
@@ -158,7 +158,8 @@ def run_array_job(
             try:
                 with store.lock(request.out):
                     written = _write_outcome(plan, num_finished, started)
-            except LockedError:  # another job writes the report
+            except LockedError as error:  # another job writes the report, or a command without --task is running
+                console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
                 continue
             _plan_path(plan).unlink(missing_ok=True)

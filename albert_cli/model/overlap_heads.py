@@ -79,6 +79,11 @@ def check_overlap_heads(heads: int, context_heads: int, config: ModelConfig) -> 
             f"model.overlap_heads needs heads of width 4 or more; the model's heads have {config.head_size}",
             "use -s model.overlap_heads=0",
         )
+    if heads and config.embedding_size < 4:
+        raise ConfigError(
+            f"model.overlap_heads needs embeddings of size 4 or more; the model's have {config.embedding_size}",
+            "use -s model.overlap_heads=0",
+        )
 
 
 @torch.no_grad()
@@ -241,13 +246,14 @@ def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segme
     """Project the directions of the segment and of the position out of the word vectors.
 
     `within_word_mH` are the samples minus the mean of their word and segment, so they differ by the position only. In a
-    narrow model with random weights, all directions depend on the position. At most half the rank of the word vectors
-    is removed, so that words can still be compared.
+    narrow model with random weights, all directions depend on the position. Therefore at most half as many directions
+    of the position are removed as the word vectors have dimensions, those with the largest variance.
     """
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
-    depends_on_position = variance_H > _MIN_POSITION_VARIANCE * variance_H.max()
-    depends_on_position[: -max(int(torch.linalg.matrix_rank(words_nH)) // 2, 1)] = False  # variances are ascending
-    position_Hj = directions_HH[:, depends_on_position]
+    is_removed_H = variance_H > _MIN_POSITION_VARIANCE * variance_H.max()
+    limit = max(int(torch.linalg.matrix_rank(words_nH)) // 2, 1)
+    is_removed_H[:-limit] = False  # the variances ascend, so the last directions depend on the position most
+    position_Hj = directions_HH[:, is_removed_H]
     basis_Hj: Tensor = torch.linalg.qr(torch.cat([position_Hj, segment_H[:, None]], 1))[0]
     return words_nH - words_nH @ basis_Hj @ basis_Hj.T
 

@@ -90,7 +90,7 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
 
 
 def inside_tag(tag: str) -> str:
-    """Return the BIO tag of what continues a word with this tag: I of the same type, or O."""
+    """Return the tag of a token that continues a word with this tag: the I tag of the same type, or O."""
     return tag if tag == OUTSIDE else f"I-{tag[2:]}"
 
 

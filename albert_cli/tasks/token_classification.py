@@ -1,7 +1,7 @@
 """Token classification (the task `ner`): find the named entities of a text by a BIO tag for each word.
 
-The tag of a word is predicted at the word's first token. The other tokens are trained, too, so that programs that read
-the tag of every token, such as the `pipeline` of `transformers`, find whole entities.
+The tag of a word is predicted at the word's first token. Further tokens are trained, too. Programs that read the tag of
+every token, such as the `pipeline` of `transformers`, then find whole entities.
 
 Shapes: T packed tokens, N windows of texts, C tags.
 """
@@ -74,10 +74,11 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         labels = np.full(len(tokens.ids), IGNORED, dtype=np.int64)
         offsets = tokens.offsets.tolist()
         for example, start, end in zip(examples, offsets[:-1], offsets[1:], strict=True):
-            spans = (tokens.starts[start:end], tokens.ends[start:end])
-            begun_word[start:end] = _find_begun_words(example.words, *spans)
+            token_starts = tokens.starts[start:end]
+            token_ends = tokens.ends[start:end]
+            begun_word[start:end] = _find_begun_words(example.words, token_starts, token_ends)
             if example.tags is not None:
-                labels[start:end] = self._token_labels(example, begun_word[start:end], *spans)
+                labels[start:end] = self._token_labels(example, begun_word[start:end], token_starts, token_ends)
         is_labeled = all(example.tags is not None for example in examples)
         return TokenFeatures(
             ids=tokens.ids,
@@ -90,20 +91,21 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         )
 
     def _token_labels(self, example: TokenExample, begun_word: Int64, starts: Int32, ends: Int32) -> Int64:
-        """Return the class of each token of a text with tags, int64 [tokens].
+        """Return the class of each token of a tagged text, int64 [tokens]; `IGNORED` if the model lacks the tag.
 
-        The first token of a word has the word's tag, and its further tokens the tag I of the same type (`IGNORED` if
-        the model has no such tag). A token that is only a blank is inside an entity if the next word continues it.
-        begun_word, starts, ends: of each token the word that it begins or -1, and its first and end character.
+        A word's first token has the word's tag, and its further tokens have the I tag of the same type. A token that is
+        only a blank has the next word's tag if this is an I tag, and O otherwise.
+        begun_word: the word that each token begins, or -1; starts, ends: each token's first and end character.
         """
         class_of_tag = {tag: index for index, tag in enumerate(self.labels)}
         tags = [*(example.tags or ()), OUTSIDE]  # blanks after the last word are outside
-        class_of_first = np.array([class_of_tag[tag] for tag in tags])
+        class_of_first = np.array([class_of_tag.get(tag, IGNORED) for tag in tags])
         class_of_further = np.array([class_of_tag.get(inside_tag(tag), IGNORED) for tag in tags])
-        class_of_blank = np.array([class_of_tag[tag if tag.startswith("I-") else OUTSIDE] for tag in tags])
+        blank_tags = [tag if tag.startswith("I-") else OUTSIDE for tag in tags]
+        class_of_blank = np.array([class_of_tag.get(tag, IGNORED) for tag in blank_tags])
         end_of_text = (len(example.text), len(example.text))
         word_starts, word_ends = np.array([*example.words, end_of_text], dtype=np.int64).T
-        # The first word that ends after the token begins: the token is in this word, or before it.
+        # Find the first word that ends after the token's start. The token is in this word or before it.
         word = np.searchsorted(word_ends[:-1], starts, side="right")
         labels = np.where(word_starts[word] < ends, class_of_further[word], class_of_blank[word])
         return np.where(begun_word >= 0, class_of_first[begun_word], labels)

@@ -16,7 +16,7 @@ from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.tasks.features import Features, Int32, Int64, TokenSlices, pack_pairs, slide_windows
 
-IGNORED: Final = -100  # the label of tokens without a tag, which the loss ignores: PyTorch's `ignore_index`
+IGNORED: Final = -100  # the label of tokens without a class, which the loss ignores: PyTorch's `ignore_index`
 _OVERLAP_DIVISOR: Final = 4  # neighboring windows share a quarter of their tokens
 
 
@@ -74,8 +74,8 @@ class TokenFeatures(Features):
     * `ids` int32 [P] are the tokens of all texts; those of text n are `ids[offsets[n] : offsets[n + 1]]`.
     * `begun_word` int64 [P] is the index of the word that a token begins, among the words of its text; -1 for a token
       that begins no word.
-    * `labels` int64 [P] is the class of each token, for a token that begins a word that of the word's tag; `labels` is
-      None if the tags are hidden.
+    * `labels` int64 [P] is the class of each token; a token that begins a word has the class of the word's tag.
+      `labels` is None if the tags are hidden.
     * `truncated` is 0, because windows cover all tokens.
     """
 

@@ -86,9 +86,14 @@ class Nodes:
         """Return the process id of an agent's worker; an agent that joined late may not have started it yet."""
         agent = self.agents[name].pid
         children = Path(f"/proc/{agent}/task/{agent}/children")
-        self.wait(lambda: bool(children.read_text().split()))
-        (child,) = children.read_text().split()
-        return int(child)
+        pids: list[str] = []
+
+        def has_worker() -> bool:
+            pids[:] = children.read_text().split()
+            return bool(pids)
+
+        self.wait(has_worker)
+        return int(pids[0])
 
     def restart_failed(self) -> bool:
         """Restart the agents that have failed, after a pause; return True if all agents have succeeded."""

@@ -10,11 +10,13 @@ import pytest
 from albert_cli.evaluation import differences
 from albert_cli.evaluation.differences import compare_predictions
 
+RESAMPLES = differences._RESAMPLES  # read before a fixture of all tests changes it
+
 
 @pytest.fixture(autouse=True)
 def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the number of bootstrap samples that `albert` uses; other tests use fewer."""
-    monkeypatch.setattr(differences, "_RESAMPLES", 200)
+    monkeypatch.setattr(differences, "_RESAMPLES", RESAMPLES)
 
 
 def predictions_with_errors(gold: np.ndarray, errors: int, seed: int) -> np.ndarray:

@@ -23,15 +23,15 @@ class Killed(BaseException):
     """A simulated crash, which the program does not handle."""
 
 
-KEEP_BEST: Final = FinetuneJob.keep_best
+ORIGINAL_KEEP_BEST: Final = FinetuneJob.keep_best
 
 
 @pytest.fixture(scope="module", autouse=True)
 def best_step_8() -> Iterator[None]:
-    """Let the score rise until step 8 and fall afterwards; the real one depends on the random numbers of a torch."""
+    """Make the score rise until step 8 and then fall; the real scores depend on the version of torch."""
 
     def keep_best(job: FinetuneJob, metrics: Mapping[str, float], state: TrainState) -> None:
-        KEEP_BEST(job, {**metrics, "pearson": -abs(state.step - 8)}, state)
+        ORIGINAL_KEEP_BEST(job, {**metrics, "pearson": -abs(state.step - 8)}, state)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinetuneJob, "keep_best", keep_best)
@@ -158,7 +158,7 @@ def test_keep_best_copies_weights_only_if_better(rising: PreparedTask) -> None:
         state.step = step
         with torch.no_grad():
             job.model.classifier.bias.fill_(step)
-        KEEP_BEST(job, {"pearson": score, "loss": 1.0}, state)
+        ORIGINAL_KEEP_BEST(job, {"pearson": score, "loss": 1.0}, state)
         records.append((state.best_step, state.best_score, job.best["classifier.bias"].item()))
     assert records == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 

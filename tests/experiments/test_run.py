@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from albert_cli import executor, store
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.cli.app import invoke
-from albert_cli.errors import BusyError, InputError, Interrupted
+from albert_cli.errors import BusyError, InputError, Interrupted, LockedError
 from albert_cli.experiments import outcome, pages, recipe, runner
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.probe import classify_convergence
@@ -154,6 +155,29 @@ def test_two_array_jobs_share_the_stages(
     assert result["stages_finished_now"] + other_result["stages_finished_now"] == result["stages"]
     assert verdicts(result) == verdicts(other_result) == verdicts(ran[1])
     assert scores(result) == scores(ran[1])
+
+
+def test_array_job_waits_for_the_report_and_counts_its_stages(
+    ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = Path(shutil.copytree(ran[0], tmp_path / "out"))
+    min(out.glob("stages/*.json")).unlink()
+    original_lock = store.lock
+    refused: list[Path] = []
+
+    def lock(directory: Path) -> contextlib.AbstractContextManager[None]:
+        if directory == out and not refused:
+            refused.append(directory)
+            raise LockedError(f"{directory}: another run is writing")
+        return original_lock(directory)
+
+    monkeypatch.setattr(store, "lock", lock)
+    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_ATTEMPTS", 0)
+    request = ExperimentRequest("smoke", out, data=tiny_data, tasks=tiny_glue, seeds=1, device="cpu")
+    data, _ = runner.run_array_job(sharing, request, invoke, ArrayJob(0, 1))
+    assert data["stages_finished_now"] == 1
+    assert "trying again" in capsys.readouterr().err
 
 
 def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:

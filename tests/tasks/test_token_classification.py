@@ -236,6 +236,22 @@ def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:
     assert [e["text"] for e in lines[0]["prediction"]] == ["bade", "figo luma"]
 
 
+def test_pipeline_finds_whole_entities(model: Path) -> None:
+    text = "bade wi figo luma ne"  # words of several tokens
+    pipeline = transformers.pipeline(
+        "token-classification", model=str(model), device="cpu", aggregation_strategy="simple"
+    )
+    entities = [(text[e["start"] : e["end"]].strip(), e["entity_group"]) for e in pipeline(text)]
+    assert entities == [("bade", "LOC"), ("figo luma", "PER")]
+
+
+def test_encode_has_no_label_for_a_tag_that_the_model_lacks(tiny_vocabulary: Path) -> None:
+    task = TokenClassification(name="t", title="t", metrics=(), labels=("O", "B-A"))
+    example = TokenExample("bade ne", ((0, 4), (5, 7)), ("B-A", "O"), "0")
+    labels = task.encode([example], Vocabulary.load(tiny_vocabulary), 48).labels
+    assert labels is not None and set(labels.tolist()) == {0, 1, IGNORED}
+
+
 def test_eval_ner_scores_a_file_and_predicts_tokens(model: Path, tmp_path: Path) -> None:
     call = ["eval", "ner", "--checkpoint", model, "--data", model.parent / "dev.conll", "--device", "cpu"]
     result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)

@@ -84,9 +84,9 @@ def test_encode_long_text_has_every_label_once(vocabulary: Vocabulary) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that was fine-tuned on texts of several windows; `bade` is a place, `figo luma` a person.
+    """A model that was fine-tuned on texts of one window and scored on longer texts; every word is a token.
 
-    Every word is a token: the pipeline does not know which pieces form a word.
+    `bade` is a place, `figo luma` a person.
     """
     folder = tmp_path_factory.mktemp("long")
     rng = random.Random(0)
@@ -97,7 +97,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = untrained(folder / "encoder", shape, folder / "vocabulary")
     tags = ("B-LOC", "O", "B-PER", "I-PER", "O", "O", "O", "O")
     lines = [f"{word} {tag}\n" for word, tag in zip(WORDS.split(), tags * 7, strict=True)]
-    # Texts of one window train all positions of a window; the overlap of two windows is trained in one of them only.
+    # Texts of one window train every position of it; of two overlapping windows, only one trains a token.
     for split, size in (("train", LIMIT - 2), ("dev", 40)):
         texts = ["".join(lines[start : start + size]) for start in range(16)]
         (folder / f"{split}.conll").write_text("\n".join(texts))

@@ -248,7 +248,7 @@ def test_prepare_model_onednn_computes_same_gradients(monkeypatch: pytest.Monkey
     assert torch.allclose(logits, expected_logits, atol=1e-5)
     assert actual_gradients.keys() == expected_gradients.keys()
     for name, gradient in expected_gradients.items():
-        # The gradients of the key's bias are exactly zero but for rounding errors: softmax ignores an added constant.
+        # The gradient of the key's bias is zero except for rounding errors, because softmax ignores an added constant.
         assert float((actual_gradients[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()) + 1e-7, name
 
 

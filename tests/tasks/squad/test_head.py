@@ -109,7 +109,10 @@ def test_finetune_squad_writes_official_predictions(tuned: Callable[[str], Path]
 
     assert results["metric"] == "f1"
     assert results["majority"] == (0.5 if task == "squad2" else 0.0)
-    assert results["score"] >= results["majority"]  # after 60 steps the model may answer no question
+    if task == "squad1":
+        assert results["score"] > 0
+    else:  # after 60 steps the model may answer no question
+        assert results["score"] >= results["majority"]
     assert [line["id"] for line in lines] == list(official) == list(n_best) == [q.id for q in questions]
     for line, question in zip(lines, questions, strict=True):
         assert line["question"] == question.question
