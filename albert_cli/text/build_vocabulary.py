@@ -291,7 +291,9 @@ def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
 
 def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
     """Return a finished directory's report; raise `BusyError` if its request differs from this one."""
-    (out / _REQUEST_FILE).unlink(missing_ok=True)  # it exists if the process was killed just before removing it
+    # These files exist if the process was killed just before removing them.
+    (out / _REQUEST_FILE).unlink(missing_ok=True)
+    store.remove_leftovers(out)
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT_FILE, VocabularyReport)
     requested = asdict(request.settings)

@@ -14,6 +14,7 @@ import pytest
 from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.inspection import inspect_directory
+from albert_cli.store.temporaries import temporary_sibling
 from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.vocabulary import Vocabulary
@@ -177,9 +178,11 @@ def test_build_killed_between_files_is_repaired(tmp_path: Path) -> None:
     first = build([source], out, VocabularySettings(120))
     request = store.read_json(out / "vocabulary.json")["request"]
     store.write_json(out / "request.json", request)
+    leftover = temporary_sibling(out / "publish")
+    leftover.mkdir()
     again = build([source], out, VocabularySettings(120))
     assert again.up_to_date
-    assert not (out / "request.json").exists()
+    assert not (out / "request.json").exists() and not leftover.exists()
     store.write_json(out / "request.json", request)
     (out / "manifest.json").unlink()
     (out / "tokenizer.json").unlink()
