@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from transformers import BigBirdModel
 
 from albert_cli.bench.harness import Conditions
 from albert_cli.counting import shapes
@@ -55,6 +54,8 @@ def test_format_result_names_the_length_of_lasting_speedup(speedups: dict[int, f
 
 def test_big_bird_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass on few tokens would switch Big Bird to full attention for good."""
+    from transformers import BigBirdModel  # importing it takes seconds in every process of pytest-xdist
+
     switches = []
     monkeypatch.setattr(BigBirdModel, "set_attention_type", lambda self, kind: switches.append(kind))
     config = replace(shapes.find_shape("mini/docs").config, max_position_embeddings=1024, num_hidden_layers=1)
