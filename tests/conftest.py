@@ -47,10 +47,24 @@ if _is_usable_for_tests(Path("/dev/shm")):
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
+LONGEST = ("test_pages.py", "test_campaigns.py", "test_ranks.py", "test_agents.py", "test_cluster.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first, so that at the end no process of pytest-xdist waits for one of them."""
-    longest = ("test_pages.py", "test_cluster.py", "test_agents.py", "test_campaigns.py", "test_ranks.py")
-    items.sort(key=lambda item: item.path.name not in longest)
+    """Let each process of pytest-xdist begin with other files of `LONGEST`, so that at the end none waits for them.
+
+    pytest-xdist gives each process a contiguous part of the tests. A process that has finished its part takes tests
+    from the end of another part.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    others = [item for item in items if item.path.name not in LONGEST]
+    size = -(-len(others) // processes)
+    ordered: list[pytest.Item] = []
+    for process in range(processes):
+        for name in LONGEST[process::processes]:
+            ordered += [item for item in items if item.path.name == name]
+        ordered += others[process * size : (process + 1) * size]
+    items[:] = ordered
 
 
 def pytest_collection_finish() -> None:

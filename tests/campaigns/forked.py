@@ -5,6 +5,7 @@ A crash, a resource limit or a kill ends only the fork.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -73,6 +74,8 @@ def _request_stop(*_: object) -> None:
 
 
 def _run_child(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:
+    # A garbage collection would finalize objects of the parent, which may wait for threads that do not exist here.
+    gc.freeze()
     code = 99
     try:
         for number, end in ((1, ".out"), (2, ".err")):
