@@ -57,13 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from the end of another part.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    others = [item for item in items if item.path.name not in LONGEST]
-    size = -(-len(others) // processes)
+    short = [item for item in items if item.path.name not in LONGEST]
+    size = -(-len(short) // processes)
     ordered: list[pytest.Item] = []
     for process in range(processes):
         for name in LONGEST[process::processes]:
             ordered += [item for item in items if item.path.name == name]
-        ordered += others[process * size : (process + 1) * size]
+        ordered += short[process * size : (process + 1) * size]
     items[:] = ordered
 
 

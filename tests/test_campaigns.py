@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from albert_cli.errors import CheckpointError
-from tests.campaigns import calls, damage, faults, kills, world
+from tests.campaigns import calls, damage, faults, forked, kills, world
 
 with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel cannot notify a process of system calls")
+
+
+class Garbage:
+    """A reference cycle that writes a file when it is finalized."""
+
+    def __init__(self, path: Path) -> None:
+        self.cycle = self
+        self.path = path
+
+    def __del__(self) -> None:
+        self.path.touch()
+
+
+def test_fork_does_not_finalize_objects_of_its_parent(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        Garbage(tmp_path / "finalized")
+        result = forked.run(["params", "albert-base"], tmp_path, tmp_path / "log", before=gc.collect)
+        assert result.code == 0 and not (tmp_path / "finalized").exists()
+    finally:
+        gc.enable()
+        gc.collect()
+    assert (tmp_path / "finalized").exists(), "the parent finalizes it"
 
 
 @with_calls
