@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli import machine, matmul
-from albert_cli.matmul import has_onednn, linear
+from albert_cli.matmul import has_onednn, linear, pack_weight, packed_linear
+from albert_cli.model.block import ACTIVATIONS
 
 CPU = torch.device("cpu")
 needs_onednn = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
@@ -56,6 +57,23 @@ def test_linear_onednn_equals_torch(shape: tuple[int, int, int], bias: bool, any
         assert ours.shape == expected.shape
         assert ours.dtype == torch.float32
         assert float((ours - expected).norm()) <= 2e-6 * float(expected.norm()) + 1e-6
+
+
+@needs_onednn
+@pytest.mark.parametrize("activation", ["none", *ACTIVATIONS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_linear_equals_torch(dtype: torch.dtype, activation: str) -> None:
+    if not has_onednn(dtype):
+        pytest.skip(f"oneDNN does not compute in {dtype} here")
+    x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((33, 64), (96, 64), (96,)))
+    packed = pack_weight(weight, rows=33)
+    expected = F.linear(x.float(), weight.float(), bias.float())
+    if activation != "none":
+        expected = ACTIVATIONS[activation](expected)
+    output = linear(x, packed, bias) if activation == "none" else packed_linear(x, packed, bias, activation)
+    assert output.dtype == dtype
+    # Rounding the result to bf16 changes it by at most 1/256 of its size.
+    assert torch.allclose(output.float(), expected, atol=1e-5, rtol=1e-6 if dtype.itemsize > 2 else 4e-3)
 
 
 @needs_onednn

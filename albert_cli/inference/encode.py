@@ -118,7 +118,7 @@ def encode_file(
             write(tokenized.rows, vectors)
             totals.add(tokenized)
     truncation = f"lines are longer than {limit} tokens"
-    summary = totals.summarize(out, opened.settings.precision, limit=limit, truncation=truncation)
+    summary = totals.summarize(out, opened, limit, truncation)
     return EncodingSummary(**asdict(summary), dimensions=width, pooling=pooling)
 
 

@@ -26,6 +26,7 @@ from albert_cli.inference.outputs import (
     open_prediction_writer,
 )
 from albert_cli.inference.run_ahead import run_ahead
+from albert_cli.matmul import MatmulBackend
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
@@ -39,7 +40,7 @@ class InferenceSummary:
     """The result of predicting or encoding a file.
 
     `lines` is the number of inputs and `truncated` the number of truncated ones. `longest` is the number of tokens of
-    the longest input after truncation.
+    the longest input after truncation. `matmul` is the library that multiplied the matrices.
     """
 
     out: str | None
@@ -49,6 +50,7 @@ class InferenceSummary:
     truncated: int
     longest: int
     precision: str
+    matmul: MatmulBackend
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class InputTotals:
         self.truncated += tokenized.features.truncated
         self.longest = max(self.longest, int(tokenized.features.lengths.max(initial=0)))
 
-    def summarize(self, out: Path | None, precision: str, limit: int, truncation: str) -> InferenceSummary:
+    def summarize(self, out: Path | None, opened: InferenceCheckpoint, limit: int, truncation: str) -> InferenceSummary:
         """Print how many inputs were truncated and the length of the longest input, and return the summary.
 
         limit: the number of tokens to which inputs are truncated. truncation: the words that follow the number of
@@ -91,7 +93,8 @@ class InputTotals:
             lines_per_second=round(self.lines / seconds, 1),
             truncated=self.truncated,
             longest=self.longest,
-            precision=precision,
+            precision=opened.settings.precision,
+            matmul=opened.matmul,
         )
 
 
@@ -167,9 +170,7 @@ def predict_file(
                 rows.append(merge_columns(columns, prediction, input_file))
             write(rows)
             totals.add(tokenized)
-    return totals.summarize(
-        out, predictor.opened.settings.precision, limit=limit, truncation=task.describe_truncation(limit)
-    )
+    return totals.summarize(out, predictor.opened, limit, task.describe_truncation(limit))
 
 
 def tokenize_rows(

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_cli.matmul import MatmulBackend, linear
+from albert_cli.matmul import MatmulBackend, linear, packed_linear
 from albert_cli.model.packing import HeadRows, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import attend_flex, attend_sparsely
 
@@ -109,8 +109,11 @@ def block(
         )
     attended_RH = linear(context_RH, attention.output, attention.output_bias, settings.matmul)
     x_RH = _add_and_norm(x_RH, attended_RH, attention.norm, attention.norm_bias, settings)
-    up_RF = linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.matmul)
-    inner_RF = ACTIVATIONS[settings.activation](up_RF)
+    if feed_forward.up.is_mkldnn:  # packed for inference
+        inner_RF = packed_linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.activation)
+    else:
+        up_RF = linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.matmul)
+        inner_RF = ACTIVATIONS[settings.activation](up_RF)
     down_RH = linear(inner_RF, feed_forward.down, feed_forward.down_bias, settings.matmul)
     return _add_and_norm(x_RH, down_RH, feed_forward.norm, feed_forward.norm_bias, settings)
 

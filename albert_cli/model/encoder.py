@@ -9,6 +9,7 @@ hidden size, F feed-forward size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from albert_cli.matmul import MatmulBackend, linear
+from albert_cli.matmul import MatmulBackend, linear, pack_weight
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
@@ -106,6 +107,7 @@ class Encoder(nn.Module):
 
     `compile` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block saves
     only its input for the backward pass, which computes the block again. `matmul` is the backend of linear layers.
+    `packs_weights` lets oneDNN compute the blocks with packed weights, on a CPU and without gradients only.
     """
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
@@ -120,6 +122,7 @@ class Encoder(nn.Module):
         self.block: BlockFunction = block
         self.checkpointing = False
         self.matmul: MatmulBackend = "torch"
+        self.packs_weights = False
 
     def compile(self) -> None:
         """Compile the block, one function for all layers.
@@ -197,6 +200,11 @@ class Encoder(nn.Module):
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
         attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
+        packed_attention = attention
+        packed_feed_forward = feed_forward
+        if self.packs_weights:
+            packed_attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
+            packed_feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
         yield x_TH[:token_count]  # without filler
@@ -205,8 +213,13 @@ class Encoder(nn.Module):
         recompute = self.checkpointing and torch.is_grad_enabled()
         for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
             computes_rows_only = number == depth and not all_rows
-            rows = tokens.rows if computes_rows_only else None
-            arguments = (attention[attention_index](), feed_forward[ffn_index](), tokens.layout, rows, settings)
+            if computes_rows_only:
+                rows = tokens.rows
+                weights = (attention[attention_index](), packed_feed_forward[ffn_index]())
+            else:
+                rows = None
+                weights = (packed_attention[attention_index](), packed_feed_forward[ffn_index]())
+            arguments = (*weights, tokens.layout, rows, settings)
             if recompute:
                 x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
             else:
@@ -265,6 +278,21 @@ def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable
         return type(weights)(*tensors)
 
     return layer_weights
+
+
+def pack_shared_weights(layer_weights: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
+    """Return a function that each layer calls to get the weights of `layer_weights`, their matrices packed once.
+
+    rows: the number of rows of the layers' input, for `pack_weight`. Packed weights have no gradients.
+    """
+
+    @functools.cache
+    def packed_weights() -> Weights:
+        weights = layer_weights()
+        tensors = [pack_weight(weight, rows) if weight.dim() == 2 else weight for weight in weights]
+        return type(weights)(*tensors)
+
+    return packed_weights
 
 
 class _UseCopy(torch.autograd.Function):

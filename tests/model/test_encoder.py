@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from albert_cli.counting import costs
+from albert_cli.matmul import has_onednn, pack_weight
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
@@ -42,6 +43,42 @@ def test_encoder_three_shared_layers_equal_one_applied_thrice() -> None:
         weights = attention.weights(), feed_forward.weights()  # type: ignore[operator]
         x = block(x, *weights, tokens.layout, None, encoder.block_settings())
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
+
+
+@pytest.mark.skipif(not has_onednn(), reason="torch without oneDNN")
+@pytest.mark.parametrize("name", ALL)
+def test_encoder_packed_weights_change_only_rounding(name: str) -> None:
+    encoder = Encoder(ALL[name]).eval()
+    tokens = pack(BATCH, CPU, BATCH.masked_index)
+    for all_rows in (False, True):
+        with torch.inference_mode():
+            encoder.packs_weights = False
+            expected = encoder(tokens, all_rows=all_rows)
+            encoder.packs_weights = True
+            assert torch.allclose(encoder(tokens, all_rows=all_rows), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not has_onednn(), reason="torch without oneDNN")
+def test_encoder_packs_shared_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[torch.Size] = []
+
+    def count(weight: torch.Tensor, rows: int) -> torch.Tensor:
+        packed.append(weight.shape)
+        return pack_weight(weight, rows)
+
+    monkeypatch.setattr("albert_cli.model.encoder.pack_weight", count)
+    model = Encoder(replace(TINY, num_hidden_layers=5)).eval()
+    model.packs_weights = True
+    with torch.inference_mode():
+        model(pack(BATCH, CPU), all_rows=True)
+    hidden = TINY.hidden_size
+    widths = [
+        (3 * hidden, hidden),
+        (hidden, hidden),
+        (TINY.intermediate_size, hidden),
+        (hidden, TINY.intermediate_size),
+    ]
+    assert sorted(packed) == sorted(widths)
 
 
 def test_encoder_new_weights_are_truncated_and_biases_zero() -> None:

@@ -95,6 +95,8 @@ def test_prepare_model_cpu_retains_freed_memory() -> None:
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no huge pages")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the heap of glibc gets huge pages")
 def test_prepare_model_cpu_requests_huge_pages() -> None:
+    # A library that an earlier test of this process used may have trimmed the heap, and new memory has no such request.
+    machine.retain_freed_memory.cache_clear()
     device.prepare_model(PretrainingModel(TINY), TrainSettings(compile="off"), CPU)
     heap_kilobytes = 0
     name = size = ""
@@ -270,3 +272,14 @@ def test_resolve_auto_missing_onednn_warns_and_continues(
     assert settings.matmul == "onednn"
     assert "this torch has no oneDNN" in capsys.readouterr().err
     assert device.measure_onednn_speedup.__wrapped__(768, 3072, 1024) == 1.0
+    monkeypatch.setattr(device, "has_onednn", lambda dtype: False)
+    assert device.measure_packing_speedup.__wrapped__(768, 3072, "gelu_new", "fp32") == 1.0
+
+
+@pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_measure_packing_speedup_has_no_side_effects(precision: str) -> None:
+    threads = torch.get_num_threads()
+    assert 0.01 < device.measure_packing_speedup.__wrapped__(16, 64, "gelu", precision) < 100
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
