@@ -8,15 +8,17 @@ array in the output directory.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from albert_cli import store
-from albert_cli.errors import ConfigError
+from albert_cli import console, store
+from albert_cli.errors import ConfigError, LockedError
 
 T = TypeVar("T")
+SECONDS_BETWEEN_ATTEMPTS = 10  # of a job to get a lock or to find work that it can do
 ARRAY_FILE = ".array.json"  # the recorded size, in the output directory until the work is finished
 
 
@@ -119,3 +121,13 @@ def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
         raise ConfigError(message, f"use --task {number}/N for an array of N jobs")
     store.write_json(path, asdict(submitted))
     return ArrayJob(index, submitted.count)
+
+
+def retry_while_locked(action: Callable[[], T]) -> T:
+    """Call an action again as long as another job of the array holds a lock that it needs; return its result."""
+    while True:
+        try:
+            return action()
+        except LockedError as error:
+            console.info(f"{error.message}: trying again in {SECONDS_BETWEEN_ATTEMPTS} s")
+            time.sleep(SECONDS_BETWEEN_ATTEMPTS)

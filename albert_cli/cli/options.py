@@ -7,18 +7,13 @@ have the options `AsJson`, `Quiet` and `Debug`.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 
 from albert_cli import console
-from albert_cli.errors import ConfigError, LockedError
-
-T = TypeVar("T")
-_SECONDS_BETWEEN_ATTEMPTS = 10
+from albert_cli.errors import ConfigError
 
 
 def _set_json(is_set: bool) -> None:
@@ -145,13 +140,3 @@ def check_output_file(path: Path | None, option: str = "--out") -> None:
     """Raise `ConfigError` if the path of a file to write is a directory; option: the option that has set the path."""
     if path is not None and path.is_dir():
         raise ConfigError(f"{option} {path}: is a directory", "name a file in it")
-
-
-def retry_while_locked(action: Callable[[], T]) -> T:
-    """Call an action again as long as another job of the array holds a lock that it needs; return its result."""
-    while True:
-        try:
-            return action()
-        except LockedError as error:
-            console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
-            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)

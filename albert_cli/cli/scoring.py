@@ -22,7 +22,6 @@ from albert_cli.cli.options import (
     Overrides,
     Quiet,
     TaskData,
-    retry_while_locked,
 )
 from albert_cli.errors import ConfigError
 
@@ -55,6 +54,7 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
 
     A job of an array that is not the last one to end has no result; it prints the state of the array.
     """
+    from albert_cli.array_jobs import retry_while_locked
     from albert_cli.evaluation import tables
     from albert_cli.evaluation.parallel import ArrayJobDone
     from albert_cli.executor import use_cluster

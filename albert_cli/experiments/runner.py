@@ -16,12 +16,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import IO
 
-from albert_cli import console, executor, machine, store
-from albert_cli.array_jobs import ArrayJob
+from albert_cli import array_jobs, console, executor, machine, store
+from albert_cli.array_jobs import ArrayJob, retry_while_locked
 from albert_cli.errors import (
     AlbertError,
     BusyError,
@@ -45,7 +46,6 @@ from albert_cli.work_plan import PLAN_FILE, STAGE_LOCKS, locked_unit, record_pla
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
 # Stages that run a module of this package; see `plan.MODULES`.
 _MODULE_COMMANDS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
-_SECONDS_BETWEEN_ATTEMPTS = 10  # of an array job to find a stage that it can run
 _MAX_LOCK_SECONDS = 600.0  # that a stage waits for a process of a killed run that is still writing
 _LOCK_POLL_SECONDS = 5.0
 
@@ -155,13 +155,8 @@ def run_array_job(
         record_plan(_plan_path(plan), _list_units(plan))
         unfinished = plan.unfinished(list(plan.stages.values()))
         if not unfinished:
-            try:
-                with store.lock(request.out):
-                    written = _write_outcome(plan, num_finished, started)
-            except LockedError as error:  # another job writes the report, or a command without --task is running
-                console.info(f"{error.message}: trying again in {_SECONDS_BETWEEN_ATTEMPTS} s")
-                time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
-                continue
+            # Another job may be writing the report, or a command without --task may be running.
+            written = retry_while_locked(partial(_lock_and_write_outcome, plan, num_finished, started))
             _plan_path(plan).unlink(missing_ok=True)
             return written
         # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
@@ -172,7 +167,13 @@ def run_array_job(
             num_finished += 1
         else:
             console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
-            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+            time.sleep(array_jobs.SECONDS_BETWEEN_ATTEMPTS)
+
+
+def _lock_and_write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
+    """Lock the output directory and call `_write_outcome`; raise `LockedError` if another process has locked it."""
+    with store.lock(plan.request.out):
+        return _write_outcome(plan, num_finished, started)
 
 
 def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bool:

@@ -26,6 +26,13 @@ class Entity(NamedTuple):
     type: str
 
 
+def check_tag(tag: str, where: str) -> None:
+    """Raise `InputError`, with a message that begins with `where`, unless the tag is O or a prefix and a type."""
+    prefix, _, kind = tag.partition("-")
+    if tag != OUTSIDE and (not kind or prefix not in _BEGIN | _INSIDE):
+        raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", "write tags as B-PER, I-PER and O")
+
+
 def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
     """Convert tags in BIO, BILOU or BIOES into BIO; an I that continues no entity of its type becomes B.
 
@@ -34,13 +41,12 @@ def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
     normalized: list[str] = []
     open_type = ""  # the type of the entity that an I would continue; "" if there is none
     for tag in tags:
+        check_tag(tag, where)
         prefix, _, kind = tag.partition("-")
         if tag == OUTSIDE:
             normalized.append(OUTSIDE)
             open_type = ""
             continue
-        if not kind or prefix not in _BEGIN | _INSIDE:
-            raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", "write tags as B-PER, I-PER and O")
         begins_entity = prefix in _BEGIN or kind != open_type
         normalized.append(f"B-{kind}" if begins_entity else f"I-{kind}")
         open_type = "" if prefix in _ENDS_ENTITY else kind

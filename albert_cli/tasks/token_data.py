@@ -16,7 +16,7 @@ from typing import TypeGuard
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.data_files import read_lines
-from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
+from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of
 from albert_cli.text.records import parse_json_object
@@ -134,11 +134,11 @@ def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = (
     """
     iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
     examples = []
-    for example, where in iter_examples(path, labeled=labeled):
-        for tag in example.tags or ():
+    for example, lines in iter_examples(path, labeled=labeled):
+        for tag, number in zip(example.tags or (), lines, strict=False):  # without tags there is nothing to check
             if tags and tag not in tags:
                 types = ", ".join(name[2:] for name in tags if name.startswith("B-")) or ", ".join(tags)
-                message = f"{where}: the tag {tag!r} is of none of the model's types ({types})"
+                message = f"{path}:{number}: the tag {tag!r} is of none of the model's types ({types})"
                 raise InputError(message, "correct it, or train on data that have this type")
         examples.append(example)
     if not examples:
@@ -151,43 +151,48 @@ def read_conll_words(path: Path) -> list[TokenExample]:
     return [example for example, _ in _iter_conll_examples(path, labeled=False)]
 
 
-def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, str]]:
-    """Yield the texts of a CoNLL file, each with its file and first line; tags are read if `labeled`.
+def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
+    """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
 
     A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
     token of a text, are skipped.
     """
     tokens: list[str] = []
     tags: list[str] = []
-    first_line = 1
     count = 0
     for number, line in enumerate([*read_lines(path), ""], start=1):  # the blank line ends the last text
         fields = line.split("\t") if "\t" in line else line.split()
         is_comment = line.startswith("# ") and not tokens
         is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
         if is_token:
+            token = fields[0].strip()
+            tag = fields[-1].strip()
+            if not token:
+                raise InputError(f"{path}:{number}: an empty token", "remove it with its tag")
             if labeled and len(fields) < 2:
                 hint = "write a token and its tag, and a blank line after a text"
                 raise InputError(f"{path}:{number}: one column", hint)
-            if not tokens:
-                first_line = number
-            tokens.append(fields[0].strip())
-            tags.append(fields[-1].strip())
+            if labeled:
+                check_tag(tag, f"{path}:{number}")
+            tokens.append(token)
+            tags.append(tag)
         elif tokens:
-            where = f"{path}:{first_line}"
-            yield example_from_tokens(tokens, tags if labeled else None, str(count), where), where
+            lines = range(number - len(tokens), number)  # the words are in the lines before this one
+            example = example_from_tokens(tokens, tags if labeled else None, str(count), f"{path}:{lines[0]}")
+            yield example, lines
             tokens = []
             tags = []
             count += 1
 
 
-def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, str]]:
-    """Yield the texts of JSON lines, each with its file and line."""
+def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
+    """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
             values = parse_json_object(line, where, _SHAPE)
-            yield parse_token_object(values, str(number - 1), where, labeled=labeled), where
+            example = parse_token_object(values, str(number - 1), where, labeled=labeled)
+            yield example, [number] * len(example.words)
 
 
 def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli import executor, store
+from albert_cli import array_jobs, executor, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, InputError, Interrupted, LockedError
@@ -144,7 +144,7 @@ def test_two_array_jobs_share_the_stages(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_ATTEMPTS", 0.2)
+    monkeypatch.setattr(array_jobs, "SECONDS_BETWEEN_ATTEMPTS", 0.2)
     out = tmp_path / "out"
     call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1]
     call += ["--data", tiny_data, "--tasks", tiny_glue, "--json", "--quiet"]
@@ -173,7 +173,7 @@ def test_array_job_waits_for_the_report_and_counts_its_stages(
         return original_lock(directory)
 
     monkeypatch.setattr(store, "lock", lock)
-    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_ATTEMPTS", 0)
+    monkeypatch.setattr(array_jobs, "SECONDS_BETWEEN_ATTEMPTS", 0)
     request = ExperimentRequest("smoke", out, data=tiny_data, tasks=tiny_glue, seeds=1, device="cpu")
     data, _ = runner.run_array_job(sharing, request, invoke, ArrayJob(0, 1))
     assert data["stages_finished_now"] == 1

@@ -111,11 +111,23 @@ def test_split_words_cuts_at_entity_edges(tmp_path: Path) -> None:
     assert example.tags == ("B-X", "O", "O", "O", "O")
 
 
+def test_read_token_file_unknown_type_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- O\n\nAda B-PER\n\nin O\nParis B-LOC\n")
+    (tmp_path / "a.jsonl").write_text('\n{"tokens": ["Ada", "in", "Paris"], "tags": ["B-PER", "O", "B-LOC"]}\n')
+    for name, line in (("a.conll", 6), ("a.jsonl", 2)):
+        with pytest.raises(
+            InputError, match=rf"{name}:{line}: the tag 'B-LOC' is of none of the model's types \(PER\)"
+        ):
+            read_token_file(tmp_path / name, tags=("O", "B-PER", "I-PER"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.conll", "Ada B-PER\nmet\n", r"a\.conll:2: one column"),
         ("a.conll", "Ada PER\n", r"a\.conll:1: the tag 'PER' is not O or B-TYPE"),
+        ("a.conll", "# a\nAda B-PER\nmet O\nBo PER\n", r"a\.conll:4: the tag 'PER' is not O or B-TYPE"),
+        ("a.conll", "Ada\tB-PER\n\tO\n", r"a\.conll:2: an empty token"),
         ("a.conll", "\n\n", r"a\.conll: holds no texts"),
         ("a.jsonl", '{"tokens": ["a"], "tags": []}\n', r"a\.jsonl:1: 1 tokens and 0 tags"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', r"a\.jsonl:1: tokens and tags are not lists of texts"),
