@@ -38,7 +38,8 @@ PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-# A recipe that sets the first key of a pair removes the second key, which it may have inherited and which would count.
+# A recipe that sets the first key of a pair removes the second key, which it may have inherited.
+# Otherwise the inherited key would take precedence.
 EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
@@ -149,7 +150,7 @@ def parse_override(text: str) -> dict[str, object]:
     """Parse one `-s section.key=value` into a nested dictionary.
 
     A value that is not valid TOML is a string, so a string needs no quotes. Raises `ConfigError` if there is no key or
-    no value.
+    no equals sign.
     """
     full_key, equals, value_text = text.partition("=")
     keys = [key.strip() for key in full_key.split(".")]
@@ -244,12 +245,16 @@ def _translate_validation_error(schema: type[object], error: ValidationError, se
 
 
 def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str) -> ConfigError:
-    """Return the error for an unknown key, with a hint: another section that has the key, or a similar key."""
+    """Return the error for an unknown key, with a hint: the same key in another section, or else a similar key.
+
+    The other sections are the subsections of the key's section and the sections of the recipe.
+    """
     *sections, key = (part for part in detail["loc"][1:] if isinstance(part, str))
     valid_keys = _keys_at(schema, sections)
-    subsections = [name for name in valid_keys if key in _keys_at(schema, [*sections, name])]
-    if subsections:
-        hint = f"did you mean {' or '.join(f'{name}.{key}' for name in subsections)}?"
+    paths = [[*sections, name] for name in valid_keys] + [[name] for name in _keys_at(schema, []) if sections]
+    same_keys = [".".join([*path, key]) for path in paths if key in _keys_at(schema, path)]
+    if same_keys:
+        hint = f"did you mean {' or '.join(same_keys)}?"
     else:
         hint = suggest(key, valid_keys) or f"valid keys: {', '.join(valid_keys)}"
     full_key = ".".join(filter(None, (section, *sections, key)))

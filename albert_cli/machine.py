@@ -138,7 +138,7 @@ def retain_freed_memory() -> None:
 
     Each training step allocates the same large arrays again. By default glibc returns a freed array to the system and
     gets new pages for the next array, which the system must clear. In a narrow model this takes 10 % to 14 % of a step.
-    Pages of 2 MB instead of 4 KB need fewer translations of addresses, which takes another 10 % to 20 % off.
+    Pages of 2 MB instead of 4 KB need fewer translations of addresses, which shortens the step by another 10 % to 20 %.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -223,8 +223,13 @@ def make_matmul(
 
 
 @functools.cache
+def matmul_peak(precision: str, device: torch.device) -> float:
+    """Return the FLOP/s of the fastest matmul among all backends, measured for 0.1 s, once per process."""
+    return measure_matmul_peak(precision, device, seconds=0.1)
+
+
 def measure_matmul_peak(precision: str, device: torch.device, *, seconds: float = 1.0) -> float:
-    """Return the FLOP/s of the fastest matmul among all backends, which are measured once per process.
+    """Measure the FLOP/s of the fastest matmul among all backends.
 
     Every backend computes at least two matmuls, and more until `seconds` have passed.
     """

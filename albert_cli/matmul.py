@@ -4,8 +4,8 @@ By default torch computes fp32 matmuls with MKL, which uses only AVX2 on AMD pro
 twice as fast on Zen 5 and equally fast on Zen 4. On Intel processors MKL and oneDNN are equally fast. Their results
 differ only by rounding.
 
-Inference is faster in both precisions if each weight is copied into oneDNN's layout once (`pack_weight`), because
-otherwise every layer reorders the shared weights again, and a packed matmul can also apply the activation.
+Inference is faster in both precisions if a forward pass copies each weight into oneDNN's layout once (`pack_weight`):
+otherwise every layer reorders the shared weights again. A packed matmul can also apply the activation.
 
 The suffixes of tensors' names are their shapes: M rows, K inputs and N outputs of the layer.
 """
@@ -29,6 +29,7 @@ _POST_OPERATIONS: Final = {
     "gelu": ("gelu", "none"),
     "relu": ("relu", ""),
 }
+_ROUNDING: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # difference that rounding explains, of values around 1
 _ALIASING_BYTES: Final = 4096  # rows at multiples of this distance share the sets of the L1 cache and evict each other
 
 
@@ -64,19 +65,29 @@ def is_large(rows: int, inputs: int, outputs: int) -> bool:
 
 @functools.cache
 def has_onednn(dtype: torch.dtype = torch.float32) -> bool:
-    """Return True if oneDNN's operators work here in this dtype: their results equal those of torch up to rounding."""
+    """Return True if oneDNN's operators work here in this dtype: their results equal those of torch up to rounding.
+
+    Another version of torch may lack the operators, or ignore an argument.
+    """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    x_MK = torch.arange(12.0).to(dtype).view(3, 4)
-    weight_NK = torch.arange(8.0).to(dtype).view(2, 4)
-    bias_N = torch.arange(2.0).to(dtype)
+    x_MK = torch.linspace(-1, 1, 12).to(dtype).view(3, 4)
+    weight_NK = torch.linspace(-1, 1, 8).to(dtype).view(2, 4)
+    bias_N = torch.ones(2).to(dtype)
     expected_MN = F.linear(x_MK, weight_NK, bias_N)
+    expected = {
+        "none": expected_MN,
+        "relu": F.relu(expected_MN),
+        "gelu": F.gelu(expected_MN),
+        "gelu_new": F.gelu(expected_MN, approximate="tanh"),
+    }
     try:
-        output_MN = _onednn_linear(x_MK, weight_NK, bias_N)
-        activated_MN = packed_linear(x_MK, pack_weight(weight_NK, len(x_MK)), bias_N, "relu")
-        return torch.allclose(output_MN, expected_MN) and torch.allclose(activated_MN, F.relu(expected_MN))
-    except (AttributeError, RuntimeError, TypeError):  # another version of torch may lack the operator or its arguments
+        packed_NK = pack_weight(weight_NK, len(x_MK))
+        outputs = {name: packed_linear(x_MK, packed_NK, bias_N, name) for name in expected}
+        outputs["none"] = _onednn_linear(x_MK, weight_NK, bias_N)
+    except (AttributeError, RuntimeError, TypeError):
         return False
+    return all(torch.allclose(outputs[name], expected[name], atol=_ROUNDING[dtype]) for name in expected)
 
 
 def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
@@ -129,9 +140,8 @@ class _OnednnLinear(torch.autograd.Function):
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
             grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
-        # The operator multiplies by the transpose of its second argument, which may be a view if the rows of the matrix
-        # do not alias. The weight's gradient is grad.T @ x, from a copy of grad.T and a view of x, or the transpose of
-        # x.T @ grad, from a copy of x.T and a view of grad. The second form is used if the rows of grad do not alias.
+        # The operator multiplies by the transpose of its second argument, which may be a view if its rows do not alias.
+        # So the weight's gradient is grad.T @ x, or the transpose of x.T @ grad if the rows of grad do not alias.
         if needs_weight and _rows_alias(grad_MN):
             grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:

@@ -74,7 +74,9 @@ class DataSpeed:
 def measure_data(
     sources: Sequence[str], vocabulary_dir: Path, settings: BuildSettings, megabytes: int, seconds: float = 1.0
 ) -> DataSpeed:
-    """Time each stage of `albert data` in this process, on about the first `megabytes` of the sources' files.
+    """Time each stage of `albert data` in this process, on work units of at most `megabytes` together.
+
+    The first unit is measured whatever its size.
 
     seconds: time to spend on each figure of the sampler. Raises `ConfigError` for a vocabulary that is not of
     SentencePiece, and `InputError` if the sources have no text.
@@ -90,8 +92,10 @@ def measure_data(
 
     with TemporaryDirectory(prefix="albert-bench-") as folder:
         planned = plan_units(sources, vocabulary_dir, Path(folder) / "data", settings)
-        # The first unit, and every other unit that still fits into the requested size.
+        # The first unit, and then each further unit that still fits into the requested size.
         units = planned[:1]
+        if any(unit.is_stream for unit in planned):
+            raise ConfigError("a stream cannot be read twice", "name files or folders")
         for unit in planned[1:]:
             if sum(planned_unit.size for planned_unit in [*units, unit]) <= megabytes * 1_000_000:
                 units.append(unit)

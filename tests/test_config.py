@@ -282,6 +282,9 @@ def test_malformed_override_is_rejected(text: str) -> None:
 def test_overrides_are_checked_like_the_recipe() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'optimizer\.lrr'"):
         config.load_recipe(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])
+    with pytest.raises(ConfigError, match=r"unknown key 'train\.lr'") as raised:
+        config.load_recipe(PretrainRecipe, "albert-base", ["train.lr=1"])
+    assert raised.value.hint == "did you mean optimizer.lr?"
     with pytest.raises(ConfigError, match=r"train\.log_every is '5x': it should"):
         config.load_recipe(PretrainRecipe, "albert-base", ["train.log_every=5x"])
     with pytest.raises(ConfigError, match="model is 3: "):

@@ -21,12 +21,14 @@ from albert_cli.bench import harness, peer
 from albert_cli.bench.harness import Comparison, Conditions, TimedCall, Workload
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.counting import costs, shapes
+from albert_cli.counting.costs import Precision
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack
-from albert_cli.training.device import choose_device
+from albert_cli.training.device import choose_device, prepare_model, resolve_auto
+from albert_cli.training.settings import TrainSettings
 
 # The lengths of one batch per task, with [CLS] and [SEP], in a vocabulary of 30,000 pieces of English Wikipedia and
 # books. The training split is sorted by length and divided into N equal parts, where N is the paper's batch size
@@ -52,7 +54,7 @@ class StepBenchOptions:
     rounds: int = 5
     alone: bool = False  # without `transformers`
     compiled: bool = True  # also time compiled models
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     device: str = "auto"
 
 
@@ -95,12 +97,21 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
             prepared = _prepare_glue(config, options.precision, device)
         else:
             prepared = _prepare_pretraining(config, _MAX_LENGTHS[work], options, device)
+        settings = _use_faster_matmul(prepared, options.precision, device)
         variants = _make_variants(prepared, options)
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
     peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
-    conditions = harness.current_conditions(device, options.precision)
-    return StepBenchResult(name, conditions, peak, comparisons)
+    precision = f"{options.precision} by oneDNN" if settings.matmul == "onednn" else options.precision
+    return StepBenchResult(name, harness.current_conditions(device, precision), peak, comparisons)
+
+
+def _use_faster_matmul(work: _PreparedWork, precision: Precision, device: torch.device) -> TrainSettings:
+    """Let the model compute its linear layers with the faster library, as training does; return the settings."""
+    settings = TrainSettings(precision=precision, compile="off")
+    settings = resolve_auto(settings, work.model.config, device, sequences=1, length=work.workload.tokens)
+    prepare_model(work.model, settings, device)
+    return settings
 
 
 def _make_variants(work: _PreparedWork, options: StepBenchOptions) -> dict[str, TimedCall]:

@@ -50,7 +50,7 @@ ParallelRuns = Annotated[
 
 
 def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
-    """Call `run`, on a cluster if there is one, and print its result.
+    """Call `run`, on the Dask cluster with the address `cluster` unless that is None, and print its result.
 
     A job of an array that is not the last one to end has no result; it prints the state of the array.
     """
@@ -69,7 +69,7 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
 
 
 def _verify_scores(task: str, request: TaskRequest, out: Path) -> None:
-    """Score a `verify/` recipe and print the result; raise the error of `require_reached` for a score below it."""
+    """Score a `verify/` recipe and print the result; raise `ScoreNotReachedError` if a published score is missed."""
     from albert_cli.evaluation import tables, verify
 
     verified = verify.verify_checkpoint(task, request, out)
@@ -131,12 +131,13 @@ def evaluate(
     from albert_cli.evaluation import suite, verify
     from albert_cli.training.task_setup import TaskRequest
 
-    settings = tuple(overrides or ())
     if verify.is_verify_recipe(task):
-        if submission or retrain or controls or recipes != PAPER_RECIPES:
-            raise ConfigError(f"{task} takes no --submission, --retrain, --controls or --recipes", "remove them")
+        other_options = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
+        if any(other_options) or recipes != PAPER_RECIPES:
+            options = "--out, --checkpoint, --data, --runs, --nproc, --device and -s"
+            raise ConfigError(f"{task} takes only {options}", "remove the other options")
         # An empty checkpoint and 0 runs mean the values of the recipe.
-        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, settings, device, nproc), out)
+        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc), out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -144,7 +145,7 @@ def evaluate(
         checkpoint=checkpoint,
         data=data,
         runs=runs or RUNS,
-        overrides=settings,
+        overrides=tuple(overrides or ()),
         device=device,
         nproc=nproc,
         retrain=retrain,

@@ -2,8 +2,9 @@
 
 The rule is that of the released data generator (`create_pretraining_data.py`). The words of a sequence are visited in
 random order. At each word a span of n words is tried, with p(n) proportional to 1/n, until the sequence has spent its
-budget of masked positions. A span that would exceed the budget is shortened. A span that overlaps a chosen span is
-skipped. Each token of a chosen span becomes [MASK] (80 %), stays (10 %) or becomes a random token (10 %).
+budget of masked positions. A span that would exceed the budget is shortened, and a single word that would exceed it is
+skipped, as is a span that overlaps a chosen span. Each token of a chosen span becomes [MASK] (80 %), stays (10 %) or
+becomes a random token (10 %).
 
 Intended differences from the generator: the budget is 15 % of the positions, without a maximum by default; a span never
 crosses a [SEP]; a segment's first token always begins a word; random tokens are never special tokens. The generator's
@@ -106,7 +107,7 @@ def mask_spans(
     sequence = _sequence_numbers(position, sequences.offsets)
     keys = hash_keys(seed, Stream.REPLACEMENT, index)
     bits = random_bits(keys[sequence], position - sequences.offsets[sequence])
-    # `uniform` uses the upper bits and `bounded_ints` the lower ones, so both numbers are independent.
+    # `uniform` depends on the upper bits, and `bounded_ints` hardly does, so the same 64 bits serve both.
     choice = uniform(bits)
     ordinary_ids = vocabulary.ordinary_ids
     replacement = ordinary_ids[bounded_ints(bits, len(ordinary_ids))]

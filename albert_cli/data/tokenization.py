@@ -35,7 +35,7 @@ from albert_cli.text.work_units import WorkUnit
 
 _CHUNK_CHARACTERS: Final = 1 << 20  # large enough to amortize the calls, small enough to hold in memory
 
-# Arguments: the bytes that were read from the sources since the last call, and the bytes of text among them.
+# Arguments: the bytes of the sources that were read since the last call, and the bytes of text (UTF-8) in this chunk.
 ProgressCallback = Callable[[int, int], None]
 
 
@@ -85,7 +85,7 @@ class ShardUnit(WorkUnit):
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
     """Load a unit's vocabulary, or return the last one that this process has loaded if both arguments are the same.
 
-    fingerprint: the directory's; it makes the function load a vocabulary that has changed.
+    fingerprint: the directory's, a part of the cache's key, so that a vocabulary that has changed is loaded again.
     """
     return Vocabulary.load(directory)
 
@@ -136,7 +136,7 @@ def assign_groups(hashes: NDArray[np.uint64], weight: float, holdout: float) -> 
     fraction of held-out documents. Returns indices of `GROUPS`, or DROPPED: int64 [documents].
     """
     n_uses = np.array([repetitions(weight, digest) for digest in hashes.tolist()], np.int64)
-    groups = np.where(n_uses > int(weight), TRAIN_MORE, TRAIN)
+    groups = np.where(n_uses > int(weight), TRAIN_MORE, TRAIN)  # TRAIN_MORE is used once more in a pass than TRAIN
     groups[hashes < np.uint64(int(holdout * 2**64))] = HELDOUT
     groups[n_uses == 0] = DROPPED
     return groups

@@ -64,8 +64,8 @@ class _GridPoint:
 def parse_grid(lists: Sequence[str]) -> list[Combination]:
     """Parse arguments `key=value,value,…` and return every combination; the last list changes fastest.
 
-    Raises `ConfigError` for an argument of another form, an unknown key, an empty value, or a setting that is listed
-    twice.
+    Raises `ConfigError` for an argument of another form, an unknown key, an empty value or one with a slash, and for a
+    setting that is listed twice, also under two keys that exclude each other.
     """
     values_by_key: dict[str, list[str]] = {}
     for text in lists:
@@ -77,7 +77,7 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
             hint = config.suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
             raise ConfigError(f"{text}: unknown key {key!r}", hint)
         if "/" in text:
-            raise ConfigError(f"{text}: a value must not contain /, because it names a folder")
+            raise ConfigError(f"{text}: a value must not contain /, because the values are part of a folder's name")
         if key in values_by_key:
             raise ConfigError(f"{key} is listed twice")
         for earlier_key in values_by_key:
@@ -119,7 +119,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
-        # With several processes all runs are finished here; `evaluate_task` trains only those that are missing.
+        # With several processes this trains all runs. With one it does nothing, and `evaluate_task` trains them.
         train_in_parallel([point.runs for point in points], request)
         result = _evaluate_points(points, budget)
         result.write(out / RESULTS)

@@ -1,7 +1,7 @@
 """Evaluate one task: fine-tune a checkpoint with several seeds and report the median (§4.2).
 
 `evaluate_task` takes a prepared task with its inputs, and writes a directory for each seed and an `EvaluationResult` to
-`results.json`. It scores a checkpoint that already is a model of the task without training (`scoring`).
+`results.json`. A checkpoint that is already fine-tuned for the task is only scored (`scoring`).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def evaluate_task(
     """Score a checkpoint, or fine-tune every seed and summarize the scores; write the result to `out`.
 
     inputs: those of the first seed; a recipe with `data.train_examples` loads other ones for each further seed. Runs
-    that finished earlier are read and not repeated. Linear models are trained for comparison unless `baseline_cache`
-    contains them, and added to it. Raises `AllSeedsDiverged` if no seed has a score.
+    that finished earlier are read and not repeated. If the request has baselines, linear models are trained for
+    comparison unless `baseline_cache` contains them, and added to it. Raises `AllSeedsDiverged` if no seed has a score.
     """
     if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
@@ -108,7 +108,10 @@ def _add_classical_difference(
     out: Path,
     baselines_by_seed: Mapping[int, Baselines],
 ) -> EvaluationResult:
-    """Return the result with its difference to the best linear model; unchanged if no linear model was trained."""
+    """Return the result with its difference to the best linear model.
+
+    The result is unchanged if no linear model was trained, and for tasks that do not classify whole inputs.
+    """
     if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
@@ -162,7 +165,8 @@ def summarize_runs(
     runs = [outcome for outcome in outcomes if isinstance(outcome, RunResult)]
     if not runs:
         raise AllSeedsDiverged(title, diverged)
-    # Runs that differ only in their seed are equal in every field of a `CheckpointResult` except the time.
+    # Runs that differ only in their seed are equal in every field of a `CheckpointResult` except the time. With
+    # `data.train_examples` their training data differ too, and the result has the fingerprint of the first seed's.
     shared_fields = runs[0].model_dump(include=set(CheckpointResult.model_fields) - {"seconds"})
     scores = [run.score for run in runs]
     scores_without_collapsed = [run.score for run in runs if run.collapsed is None]

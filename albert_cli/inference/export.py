@@ -113,7 +113,8 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
         difference = comparison.differences[FULL]
-        if difference > _TOLERANCE * max(1.0, comparison.largest_value):  # small outputs: an absolute tolerance
+        # Small outputs have an absolute tolerance. A difference of NaN is not within it.
+        if not difference <= _TOLERANCE * max(1.0, comparison.largest_value):
             raise CheckpointError(f"{source.checkpoint.directory}: ONNX outputs differ from torch by {difference:.3g}")
     return _summarize(source, out, runtimes, comparison, sizes)
 
@@ -161,7 +162,7 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         expected = batch_outputs[TORCH]
         for name, outputs in batch_outputs.items():
             difference = max_difference(outputs, expected, padded.outputs, mask)
-            comparison.differences[name] = max(comparison.differences[name], difference)
+            comparison.differences[name] = float(np.maximum(comparison.differences[name], difference))
             if source.task is None:
                 comparison.decisions[name] += equal_decisions(outputs, expected, padded.outputs, mask).tolist()
             else:

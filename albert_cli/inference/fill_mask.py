@@ -15,7 +15,6 @@ import torch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
-from albert_cli.matmul import MatmulBackend
 from albert_cli.model import hub
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
@@ -50,7 +49,7 @@ class FilledTexts:
 
     texts: list[FilledText]
     precision: str  # of matmuls: "fp32" or "bf16"
-    matmul: MatmulBackend  # the library of matmuls
+    matmul: str  # the library of matmuls
 
 
 def fill_masks(
@@ -71,7 +70,7 @@ def fill_masks(
     filled = []
     for text, ids in zip(texts, encoded, strict=True):
         filled.append(FilledText(text, _predict_masks(model, ids, vocabulary, top, opened)))
-    return FilledTexts(filled, opened.settings.precision, opened.matmul)
+    return FilledTexts(filled, opened.settings.precision, opened.settings.matmul)
 
 
 def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:

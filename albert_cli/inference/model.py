@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 import torch
 from torch import nn
 
 from albert_cli import console
-from albert_cli.matmul import MatmulBackend
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.training import capacity
@@ -29,49 +28,45 @@ _SEQUENCES = 32  # in a typical batch; the number of threads depends on it
 
 @dataclass(frozen=True)
 class InferenceCheckpoint:
-    """A checkpoint with its device and its settings, which have no "auto" left.
+    """A checkpoint with its device, and the settings that were chosen for this device.
 
-    matmul: "onednn" computes the blocks with packed weights (`matmul.pack_weight`).
+    With `settings.matmul` "onednn", oneDNN computes the blocks with packed weights (`matmul.pack_weight`).
     """
 
     checkpoint: hub.Checkpoint
     device: torch.device
     settings: TrainSettings
-    matmul: MatmulBackend
 
     def prepare(self, model: ModelT) -> ModelT:
         """Move a model with an encoder to the device, apply the settings to it, and return it in evaluation mode."""
         prepare_model(model, self.settings, self.device)
-        encoder = cast(Encoder, model.encoder)
-        encoder.matmul = self.matmul
-        encoder.packs_weights = self.matmul == "onednn"
+        cast(Encoder, model.encoder).packs_weights = self.settings.matmul == "onednn"
         return model.eval()
 
 
 def open_for_inference(name: str, device: str, precision: Precision) -> InferenceCheckpoint:
     """Read a checkpoint, and choose its device, precision and matmul library; warn if the memory may not suffice.
 
-    name: a directory, a run or a Hub id. device: a device of torch, or "auto". precision: "auto" measures whether bf16
-    is faster than fp32 on this device, as training does.
+    name: a directory, a run or a Hub id. device: a device of torch, or "auto". precision: "auto" takes bf16 if it is
+    faster than fp32: on a CPU this is measured, on a GPU it depends on the hardware.
     """
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
     config = checkpoint.config
     torch_device = choose_device(device)
     capacity.warn_inference_memory(config, torch_device)
     settings = resolve_auto(
-        # Compiling takes longer than most inputs. The library is chosen below: training measures it with gradients.
+        # Compiling takes longer than most inputs. `resolve_auto` would measure the library of matmuls with gradients.
         TrainSettings(precision=precision, compile="off", matmul="torch"),
         config,
         torch_device,
         sequences=_SEQUENCES,
         length=config.max_position_embeddings,
     )
-    matmul: MatmulBackend = "torch"
     if torch_device.type == "cpu":
         widths = (config.hidden_size, config.intermediate_size)
         speedup = measure_packing_speedup(*widths, config.hidden_act, settings.precision)
         if speedup >= MIN_ONEDNN_SPEEDUP:
-            matmul = "onednn"
+            settings = replace(settings, matmul="onednn")
     if precision == "auto" and settings.precision != "fp32":
-        console.info(f"precision: {settings.precision}, measured to be faster here; use --precision fp32 to change it")
-    return InferenceCheckpoint(checkpoint, torch_device, settings, matmul)
+        console.info(f"precision: {settings.precision}, which is faster here; use --precision fp32 to change it")
+    return InferenceCheckpoint(checkpoint, torch_device, settings)

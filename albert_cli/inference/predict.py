@@ -26,7 +26,6 @@ from albert_cli.inference.outputs import (
     open_prediction_writer,
 )
 from albert_cli.inference.run_ahead import run_ahead
-from albert_cli.matmul import MatmulBackend
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
@@ -50,7 +49,7 @@ class InferenceSummary:
     truncated: int
     longest: int
     precision: str
-    matmul: MatmulBackend
+    matmul: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class InputTotals:
             truncated=self.truncated,
             longest=self.longest,
             precision=opened.settings.precision,
-            matmul=opened.matmul,
+            matmul=opened.settings.matmul,
         )
 
 

@@ -19,7 +19,7 @@ class _End:
 
 
 def run_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items in order, and compute up to two items ahead: one waits in the queue, the next is computed.
+    """Yield the items in order, and compute up to two items ahead: one waits in the queue while the next is computed.
 
     An error of the iterator is raised after the items before it.
     """
@@ -34,8 +34,8 @@ def run_ahead(items: Iterable[T]) -> Iterator[T]:
             end = _End(error)
         results.put(end)
 
-    # The thread is a daemon, so that it cannot keep the program from ending: if the input is stdin, it may still wait
-    # for the next line.
+    # The thread is a daemon, so that it cannot keep the program from ending: it may still wait for the next line of
+    # stdin, or, if the caller has stopped, for a free position in the queue.
     threading.Thread(target=produce, daemon=True).start()
     while not isinstance(result := results.get(), _End):
         yield result

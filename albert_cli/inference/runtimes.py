@@ -35,9 +35,9 @@ def pad_batch(tokens: PackedTokens, choices: int = 0) -> Inputs:
 
 
 class Runtime:
-    """A program that computes a model's outputs; `seconds` is the total time of its measured calls.
+    """A program that computes a model's outputs; `seconds` is the total time of its calls.
 
-    `compute` is the same call without measurement.
+    Calling `compute` instead of the runtime adds nothing to `seconds`.
     """
 
     def __init__(self, compute: Callable[[Inputs], Outputs]) -> None:
@@ -75,21 +75,24 @@ def onnx_runtime(path: Path) -> Runtime:
 def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]) -> float:
     """Return the largest absolute difference between the values of any output, without the positions of padding.
 
+    The result is NaN if a value of only one of the outputs, or of both, is NaN or infinite.
     axes: the names of each output's axes; mask: the attention mask, 0 at padding, in the inputs' shape.
     """
-    largest = 0.0
+    largest = [0.0]
     for name, values in expected.items():
         difference = np.abs(outputs[name] - values)
         if "sequence" in axes[name].values():
             difference = difference[mask.astype(bool)]
-        largest = max(largest, float(difference.max(initial=0.0)))
-    return largest
+        largest.append(float(difference.max(initial=0.0)))
+    return float(np.max(largest))  # unlike Python's `max`, NaN if one value is NaN
 
 
 def equal_decisions(
     outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return True for each decision that is equal in both outputs; a decision is the index of the largest logit.
+
+    The logits are of classes or tokens in the last axis, so this is not for the logits of answer spans.
 
     Decisions at padding, where `mask` is 0, are left out. The result is empty for outputs without logits.
     """

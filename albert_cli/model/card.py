@@ -75,15 +75,17 @@ def _render_card(
     if scores:
         rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
         table = f"| measure | value |\n| --- | ---: |\n{rows}"
+    library = ""
     usage = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
     if model_type(config, architecture) != CUSTOM_MODEL_TYPE:
+        library = "library_name: transformers\n"
         usage = (
             f"```python\nfrom transformers import AutoTokenizer, AutoModel{architecture}\n\n"
             'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
             f'model = AutoModel{architecture}.from_pretrained("DIRECTORY")\n```\n'
         )
     return (
-        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [albert]\n---\n\n{summary}\n\n"
+        f"---\n{library}pipeline_tag: {tag}\ntags: [albert]\n---\n\n{summary}\n\n"
         f"## Scores\n\n{table}\n"
         f"## Use\n\n{usage}\n"
         f"## Training\n\nTrained with `albert` {__version__} and this recipe:\n\n```toml\n{recipe}```\n"

@@ -107,7 +107,7 @@ class Encoder(nn.Module):
 
     `compile` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block saves
     only its input for the backward pass, which computes the block again. `matmul` is the backend of linear layers.
-    `packs_weights` lets oneDNN compute the blocks with packed weights, on a CPU and without gradients only.
+    `packs_weights` lets oneDNN compute the blocks with packed weights; set it only on a CPU, and without gradients.
     """
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
@@ -134,8 +134,8 @@ class Encoder(nn.Module):
 
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _RECOMPILE_LIMIT)
-        # Dropout uses torch's kernel, and so draws the same numbers as in code that is not compiled. Compiled kernels
-        # would call the random generator for each number, although a call returns four.
+        # Dropout uses torch's kernel, and so gets the same random numbers as in code that is not compiled. Compiled
+        # kernels would call the random generator for each number, although a call returns four.
         options: Any = {"fallback_random": True}
         packed_block = torch.compile(block, options=options)
         # The width of a padded rectangle differs between batches, too, so no size may be compiled as a constant.
@@ -200,11 +200,10 @@ class Encoder(nn.Module):
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
         attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
-        packed_attention = attention
-        packed_feed_forward = feed_forward
+        sliced_attention = attention  # the last layer multiplies by slices of the stacked weights, which no packing has
         if self.packs_weights:
-            packed_attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
-            packed_feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
+            attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
+            feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
         yield x_TH[:token_count]  # without filler
@@ -213,13 +212,9 @@ class Encoder(nn.Module):
         recompute = self.checkpointing and torch.is_grad_enabled()
         for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
             computes_rows_only = number == depth and not all_rows
-            if computes_rows_only:
-                rows = tokens.rows
-                weights = (attention[attention_index](), packed_feed_forward[ffn_index]())
-            else:
-                rows = None
-                weights = (packed_attention[attention_index](), packed_feed_forward[ffn_index]())
-            arguments = (*weights, tokens.layout, rows, settings)
+            rows = tokens.rows if computes_rows_only else None
+            attention_weights = (sliced_attention if computes_rows_only else attention)[attention_index]()
+            arguments = (attention_weights, feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
                 x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
             else:

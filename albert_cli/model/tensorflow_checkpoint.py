@@ -58,9 +58,10 @@ _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
-    """Return a checkpoint's shape, and the content of its `albert_config.json` or `bert_config.json` with `model_type`.
+    """Return a checkpoint's shape, and the content of its `albert_config.json` or `bert_config.json`.
 
-    Raises `CheckpointError` if both files are missing, or if one describes no ALBERT or BERT.
+    The content also gets a `model_type`, and `hidden_act` has Hugging Face's name. Raises `CheckpointError` if both
+    files are missing, or if one describes no ALBERT or BERT.
     """
     for model_type, name in CONFIG_FILES.items():
         path = directory / name
@@ -75,7 +76,7 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
 
 
 def find_prefix(directory: Path) -> Path:
-    """Return the path of the newest checkpoint without the suffixes of its files, as TensorFlow expects the path.
+    """Return the path of `model.ckpt-best` or else of the checkpoint with the most steps, without the files' suffixes.
 
     Raises `CheckpointError` if there is none.
     """
@@ -121,7 +122,7 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
 
 def translate_name(name: str, config: ModelConfig) -> str:
     """Return our name for a TensorFlow variable; a name that no rule matches does not change."""
-    suffixes = {name: ""}  # by the part of the name that a pattern may match
+    suffixes = {name: ""}  # what to add to our name, if a pattern matches the whole variable or all but its last part
     prefix, _, leaf = name.rpartition("/")
     if leaf in _LEAVES:
         suffixes[prefix] = f".{_LEAVES[leaf]}"

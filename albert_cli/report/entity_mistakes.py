@@ -32,7 +32,7 @@ class EntitySpan(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
-_Counts = Counter[str]  # for a type, the number of entities that are "gold", "predicted", "correct", or in `_ERRORS`
+_Counts = Counter[str]  # of a type's entities, by outcome: "gold", "predicted", "correct", or an error of `_ERRORS`
 
 
 def is_entity_line(line: PredictionLine) -> bool:
@@ -90,7 +90,11 @@ def tabulate_entity_errors(lines: Iterable[PredictionLine]) -> Table:
 
 
 def _judge(entity: EntitySpan, predicted: Sequence[EntitySpan]) -> str:
-    """Return "correct" or the kind of the error on a gold entity."""
+    """Return "correct" or the error on a gold entity.
+
+    The errors are "wrong type" for a prediction of the same characters, "wrong borders" for one that shares some of
+    them, and "missed".
+    """
     if entity in predicted:
         return "correct"
     if any((other.start, other.end) == (entity.start, entity.end) for other in predicted):
@@ -151,7 +155,7 @@ def mark_entities(
     """Return `_SHOWN_CHARACTERS` of a text from `start` with its entities marked.
 
     Entities that are not in `reference` are marked as wrong. Entities of which only a part is shown are not marked.
-    note: a text below.
+    note: a text to print below.
     """
     stop = min(len(text), start + _SHOWN_CHARACTERS)
     shown = [entity for entity in entities if start <= entity.start and entity.end <= stop]

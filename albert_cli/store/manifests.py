@@ -56,7 +56,7 @@ class Manifest:
             check_relative(name)
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change when any file of the directory changes."""
+        """Return 16 hex digits that change when any listed file changes."""
         lines = [f"{name} {entry['sha256']}" for name, entry in sorted(self.files.items())]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -120,7 +120,7 @@ def read_unverified(path: Path) -> bytes:
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
-    """Compare every file with the manifest, and return the manifest; kind: the required kind, None for any.
+    """Compare every listed file with the manifest, and return the manifest; kind: the required kind, None for any.
 
     Raises `CheckpointError` for the first file that is missing, truncated or changed. Only the hashes show a flipped
     bit: safetensors, for example, loads a damaged tensor without an error.
@@ -154,7 +154,7 @@ def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Mani
     """Return the manifest of a finished artifact, or None if the artifact still has to be built.
 
     unfinished: names of files or folders, one of which exists while the artifact is being built. Raises `BusyError` if
-    the directory contains something else than an artifact of this kind.
+    the directory contains anything other than an artifact of this kind.
     """
     if not directory.exists():
         return None

@@ -29,7 +29,8 @@ def read_bytes(path: Path) -> bytes:
 def exists_or_is_listed(path: Path) -> bool:
     """Return True if the file exists, or if a manifest lists it.
 
-    Callers check this before they read an optional file. Reading a file that is listed but missing is then an error.
+    Callers check this before they read an optional file, so a file that is listed but missing raises an error and is
+    not taken for a file that was never written.
     """
     return os.path.lexists(path) or bool(_manifest_entries(path))
 

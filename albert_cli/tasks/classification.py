@@ -287,7 +287,8 @@ def comparable_name(label: str) -> str:
 def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
     """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
 
-    Labels are the same if they differ only in spelling (`comparable_name`), unless two of `labels` do so.
+    Labels are the same if they differ only in spelling (`comparable_name`). If two of `labels` differ only in spelling,
+    the spelling must be the same, too.
     """
     if sorted(labels) == sorted(head_labels):
         return [head_labels.index(label) for label in labels]
@@ -326,7 +327,7 @@ def parse_text_line(line: InputLine, inputs: int) -> TextExample:
     if not isinstance(text, str) or not isinstance(pair, str | None):
         raise InputError(f'{line.where}: no string "text"', 'write {"text": "…", "text_pair": "…"}')
     if inputs == 1 and pair is not None:
-        hint = "remove the tab, which begins a second text; only .jsonl can have one inside a text"
+        hint = "remove the tab, which begins a second text; a text that contains a tab needs .jsonl"
         raise InputError(f"{line.where}: two texts, but the model reads single texts", hint)
     if inputs == 2 and pair is None:
         hint = "separate two texts by a tab, or write text and text_pair in .jsonl; a text may be empty"

@@ -1,6 +1,6 @@
 """Find the columns of a table by their roles (text, text_pair, label, id).
 
-A role has the name of the setting in `[table]` that names its column. If the user leaves the setting empty, the column
+The setting `table.ROLE` contains the name of the role's column. If the user leaves the setting empty, the column
 is found by the role's usual names, in upper or lower case.
 """
 
@@ -113,7 +113,7 @@ def trained_text_columns(columns: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
-    """Return the indices of the columns with the texts that are in the columns `names` of train.
+    """Return the indices of the text columns; in the training data these columns have the names `names`.
 
     They are the columns of the same names or, if one is missing, the result of `find_text_columns`. Raises `InputError`
     if this result has fewer or more columns than `names`.
@@ -158,7 +158,7 @@ def check_texts(table: TextTable, texts: Sequence[int]) -> None:
 
 
 def _holds_texts(table: TextTable, column: int) -> bool:
-    """Return True if most cells of a column that are not blank have several words; JSON does not count as text."""
+    """Return True if most of a column's cells that are not blank have several words; JSON does not count as text."""
     cells = [row[column].strip() for row in table.cells[:_SAMPLED_ROWS]]
     filled = [cell for cell in cells if cell]
     texts = [cell for cell in filled if len(cell.split()) >= _MIN_WORDS and not cell.startswith(("[", "{"))]
@@ -168,11 +168,12 @@ def _holds_texts(table: TextTable, column: int) -> bool:
 def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputError:
     """Return the error for a table that has none of these column names of a role; the hint names the likely cause."""
     columns = ", ".join(map(repr, table.columns[:20]))
-    hint = f"use -s table.{role}=COLUMN; line 1 names the columns"
+    setting = '\'table.choices=["COLUMN", "COLUMN"]\'' if role == "choices" else f"table.{role}=COLUMN"
+    hint = f"use -s {setting}"
     if has_wrong_delimiter(table.columns):
         hint = DELIMITER_HINT
     elif _ENTITY_COLUMNS & set(_lowercase_columns(table)):
-        hint = f"for named entities, use the task ner; otherwise -s table.{role}=COLUMN"
+        hint = f"for named entities, use the task ner; otherwise use -s {setting}"
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"

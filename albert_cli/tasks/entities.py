@@ -34,7 +34,7 @@ def check_tag(tag: str, where: str) -> None:
 
 
 def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
-    """Convert tags in BIO, BILOU or BIOES into BIO; an I that continues no entity of its type becomes B.
+    """Convert tags in BIO, BILOU or BIOES into BIO; an I, L or E that continues no entity of its type becomes B.
 
     Raises `InputError`, with a message that begins with `where`, for a tag that is neither O nor a prefix and a type.
     """
@@ -71,7 +71,7 @@ def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> l
 
 
 def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str) -> tuple[str, ...]:
-    """Return a BIO tag for each word; raises `InputError` for entities that share a word or contain none.
+    """Return a BIO tag for each word; raises `InputError` for entities that share a word or overlap none.
 
     `words` are the first and the end character of each word.
     """

@@ -65,8 +65,8 @@ class Features(ABC):
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
         """Yield the indices of batches that together have every item once, the longest items first.
 
-        Padded to its longest item, a batch of several items has at most `max_tokens` tokens. The first batch needs the
-        most memory, so if memory is too small, evaluation fails at once.
+        Padded to its longest item, as attention pads it on a CPU, a batch of several items has at most `max_tokens`
+        tokens. The first batch needs the most memory, so if memory is too small, evaluation fails at once.
         """
         padded_lengths = self.lengths * self.sequences_per_item
         order = np.argsort(-padded_lengths, kind="stable")
@@ -132,7 +132,7 @@ class TokenizedTexts:
     """The tokens of N texts, and the characters from which they come.
 
     * `ids` int32 [P] are the ids of all P tokens.
-    * `starts` and `ends` int32 [P] are the first and the end character of each token in its text.
+    * `starts` and `ends` int32 [P]: each token has the characters [start, end) of its text.
     * `offsets` int64 [N + 1] are the index of each text's first token, and the end of the last text.
     """
 
@@ -147,7 +147,7 @@ class TokenizedTexts:
         return np.diff(self.offsets)
 
     def tokens_at(self, text: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Return the first and the last token with characters from `start` to `end`, for S spans of characters.
+        """Return the first and the last token with characters of [start, end), for S spans of characters.
 
         `text` is the index of each span's text. Tokens are counted from the text's first token. All arguments and
         results are int64 [S]. If no token has any of the characters, the last token is before the first.
@@ -186,8 +186,8 @@ class PairFeatures(Features):
     * `first` and `second` are the slices of texts A and B in `ids`, for all S = N * `sequences_per_item` sequences.
     * `is_pair` bool [S] is true for a sequence with a text B.
     * `labels` are int64 or float32 [N], or float32 [N, classes]; None if they are hidden.
-    * `option_counts` int64 [N] is the number of options of each multiple-choice question; its other sequences are
-      padding. None if there is no padding.
+    * `option_counts` int64 [N] is the number of options of each multiple-choice question; the sequences
+      beyond this number are padding. None if there is no padding.
     """
 
     ids: Int32

@@ -49,11 +49,11 @@ _REQUIRED_TOKENS = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)  # 2: <p
 class VocabularySettings:
     """The options of a vocabulary.
 
-    size: number of tokens; cleaning: of every text before it is encoded; sample_size: maximum number of sentences to
-    train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample and of the
-    training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner (U+200C);
-    symbols: texts that are one token wherever they occur; byte_fallback: encode characters without a token as bytes;
-    read: of the sources. Raises `ConfigError` for impossible values.
+    size: number of tokens; cleaning: how every text is cleaned before it is encoded; sample_size: maximum number of
+    sentences to train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample
+    and of the training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner
+    (U+200C); symbols: texts that are one token wherever they occur; byte_fallback: encode characters without a token as
+    bytes; read: how the sources are read. Raises `ConfigError` for impossible values.
     """
 
     size: int = 30_000
@@ -68,7 +68,7 @@ class VocabularySettings:
     read: ReadSettings = field(default_factory=ReadSettings)
 
     def __post_init__(self) -> None:
-        required = _REQUIRED_TOKENS + len(self.symbols)
+        required = _REQUIRED_TOKENS + len(set(self.symbols))
         if self.byte_fallback:
             required += _BYTE_TOKENS
         if self.size <= required:
@@ -311,8 +311,8 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
 def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
     """Return what must be equal for two work units to have the same text.
 
-    A hash identifies the text even if its files have moved, so the names of files are left out. Without a hash, they
-    identify it.
+    A hash identifies the text even if its files have moved, so the names of files are left out. Without a hash, the
+    names identify the text.
     """
     if record.get("sha256") is None:
         return record

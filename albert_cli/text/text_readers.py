@@ -41,7 +41,7 @@ def read_json_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 def iter_json_texts(
     lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield the text field of each line's JSON object; lines: the lines of the part, some of which may be read."""
+    """Yield the text field of each line's JSON object; lines: those lines of the part that are not read yet."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
         yield from _iter_valid_text(text, part, number, settings, counter)
@@ -79,7 +79,8 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     if part.source.kind == "csv":
         rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
     else:
-        rows = ((number, line.split("\t")) for number, line in lines if line.strip())
+        # A line of only tabs is a row without text; an empty line is no row.
+        rows = ((number, line.split("\t")) for number, line in lines if line.strip() or "\t" in line)
     first_row = next(rows, None)
     if first_row is None:
         return
@@ -109,14 +110,14 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
     for number, row in rows:
         text = find_text(row, settings, part.source.name)
         yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # reads all bytes for the hash; pyarrow does not read them in order
+    with open_part(part, counter):  # closing the part reads all bytes for the hash; pyarrow reads them in another order
         pass
 
 
 def iter_short_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text that `text_lines` has not read, unless the text is too long, null or blank; number: its row.
+    """Yield a text whose length is not checked yet, unless the text is too long, null or blank; number: its row.
 
     `text_lines` limits the length of a line, so a text from one line needs no check of its length.
     """

@@ -1,7 +1,7 @@
 """Split text sources into work units, which can be read in parallel.
 
 A work unit is a part of a large file, or a group of small files. Equal sources give equal units on every machine, and a
-sentence's position in the text is defined by its unit's number.
+sentence's position in the text is defined by its unit's number and its index in the unit.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def split_sources(
     """Return the work units of the sources, in order, without opening a local file.
 
     A large uncompressed `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its
-    files. Every other large file is one unit. Consecutive small files with equal weights share a unit, up to
+    files. A large file of another kind is one unit. Consecutive small files with equal weights share a unit, up to
     `unit_bytes` of text. For a very large corpus `unit_bytes` is doubled until there are about 8,192 units at most.
     """
     read = read or ReadSettings()

@@ -40,7 +40,10 @@ class DistillSettings:
     fingerprint: str | None = None
 
     def with_fingerprint(self) -> DistillSettings:
-        """Fill in the teacher's fingerprint; raises `ConfigError` if `fingerprint` is already set and differs."""
+        """Return these settings with the teacher's fingerprint.
+
+        Raises `ConfigError` if `fingerprint` is already set and differs.
+        """
         directory = hub.find_checkpoint(self.teacher)
         fingerprint = hub.verify_fingerprint(directory, "teacher", "distill.fingerprint", self.fingerprint)
         return replace(self, fingerprint=fingerprint)

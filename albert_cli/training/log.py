@@ -107,9 +107,9 @@ class SpikeRule:
 class PlateauRule:
     """A rule that gives a hint when the MLM loss stalls near the unigram entropy, at growing intervals.
 
-    `unigram_entropy` is in nats, `warmup` in steps. Losses are averaged over `_MEAN_STEPS` steps: `_loss_sum` sums them
-    over the last `_summed_steps` steps. `_best_mean` is the last mean that was progress, at `_best_step`. `_patience`
-    is the number of steps without progress before the next hint.
+    `unigram_entropy` is in nats, `warmup` in steps. Losses are averaged over at least `_MEAN_STEPS` steps: `_loss_sum`
+    sums them over the last `_summed_steps` steps. `_best_mean` is the last mean of the warmup, or a later one that was
+    progress, at `_best_step`. `_patience` is the number of steps without progress before the next hint.
     """
 
     unigram_entropy: float
@@ -199,9 +199,9 @@ class RunLog:
         rounded = {key: _round_digits(value) for key, value in metrics.items()}
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 
-    def _write(self, curves: str, record: Mapping[str, object], state: TrainState, values: Mapping[str, float]) -> None:
+    def _write(self, prefix: str, record: Mapping[str, object], state: TrainState, values: Mapping[str, float]) -> None:
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
-        self._trackers.write({f"{curves}/{name}": value for name, value in values.items()}, state.step)
+        self._trackers.write({f"{prefix}/{name}": value for name, value in values.items()}, state.step)
 
     def sync(self) -> None:
         """Flush the journal to the disk."""

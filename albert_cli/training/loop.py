@@ -127,7 +127,7 @@ class Loop(Generic[BatchT]):
         """
         train = self.job.settings.train
         remaining_steps = range(self.state.step, self.schedule.total_steps)
-        peak = machine.measure_matmul_peak(train.precision, self.job.device, seconds=0.1)
+        peak = machine.matmul_peak(train.precision, self.job.device)
         window = StepWindow()
         started = time.monotonic() - self.state.seconds
         self._last_save = time.monotonic()

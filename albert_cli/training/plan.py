@@ -343,7 +343,7 @@ def estimate_duration(
     length = recipe.data.max_seq_length
     micro_batch = recipe.sequences_per_micro_batch
     with use_threads(train.threads):
-        peak = machine.measure_matmul_peak(train.precision, device, seconds=0.1)
+        peak = machine.matmul_peak(train.precision, device)
         flops_per_sequence = length * costs.training_flops(recipe.model, length)
         sequences = min(micro_batch, max(1, int(_MEASURED_SECONDS * peak / flops_per_sequence)))
         free = capacity.available_memory(device)

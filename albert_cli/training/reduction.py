@@ -8,7 +8,7 @@ only at its end.
 
 `DistributedDataParallel` averages gradients instead, which is wrong here: every loss is already divided by its number
 of items in the global batch. Its averages times the number of ranks equal these sums up to rounding, and with two ranks
-bit for bit. A rank without a micro-batch can take part too.
+bit for bit. Here a rank without a micro-batch takes part too: it sends zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ BUCKET_BYTES: Final = 25_000_000  # in fp32; large enough for a network's full r
 
 
 class GradientBuckets:
-    """The gradients of a model in the order in which a backward pass completes them, split into buckets.
+    """The gradients of a model, split into buckets, about in the order in which a backward pass completes them.
+
+    The order is the reverse of that in which the model registers its parameters.
 
     Every rank sends the buckets in this order, in the precision `dtype`. A rank that computed nothing sends zeros.
     """

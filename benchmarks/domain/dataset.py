@@ -1,8 +1,8 @@
 """Build a domain's data set from labeled pages: unlabeled text (`text.jsonl`), and a labeled table in `task/`.
 
 A hash of a page's name assigns the page to train or to dev. The unlabeled text consists of all training pages, one per
-line. The rows of the table (`task/train.jsonl` and `task/dev.jsonl`) are some paragraphs of each page. A dev row whose
-text also occurs in the unlabeled text is left out.
+line. The rows of the table (`task/train.jsonl` and `task/dev.jsonl`) are some paragraphs of each page. `write_pages`
+leaves out dev rows whose text also occurs in the unlabeled text.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
     dev = shuffle_rows(row for page in dev_pages for row in page.sample_rows() if row.text not in unlabeled)
     train = shuffle_rows(row for page in train_pages if page.label in labels for row in page.sample_rows())
     if not train or not dev:
-        raise InputError(f"no label has {_MIN_PAGES} pages with text", "use a folder with more pages")
+        message = f"no rows for train or dev: a label needs {_MIN_PAGES} pages with text"
+        raise InputError(message, "use a folder with more pages")
     documents = ("\n".join(page.paragraphs) for page in train_pages)
     return write_dataset(out, documents, train[:TRAIN_ROWS], dev[:DEV_ROWS])
 
@@ -103,7 +104,7 @@ def write_dataset(
         store.write_text(out / "task" / f"{split}.jsonl", "\n".join(lines) + "\n")
     classes = Counter(row.label for row in train)
     majority_class = classes.most_common(1)[0][0]
-    word, best_word = find_best_word(train, dev)
+    word, word_accuracy = find_best_word(train, dev)
     facts = DatasetFacts(
         documents=written,
         characters=characters,
@@ -111,7 +112,7 @@ def write_dataset(
         dev=len(dev),
         classes=dict(sorted(classes.items())),
         majority=sum(row.label == majority_class for row in dev) / len(dev),
-        best_word=best_word,
+        best_word=word_accuracy,
         word=word,
     )
     store.write_json(out / "dataset.json", vars(facts))

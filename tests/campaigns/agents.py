@@ -1,7 +1,7 @@
 """Pretrain on two and four nodes that lose a worker, an agent, the rendezvous agent or a node, and print a table.
 
     python -m tests.campaigns.agents OUT
-    python -m tests.campaigns.agents OUT --nodes 4
+    python -m tests.campaigns.agents OUT2 --nodes 4
 
 Every node is a `torchrun` agent with one worker on this machine (gloo). The last column compares the weights and the
 moments of the last step with those of one undisturbed process.
@@ -70,7 +70,7 @@ def main() -> None:
     albert(*command, "--out", options.out / "whole")
     expected = options.out / "whole" / f"step-{STEPS:08d}"
     rows = [measure(options.out, command, count, loss, expected) for count in options.nodes for loss in LOSSES]
-    print(format_table(("nodes", "lost", "seconds", "agents started again", "bytes"), rows))
+    print(format_table(("nodes", "lost", "seconds", "restarted agents", "weights and moments"), rows))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,14 @@ def test_verify_missing_or_damaged_inputs_raise(tmp_path: Path, checkpoint: Path
     with pytest.raises(InputError, match=r"train\.tsv:8: 1 field instead of 2"):
         verify_scores(file, tmp_path / "damaged", tmp_path / "out")
     call = ["eval", file, "--data", data, "--out", tmp_path / "out"]
-    assert "takes no --submission" in albert(*call, "--retrain", expect=2).err
+    for option in (
+        ["--retrain"],
+        ["--task", "0/2"],
+        ["--split", "test"],
+        ["--no-baselines"],
+        ["--cluster", "tcp://a:1"],
+    ):
+        assert "takes only --out, --checkpoint" in albert(*call, *option, expect=2).err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("x")
     with pytest.raises(BusyError, match="holds other files"):

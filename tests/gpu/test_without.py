@@ -340,7 +340,7 @@ def test_measure_step_seconds_waits_for_the_device(make_job: MakeJob, monkeypatc
         queued[0] = 0.0
 
     monkeypatch.setattr(Loop, "_step", step)
-    monkeypatch.setattr(machine, "measure_matmul_peak", lambda *a, **k: 1.0)
+    monkeypatch.setattr(machine, "matmul_peak", lambda *a: 1.0)
     monkeypatch.setattr(machine, "synchronize", synchronize)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     job = make_job()

@@ -194,7 +194,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Pa
     encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
     call: list[object] = ["finetune", "ner", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
     call += QUICK
-    for setting in ("optimizer.lr=1e-2", "schedule.total_steps=300", "train.eval_every=300", "train.batch_size=16"):
+    for setting in ("optimizer.lr=5e-3", "schedule.total_steps=300", "train.eval_every=300", "train.batch_size=16"):
         call += ["-s", setting]
     albert(*call)
     return folder / "model"
@@ -293,7 +293,7 @@ def test_read_unknown_tag_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(conll(sentences(30)))
     (tmp_path / "dev.conll").write_text("bade B-LOC\n\nAda O\nbade B-ORG\n")
     task = open_token_task(TableSettings(), str(tmp_path), ())
-    with pytest.raises(InputError, match=r"dev\.conll:3: the tag 'B-ORG' is of none of the model's types \(LOC, PER\)"):
+    with pytest.raises(InputError, match=r"dev\.conll:4: the tag 'B-ORG' is of none of the model's types \(LOC, PER\)"):
         task.read("dev")
 
 

@@ -52,6 +52,13 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path: Path, ending: str)
     assert counts == LineCounts(without_text=3)
 
 
+def test_tsv_row_of_only_tabs_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tid\nOne.\t1\n\t\n\n   \nTwo.\t2\n")
+    texts, counts = read_with_counts(tmp_path / "a.tsv", ReadSettings())
+    assert texts == ["One.", "Two."]
+    assert counts == LineCounts(without_text=1)
+
+
 def test_hub_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
     write_rows(tmp_path, ".jsonl").rename(tmp_path / "train.jsonl")
     texts, counts = read_with_counts(f"hf:{tmp_path}", ReadSettings())

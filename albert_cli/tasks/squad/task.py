@@ -237,13 +237,14 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         """Load the checkpoint's model with the checkpoint's head, whatever head `settings.head` names."""
         head: Literal["beam", "linear"] = "beam" if checkpoint.architecture == BEAM_ARCHITECTURE else "linear"
         task = replace(self, settings=replace(self.settings, head=head))
-        return Task.load(task, checkpoint)
+        return Task.load(task, checkpoint)  # `task.load` would call this function again
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
         """Derive the task from a checkpoint with either head, with the settings that its `config.json` records.
 
-        Only a model of `squad2` leaves questions unanswered, because only it was fine-tuned on unanswerable questions.
+        Only a checkpoint that records the task `squad2` leaves questions unanswered. A model of another program records
+        no task and answers all questions, also if it was fine-tuned on SQuAD 2.0; `--null-threshold` changes this.
         Raises `CheckpointError` for settings that are not valid.
         """
         if checkpoint.architecture not in _ARCHITECTURES:

@@ -73,18 +73,18 @@ class SpanFeatures(Features):
     def lengths(self) -> Int64:
         return self.context_length + self.query.length[self.question] + SPECIALS
 
-    def context_start(self, index: Int64) -> Int64:
+    def context_position(self, index: Int64) -> Int64:
         """Return the position of the first context token in each window [B], counted from [CLS]: int64 [B]."""
         return self.query.length[self.question[index]] + _SPECIALS_BEFORE_CONTEXT
 
-    def first_token(self, index: Int64) -> Int64:
+    def first_context_token(self, index: Int64) -> Int64:
         """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
         return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.context_offset[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
         query = (self.query_ids, self.query.select(self.question[index]))
-        window = (self.contexts.ids, TokenSlices(self.first_token(index), self.context_length[index]))
+        window = (self.contexts.ids, TokenSlices(self.first_context_token(index), self.context_length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
@@ -94,7 +94,7 @@ class SpanFeatures(Features):
 
         A window's score for a token is the number of context tokens to the token's left or right, whichever is less,
         plus a hundredth of the window's length. Of windows with equal scores the first is the best. BERT's code calls
-        this rule "max context". The result has `length` bools for each window, one window after the other.
+        this rule "max context". The result has `context_length` bools for each window, one window after the other.
         """
         token = concatenate_ranges(self.context_offset[index], self.context_length[index])
         window = np.repeat(index, self.context_length[index])
@@ -192,7 +192,7 @@ class AnswerSpans:
     """M spans of Q questions with their probabilities, grouped by question, the most probable first.
 
     * `question` int64 [M] is each span's question.
-    * `start` and `end` int64 [M] are the first and the end character of each span in its context.
+    * `start` and `end` int64 [M]: each span has the characters [start, end) of its context.
     * `probability` [M] of the spans of a question adds up to 1.
     * `null_score` [Q] grows with the odds that a question has no answer.
     """
@@ -235,7 +235,7 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
     for batch in window_batches:
         np.minimum.at(null, features.question[batch.window], batch.null_score)
         batches.append(_to_characters(features, batch))
-    all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))
+    all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))  # concatenates field by field
     spans = _drop_duplicates(all_spans)
     # Grouped by question, the best spans first; spans with equal scores are in the order of the text.
     spans = spans.select(np.lexsort((spans.end, spans.start, -spans.score, spans.question)))
@@ -254,7 +254,7 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
     row, column = np.nonzero(np.isfinite(batch.score))
     window = batch.window[row]
     # `first` and `last` are counted from [CLS]. The shift turns them into indices of the tokens of all contexts.
-    shift = features.first_token(window) - features.context_start(window)
+    shift = features.first_context_token(window) - features.context_position(window)
     start = features.contexts.starts[batch.first[row, column] + shift].astype(np.int64)
     end = features.contexts.ends[batch.last[row, column] + shift].astype(np.int64)
     return _ScoredSpans(features.question[window], start, end, batch.score[row, column])
@@ -275,7 +275,7 @@ def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """An answer: its text in the context, the first and the end index of its characters, and its probability."""
+    """An answer: its text, which has the characters [start, end) of the context, and its probability."""
 
     text: str
     start: int

@@ -270,7 +270,7 @@ def tiny_model(cls: type[Any], vocabulary: Vocabulary) -> Any:
 def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[int, int]]:
     """A window as a batch of its own, the tokens of its context, and its answer."""
     batch, answer = features.batch(np.array([window]))
-    begin = int(features.context_start(np.array([window]))[0])
+    begin = int(features.context_position(np.array([window]))[0])
     return batch, list(range(begin, begin + int(features.context_length[window]))), tuple(answer[0].tolist())
 
 
@@ -376,7 +376,7 @@ def test_write_predictions_has_n_best_answers(vocabulary: Vocabulary) -> None:
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
     base = int(features.contexts.offsets[features.context[features.question[window]]])
-    shift = base + int(features.context_offset[window]) - int(features.context_start(np.array([window]))[0])
+    shift = base + int(features.context_offset[window]) - int(features.context_position(np.array([window]))[0])
     return int(features.contexts.starts[shift + first]), int(features.contexts.ends[shift + last])
 
 

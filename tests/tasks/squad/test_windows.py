@@ -60,7 +60,7 @@ def test_encode_spans_windows_equal_plain_loop(questions: list[Question], vocabu
     result = [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
     assert list(zip(features.question.tolist(), result, strict=True)) == expected
     segments = np.split(batch.segment_ids, batch.offsets[1:-1])
-    for ids, segment, begin in zip(result, segments, features.context_start(np.arange(len(features))), strict=True):
+    for ids, segment, begin in zip(result, segments, features.context_position(np.arange(len(features))), strict=True):
         assert ids[begin - 1] == vocabulary.sep_id
         assert segment.tolist() == [0] * begin + [1] * (len(ids) - begin)
     assert answers.shape == (len(features), 2)
@@ -88,7 +88,7 @@ def test_encode_spans_answers_equal_hand_computed(vocabulary: Vocabulary) -> Non
         zip(features.context_offset.tolist(), features.context_length.tolist(), strict=True)
     ):
         last = len(vocabulary.encode("ba ba ba de")) - 1
-        begin = int(features.context_start(np.array([window]))[0])
+        begin = int(features.context_position(np.array([window]))[0])
         inside = start <= position and last < start + shown
         expected = [position - start + begin, last - start + begin] if inside else [0, 0]
         assert features.answer[window].tolist() == expected
@@ -170,7 +170,7 @@ def test_encode_spans_real_windows_hold_answers(shared_data: Path, vocabulary: V
     _, answers = features.batch(np.arange(len(features)))
     whole = {(q.id): (begin, end) for q, a, begin, end in answer_spans(questions, features) if a == q.answers[0]}
     base = features.contexts.offsets[:-1][features.context[features.question]]
-    shift = base + features.context_offset - features.context_start(np.arange(len(features)))
+    shift = base + features.context_offset - features.context_position(np.arange(len(features)))
     for window, (first, last) in enumerate(answers.tolist()):
         if first:
             question = questions[features.question[window]]
