@@ -91,27 +91,28 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
             message = f"--work {work}: the model has {config.max_position_embeddings} positions"
             raise ConfigError(message, "choose a shorter work or another model")
     comparisons = {}
+    uses_onednn = False
     for work in options.works:
         torch.manual_seed(0)
         if work == "glue":
             prepared = _prepare_glue(config, options.precision, device)
         else:
             prepared = _prepare_pretraining(config, _MAX_LENGTHS[work], options, device)
-        settings = _use_faster_matmul(prepared, options.precision, device)
+        uses_onednn = _use_faster_matmul(prepared, options.precision, device) == "onednn" or uses_onednn
         variants = _make_variants(prepared, options)
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
     peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
-    precision = f"{options.precision} by oneDNN" if settings.matmul == "onednn" else options.precision
-    return StepBenchResult(name, harness.current_conditions(device, precision), peak, comparisons)
+    label = f"{options.precision}, albert by oneDNN" if uses_onednn else options.precision
+    return StepBenchResult(name, harness.current_conditions(device, label), peak, comparisons)
 
 
-def _use_faster_matmul(work: _PreparedWork, precision: Precision, device: torch.device) -> TrainSettings:
-    """Let the model compute its linear layers with the faster library, as training does; return the settings."""
+def _use_faster_matmul(work: _PreparedWork, precision: Precision, device: torch.device) -> str:
+    """Let the model compute its linear layers with the faster library, as training does; return the library."""
     settings = TrainSettings(precision=precision, compile="off")
     settings = resolve_auto(settings, work.model.config, device, sequences=1, length=work.workload.tokens)
     prepare_model(work.model, settings, device)
-    return settings
+    return settings.matmul
 
 
 def _make_variants(work: _PreparedWork, options: StepBenchOptions) -> dict[str, TimedCall]:

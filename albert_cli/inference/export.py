@@ -7,6 +7,7 @@ The output directory has the layout that onnxruntime, Optimum and transformers.j
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,8 +114,11 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
         difference = comparison.differences[FULL]
-        # Small outputs have an absolute tolerance. A difference of NaN is not within it.
-        if not difference <= _TOLERANCE * max(1.0, comparison.largest_value):
+        for name in (FULL, QUANTIZED):
+            if not math.isfinite(comparison.differences[name]):
+                message = f"{source.checkpoint.directory}: an output of torch or of {name} is not finite"
+                raise CheckpointError(message, "check the weights: `albert predict` reports them, too")
+        if difference > _TOLERANCE * max(1.0, comparison.largest_value):  # small outputs: an absolute tolerance
             raise CheckpointError(f"{source.checkpoint.directory}: ONNX outputs differ from torch by {difference:.3g}")
     return _summarize(source, out, runtimes, comparison, sizes)
 

@@ -23,7 +23,7 @@ from albert_cli.training.settings import TrainSettings
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Precision = Literal["auto", "fp32", "bf16"]
-_SEQUENCES = 32  # in a typical batch; the number of threads depends on it
+_SEQUENCES = 32  # in a typical batch
 
 
 @dataclass(frozen=True)

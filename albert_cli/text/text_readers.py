@@ -79,8 +79,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     if part.source.kind == "csv":
         rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
     else:
-        # A line of only tabs is a row without text; an empty line is no row.
-        rows = ((number, line.split("\t")) for number, line in lines if line.strip() or "\t" in line)
+        rows = _iter_tsv_rows(lines, counter)
     first_row = next(rows, None)
     if first_row is None:
         return
@@ -99,6 +98,15 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
                 f"{part.location(number)}: {count_of(len(cells), 'field')}, but the header has {len(header)}", hint
             )
         yield from _iter_valid_text(cells[column], part, number, settings, counter)
+
+
+def _iter_tsv_rows(lines: NumberedLines, counter: ReadCounter) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each line; a line of only tabs is counted as a row without text, and a blank one is no row."""
+    for number, line in lines:
+        if line.strip():
+            yield number, line.split("\t")
+        elif "\t" in line:
+            counter.counts += LineCounts(without_text=1)
 
 
 def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,8 +69,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     return Vocabulary.load(train_wordpiece(tmp_path_factory.mktemp("words") / "it", 500))
 
 
-def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path) -> Path:
-    """Save a random model with this head."""
+def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, bias: float | None = None) -> Path:
+    """Save a random model with this head; bias: of all classes of a classifier, if it is not None."""
     config = ModelConfig(
         vocab_size=vocabulary.size, embedding_size=32 if bert else 16, hidden_size=32, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
@@ -81,6 +82,8 @@ def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path) -> Path:
     with torch.no_grad():  # larger weights keep the logits of two options apart, so that rounding decides no prediction
         for parameter in model.parameters():
             parameter.mul_(4 if parameter.ndim == 2 else 1)
+        if bias is not None:
+            nn.init.constant_(model.get_parameter("classifier.bias"), bias)
     with store.commit_directory(out, "task") as staging:
         hub.write_checkpoint(model, staging, head, HEADS[head].labels, HEADS[head].task)
         vocabulary.copy_to(staging, 64)
@@ -114,6 +117,13 @@ def test_export_equals_transformers_at_other_sizes(
             if reference.shape[: mask.ndim] == mask.shape:
                 output, reference = output[mask.numpy()], reference[mask]
             assert np.allclose(output, reference.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_export_of_outputs_that_are_not_finite_is_rejected(bias: float, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "it", bias=bias)
+    assert "is not finite" in albert("export", checkpoint, "--out", tmp_path / "out", expect=4).err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
 from albert_cli.inference import model
 from albert_cli.inference.predict import load_predictor, predict_file
-from albert_cli.matmul import has_onednn
+from albert_cli.matmul import has_packed_linear
+from albert_cli.model import encoder as encoder_module
 from albert_cli.model.encoder import Encoder
 
 
-@pytest.mark.skipif(not has_onednn(), reason="torch without oneDNN")
+@pytest.mark.skipif(not has_packed_linear(torch.bfloat16), reason="oneDNN does not pack bf16 weights here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_open_uses_the_library_that_measures_faster(
     precision: Literal["fp32", "bf16"], tuned: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -24,6 +26,7 @@ def test_open_uses_the_library_that_measures_faster(
     (tmp_path / "in.txt").write_text("bade figo\nfigo\n")
     probabilities = {}
     for speedup, library in ((1.0, "torch"), (2.0, "onednn")):
+        monkeypatch.setattr(encoder_module, "_MIN_PACKED_ROWS", 0)
         monkeypatch.setattr(model, "measure_packing_speedup", lambda *_, speedup=speedup: speedup)
         encoder = load_predictor(checkpoint, "cpu", precision).model.encoder
         assert isinstance(encoder, Encoder)

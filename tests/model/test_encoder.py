@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from albert_cli.counting import costs
-from albert_cli.matmul import has_onednn, pack_weight
+from albert_cli.matmul import has_packed_linear, pack_weight
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
@@ -16,6 +16,12 @@ from tests.helpers.shapes import ALL, TINY, random_batch
 
 CPU = torch.device("cpu")
 BATCH = random_batch((20, 3, 11))
+
+
+@pytest.fixture
+def packs_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the encoder pack weights for batches of any size."""
+    monkeypatch.setattr("albert_cli.model.encoder._MIN_PACKED_ROWS", 0)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -45,8 +51,9 @@ def test_encoder_three_shared_layers_equal_one_applied_thrice() -> None:
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
-@pytest.mark.skipif(not has_onednn(), reason="torch without oneDNN")
+@pytest.mark.skipif(not has_packed_linear(torch.float32), reason="torch without oneDNN")
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.usefixtures("packs_few_rows")
 def test_encoder_packed_weights_change_only_rounding(name: str) -> None:
     encoder = Encoder(ALL[name]).eval()
     tokens = pack(BATCH, CPU, BATCH.masked_index)
@@ -58,7 +65,8 @@ def test_encoder_packed_weights_change_only_rounding(name: str) -> None:
             assert torch.allclose(encoder(tokens, all_rows=all_rows), expected, atol=1e-5)
 
 
-@pytest.mark.skipif(not has_onednn(), reason="torch without oneDNN")
+@pytest.mark.skipif(not has_packed_linear(torch.float32), reason="torch without oneDNN")
+@pytest.mark.usefixtures("packs_few_rows")
 def test_encoder_packs_shared_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[torch.Size] = []
 
