@@ -40,7 +40,7 @@ def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: Matm
     `x_MK` with more than two dimensions. A weight of `pack_weight` is computed by oneDNN, without gradients.
     """
     if weight_NK.is_mkldnn:
-        return packed_linear(x_MK, weight_NK, bias_N)
+        return onednn_linear(x_MK, weight_NK, bias_N)
     if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
         return F.linear(x_MK, weight_NK, bias_N)
     output_MN: Tensor = _OnednnLinear.apply(x_MK, weight_NK, bias_N)  # type: ignore[no-untyped-call]
@@ -75,14 +75,14 @@ def has_onednn() -> bool:
     weight_NK = torch.arange(8.0).view(2, 4)
     bias_N = torch.arange(2.0)
     try:
-        return torch.allclose(_onednn_linear(x_MK, weight_NK, bias_N), F.linear(x_MK, weight_NK, bias_N))
+        return torch.allclose(onednn_linear(x_MK, weight_NK, bias_N), F.linear(x_MK, weight_NK, bias_N))
     except (AttributeError, RuntimeError, TypeError):
         return False
 
 
 @functools.cache
 def has_packed_linear(dtype: torch.dtype) -> bool:
-    """Return True if `packed_linear` works here in this dtype, with every activation."""
+    """Return True if `onednn_linear` works here with packed weights of this dtype, and with every activation."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     x_MK = torch.linspace(-1, 1, 12).to(dtype).view(3, 4)
@@ -97,41 +97,34 @@ def has_packed_linear(dtype: torch.dtype) -> bool:
     }
     try:
         packed_NK = pack_weight(weight_NK, len(x_MK))
-        outputs = {name: packed_linear(x_MK, packed_NK, bias_N, name) for name in expected}
+        outputs = {name: onednn_linear(x_MK, packed_NK, bias_N, name) for name in expected}
     except (AttributeError, RuntimeError, TypeError):
         return False
     return all(torch.allclose(outputs[name], expected[name], atol=_ROUNDING[dtype]) for name in expected)
 
 
-def _onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    """Return x @ weight.T + bias, [M, N], computed by oneDNN.
+def onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, activation: str = "none") -> Tensor:
+    """Return activation(x @ weight.T + bias), [M, N], computed by oneDNN without gradients.
+
+    The weight may be one of `pack_weight`. The activation is one of `model.block.ACTIVATIONS` or "none"; it is applied
+    before the result is rounded to the dtype of `x_MK`.
 
     This is a private operator of torch, whose compiler uses it for inference. The public alternatives are slower:
-    `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` checks that
-    the operator works; if it does not, `linear` uses `F.linear`.
+    `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` and
+    `has_packed_linear` check that the operator works.
     """
-    output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, "none", [], "")
+    operation, formula = _POST_OPERATIONS[activation]
+    output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, operation, [], formula)
     return output_MN
 
 
 def pack_weight(weight_NK: Tensor, rows: int) -> Tensor:
     """Return a copy of a weight [N, K] in the layout of oneDNN's kernel for about `rows` rows of input.
 
-    `linear` and `packed_linear` accept it. This is a private operator of torch, like the one in `_onednn_linear`.
+    `linear` and `onednn_linear` accept it. The operator is private, like the one in `onednn_linear`.
     """
     packed_NK: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK.detach(), rows)
     return packed_NK
-
-
-def packed_linear(x_MK: Tensor, packed_NK: Tensor, bias_N: Tensor | None, activation: str = "none") -> Tensor:
-    """Return activation(x @ weight.T + bias), [M, N], from a weight of `pack_weight`.
-
-    The activation is one of `model.block.ACTIVATIONS` or "none". It is applied before the result is rounded to the
-    dtype of `x_MK`.
-    """
-    operation, formula = _POST_OPERATIONS[activation]
-    output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, packed_NK, bias_N, operation, [], formula)
-    return output_MN
 
 
 class _OnednnLinear(torch.autograd.Function):
@@ -140,7 +133,7 @@ class _OnednnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_MK, weight_NK)
-        return _onednn_linear(x_MK, weight_NK, bias_N)
+        return onednn_linear(x_MK, weight_NK, bias_N)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -152,13 +145,13 @@ class _OnednnLinear(torch.autograd.Function):
         grad_weight_NK = None
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
-            grad_x_MK = _onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
+            grad_x_MK = onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
         # The operator multiplies by the transpose of its second argument, which may be a view if its rows do not alias.
         # So the weight's gradient is grad.T @ x, or the transpose of x.T @ grad if the rows of grad do not alias.
         if needs_weight and _rows_alias(grad_MN):
-            grad_weight_NK = _onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
+            grad_weight_NK = onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
         elif needs_weight:
-            grad_weight_NK = _onednn_linear(x_MK.T.contiguous(), grad_MN.T, None).T
+            grad_weight_NK = onednn_linear(x_MK.T.contiguous(), grad_MN.T, None).T
         return grad_x_MK, grad_weight_NK, grad_bias_N
 
 

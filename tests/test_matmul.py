@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli import machine, matmul
-from albert_cli.matmul import has_onednn, has_packed_linear, linear, pack_weight, packed_linear
+from albert_cli.matmul import has_onednn, has_packed_linear, linear, onednn_linear, pack_weight
 from albert_cli.model.block import ACTIVATIONS
 
 CPU = torch.device("cpu")
@@ -70,7 +70,7 @@ def test_packed_linear_equals_torch(dtype: torch.dtype, activation: str) -> None
     expected = F.linear(x.float(), weight.float(), bias.float())
     if activation != "none":
         expected = ACTIVATIONS[activation](expected)
-    output = linear(x, packed, bias) if activation == "none" else packed_linear(x, packed, bias, activation)
+    output = linear(x, packed, bias) if activation == "none" else onednn_linear(x, packed, bias, activation)
     assert output.dtype == dtype
     # Rounding the result to bf16 changes it by at most 1/256 of its size.
     assert torch.allclose(output.float(), expected, atol=1e-5, rtol=1e-6 if dtype.itemsize > 2 else 4e-3)
@@ -86,7 +86,7 @@ def test_linear_onednn_gradient_of_constant_input_is_none(any_size: None) -> Non
 
 
 def test_linear_small_or_bf16_uses_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "_onednn_linear", lambda *_: pytest.fail("called oneDNN"))
+    monkeypatch.setattr(matmul, "onednn_linear", lambda *_: pytest.fail("called oneDNN"))
     monkeypatch.setattr(matmul, "has_onednn", lambda: True)
     x, weight, bias = torch.randn(8, 16), torch.randn(4, 16), torch.randn(4)
     assert torch.equal(linear(x, weight, bias, "onednn"), F.linear(x, weight, bias))
@@ -103,7 +103,7 @@ def test_linear_without_onednn_falls_back(
     def missing(*arguments: object) -> Tensor:
         raise error
 
-    monkeypatch.setattr(matmul, "_onednn_linear", missing)
+    monkeypatch.setattr(matmul, "onednn_linear", missing)
     x, weight = torch.randn(8, 16), torch.randn(4, 16)
     assert not has_onednn()
     assert torch.equal(linear(x, weight, None, "onednn"), F.linear(x, weight))
@@ -111,12 +111,12 @@ def test_linear_without_onednn_falls_back(
 
 def test_has_packed_linear_ignored_activation_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "pack_weight", lambda weight, rows: weight)
-    monkeypatch.setattr(matmul, "packed_linear", lambda x, weight, bias, activation: F.linear(x, weight, bias))
+    monkeypatch.setattr(matmul, "onednn_linear", lambda x, weight, bias, activation: F.linear(x, weight, bias))
     assert not has_packed_linear.__wrapped__(torch.float32)
 
 
 def test_has_onednn_wrong_result_is_false(fresh_check: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "_onednn_linear", lambda x, weight, bias: F.linear(x, weight, bias) + 1)
+    monkeypatch.setattr(matmul, "onednn_linear", lambda x, weight, bias: F.linear(x, weight, bias) + 1)
     assert not has_onednn()
 
 

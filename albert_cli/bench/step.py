@@ -91,19 +91,19 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
             message = f"--work {work}: the model has {config.max_position_embeddings} positions"
             raise ConfigError(message, "choose a shorter work or another model")
     comparisons = {}
-    uses_onednn = False
+    libraries = set()
     for work in options.works:
         torch.manual_seed(0)
         if work == "glue":
             prepared = _prepare_glue(config, options.precision, device)
         else:
             prepared = _prepare_pretraining(config, _MAX_LENGTHS[work], options, device)
-        uses_onednn = _use_faster_matmul(prepared, options.precision, device) == "onednn" or uses_onednn
+        libraries.add(_use_faster_matmul(prepared, options.precision, device))
         variants = _make_variants(prepared, options)
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
     peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
-    label = f"{options.precision}, albert by oneDNN" if uses_onednn else options.precision
+    label = f"{options.precision}, albert by oneDNN" if "onednn" in libraries else options.precision
     return StepBenchResult(name, harness.current_conditions(device, label), peak, comparisons)
 
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_cli.matmul import MatmulBackend, linear, packed_linear
+from albert_cli.matmul import MatmulBackend, linear, onednn_linear
 from albert_cli.model.packing import HeadRows, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import attend_flex, attend_sparsely
 
@@ -110,7 +110,7 @@ def block(
     attended_RH = linear(context_RH, attention.output, attention.output_bias, settings.matmul)
     x_RH = _add_and_norm(x_RH, attended_RH, attention.norm, attention.norm_bias, settings)
     if feed_forward.up.is_mkldnn:  # packed for inference
-        inner_RF = packed_linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.activation)
+        inner_RF = onednn_linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.activation)
     else:
         up_RF = linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.matmul)
         inner_RF = ACTIVATIONS[settings.activation](up_RF)

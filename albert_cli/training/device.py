@@ -33,8 +33,8 @@ from albert_cli.matmul import (
     has_packed_linear,
     is_large,
     linear,
+    onednn_linear,
     pack_weight,
-    packed_linear,
 )
 from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
@@ -220,7 +220,7 @@ def measure_packing_speedup(hidden: int, intermediate: int, activation: str, pre
         F.linear(ACTIVATIONS[activation](F.linear(x, up)), down)
 
     def run_packed() -> None:
-        packed_linear(packed_linear(x, packed_up, None, activation), packed_down, None)
+        onednn_linear(onednn_linear(x, packed_up, None, activation), packed_down, None)
 
     with use_threads(1), torch.inference_mode():
         plain_seconds, packed_seconds = _measure_thread_seconds([run_plain, run_packed], rounds=3)

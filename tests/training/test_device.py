@@ -236,13 +236,13 @@ def matmul_gradients(backend: Literal["torch", "onednn"]) -> tuple[Tensor, dict[
 def test_prepare_model_onednn_computes_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
     calls = []
-    original = matmul._onednn_linear
+    original = matmul.onednn_linear
 
     def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         calls.append(x.shape)
         return original(x, weight, bias)
 
-    monkeypatch.setattr(matmul, "_onednn_linear", counted)
+    monkeypatch.setattr(matmul, "onednn_linear", counted)
     expected_logits, expected_gradients = matmul_gradients("torch")
     assert not calls
     logits, actual_gradients = matmul_gradients("onednn")
