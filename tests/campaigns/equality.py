@@ -168,5 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ["OMP_NUM_THREADS"] = "1"
     main()

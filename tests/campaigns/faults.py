@@ -332,5 +332,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())
