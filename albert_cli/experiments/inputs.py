@@ -27,9 +27,8 @@ WORD_ORDER_TASK: Final = "word-order"  # not a task of the registry: a probe sco
 class DataInput:
     """A directory that stages read: its identity, its path, and the stage that writes it.
 
-    The identity becomes one of the facts by which the stages that read the directory are identified (`Stage.facts`). It
-    is the id of the stage that writes the directory, the fingerprint of a data directory of the user, or the path of a
-    task's files.
+    The identity is one of the `Stage.facts` of the stages that read the directory. It is the id of the stage that
+    writes the directory, the fingerprint of a data directory of the user, or the path of a task's files.
     """
 
     identity: str
@@ -52,7 +51,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
             if not _recall_text(request, scale):
                 reason = "--text is missing"
         elif name != WORD_ORDER_TASK:  # word order is always available: its pairs come from the training data
-            reason = _find_unreadable_files(find_task(name), request)
+            reason = _find_read_error(find_task(name), request)
         if reason:
             skipped[name] = reason
     return [name for name in scale.tasks if name not in skipped], skipped
@@ -60,34 +59,34 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
     """Return a task's data: the directory of its files, or a stage that generates them."""
-    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so `argv` names no command.
+    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so their arguments name no command.
     if name == WORD_ORDER_TASK:
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
-        facts: dict[str, object] = {"data": data.identity}
-        return _output(request, create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv))
+        title = "minimal pairs of word order"
+        return _output(request, create_stage(request, "pairs", title, {"data": data.identity}, data.needs, argv))
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
         argv = [source, "--out", OUT]
-        facts = {"text": (source,)}
-        return _output(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
+        title = "table of key words to recall"
+        return _output(request, create_stage(request, "table", title, {"text": (source,)}, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
         directory = find_task_data(name, str(request.tasks))
     return DataInput(directory, directory)
 
 
-def _find_unreadable_files(task: AnyTask, request: ExperimentRequest) -> str:
+def _find_read_error(task: AnyTask, request: ExperimentRequest) -> str:
     """Return the reason why a task's training and dev files cannot be read; "" if they can.
 
     A dry run works without `--tasks`, and then no file is read.
     """
     if request.tasks is None:
         return "" if request.dry_run else "--tasks is missing"
-    train_and_dev = task.splits[: 1 + len(task.dev_splits)]  # `splits` begins with the training split
     try:
-        for split in train_and_dev:
-            task.read(split, find_task_data(task.name, str(request.tasks)))
+        for split in (task.train_split, *task.dev_splits):
+            if split is not None:
+                task.read(split, find_task_data(task.name, str(request.tasks)))
     except (ConfigError, InputError) as error:
         return error.message
     return ""
@@ -149,7 +148,8 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     tasks = request.tasks
     sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]
     existing = []
-    if tasks is not None:  # a source is `squad:FILE` or `race:FOLDER`
+    if tasks is not None:
+        # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
         existing = sources

@@ -112,8 +112,8 @@ def score_minimal_pairs(
 
 
 def _jackknife_pairs(values: NDArray[np.generic]) -> JackknifeEstimate:
-    """Return the estimate of the mean of a value per pair."""
-    groups = np.arange(len(values)) % JACKKNIFE_GROUPS  # the jackknife group of each pair
+    """Return the jackknife estimate of the mean of `values` [pairs]."""
+    groups = np.arange(len(values)) % JACKKNIFE_GROUPS  # of each pair
     sums = np.bincount(groups, weights=values, minlength=JACKKNIFE_GROUPS)
     return jackknife_mean(sums, np.bincount(groups, minlength=JACKKNIFE_GROUPS))
 
@@ -123,27 +123,28 @@ def pseudo_log_likelihoods(
     model: PretrainingModel, vocabulary: Vocabulary, sentences: Sequence[str], device: torch.device
 ) -> NDArray[np.float64]:
     """Return the pseudo-log-likelihood of each sentence in nats, float64 [sentences]."""
-    sums = np.zeros(len(sentences))
-    copies = _mask_each_token(vocabulary, sentences, model.config.max_position_embeddings)
+    likelihoods = np.zeros(len(sentences))
+    copies = _iter_copies(vocabulary, sentences, model.config.max_position_embeddings)
     while batch := list(itertools.islice(copies, _MICRO_BATCH)):
-        packed = _pack_copies(batch, vocabulary)
+        packed = _mask_and_pack(batch, vocabulary)
         logits = model(pack(packed, device, packed.masked_index)).masked.float()
         labels = torch.from_numpy(packed.masked_labels).long().to(device)
         log_probabilities = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0].double().cpu().numpy()
-        np.add.at(sums, [copy.sentence for copy in batch], log_probabilities)
-    return sums
+        # Unlike `likelihoods[index] += …`, this adds all copies of a sentence.
+        np.add.at(likelihoods, [copy.sentence for copy in batch], log_probabilities)
+    return likelihoods
 
 
 @dataclass(frozen=True)
-class _MaskedCopy:
-    """A copy of a sentence, in which `_pack_copies` masks one token."""
+class _SentenceCopy:
+    """A copy of a sentence, and the position of the token that is masked in this copy."""
 
     sentence: int  # the index of the sentence
     ids: Sequence[int]  # its tokens with [CLS] and [SEP]
-    position: int  # of the token to mask
+    masked_position: int
 
 
-def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_MaskedCopy]:
+def _iter_copies(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_SentenceCopy]:
     """Yield one copy for each token of each sentence; raise `InputError` if a sentence is empty or too long.
 
     Shorter sentences come first: sequences of equal length need no padding.
@@ -154,16 +155,16 @@ def _mask_each_token(vocabulary: Vocabulary, sentences: Sequence[str], max_lengt
         if not 2 < len(sequence) <= max_length:
             tokens = f"{len(sequence)} tokens with [CLS] and [SEP], and the model has {max_length} positions"
             raise InputError(f"{sentences[index][:40]!r}…: {tokens}", "remove this pair")
-        yield from (_MaskedCopy(index, sequence, position) for position in range(1, len(sequence) - 1))
+        yield from (_SentenceCopy(index, sequence, position) for position in range(1, len(sequence) - 1))
 
 
-def _pack_copies(copies: Sequence[_MaskedCopy], vocabulary: Vocabulary) -> PackedBatch:
-    """Return a batch of the copies with their tokens masked, the masked ids as labels, and no sentence order."""
+def _mask_and_pack(copies: Sequence[_SentenceCopy], vocabulary: Vocabulary) -> PackedBatch:
+    """Return a batch of the copies with one token masked in each, the masked ids as labels, and no sentence order."""
     lengths = [len(copy.ids) for copy in copies]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     ids = np.concatenate([copy.ids for copy in copies]).astype(np.int32)
     positions = np.concatenate([np.arange(length) for length in lengths]).astype(np.int32)
-    masked_index = (offsets[:-1] + [copy.position for copy in copies]).astype(np.int32)
+    masked_index = (offsets[:-1] + [copy.masked_position for copy in copies]).astype(np.int32)
     labels = ids[masked_index]
     ids[masked_index] = vocabulary.mask_id
     segments = np.zeros_like(ids)

@@ -54,7 +54,7 @@ class Outcome:
 
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
-    layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
+    layer_distances: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
     """Figure 1: variant -> l2, degrees or cosine -> for each seed, the distances from input to output of the layers."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
     """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> for each seed, the curve."""
@@ -77,7 +77,8 @@ class Outcome:
         """Return row -> column -> [(our value, the paper's value)] in the paper's units.
 
         Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. The row
-        of a model that is no variant is compared with the variant `table.compare_with`, and left out if that is None.
+        of a model that is not a variant is compared with the variant `table.compare_with`, and left out if that is
+        None.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
@@ -85,10 +86,10 @@ class Outcome:
             if variant is None:
                 continue
             for column, cell in zip(table.columns, cells, strict=True):
-                if (column, table.version) == ("speedup", "version 1"):
+                if column == "speedup" and table.version == "version 1":
                     continue  # version 1 relates speeds to BERT-xlarge, which is no variant here
-                paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
-                our_values = self._measure_column(variant, table, column)
+                paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]  # as in "90.1/83.2"
+                our_values = self._column_values(variant, table, column)
                 if paper_values and len(our_values) == len(paper_values):
                     comparison.setdefault(row, {})[column] = list(zip(our_values, paper_values, strict=True))
         return comparison
@@ -110,11 +111,10 @@ class Outcome:
             "claims": [checked.to_json() for checked in self.claims],
         }
 
-    def _measure_column(self, variant: str, table: PaperTable, column: str) -> list[float]:
+    def _column_values(self, variant: str, table: PaperTable, column: str) -> list[float]:
         """Return our values for a column, without those that we have not measured, in the paper's units.
 
-        An average is comparable only if it is over the same tasks, so the list is empty for an average over other tasks
-        than the table's.
+        The list is empty for an average over other tasks than the table's, which could not be compared.
         """
         metrics = table.column_metrics(column)
         measured_tasks = list_tasks(self.values.get(variant, {}))
@@ -139,20 +139,21 @@ class _TaskMeasurement:
 def read_outcome(plan: ExperimentPlan) -> Outcome:
     """Read the results of all finished stages and test the claims against them."""
     values: dict[str, dict[str, dict[int, JackknifeEstimate]]] = {name: {} for name in plan.variants}
-    layer_steps: dict[str, dict[str, list[list[float]]]] = {}
+    layer_distances: dict[str, dict[str, list[list[float]]]] = {}
     curves: dict[str, dict[str, list[Curve]]] = {}
     task_titles: dict[str, str] = {}
     diverged: Counter[str] = Counter()
     for run in plan.runs:
-        tasks = _measure_tasks(plan, run)
+        tasks = _read_tasks(plan, run)
         for task, measured in tasks.items():
             task_titles |= _task_titles(task, measured)
-        for metric, estimate in (_measure_run(plan, run) | _summarize_tasks(run, tasks)).items():
+        estimates = _read_run(plan, run) | _summarize_tasks(run, tasks)
+        for metric, estimate in estimates.items():
             values[run.variant].setdefault(metric, {})[run.seed] = estimate
         probe = read_result(plan, run.probe, StageRecord[ProbeResult])
         if probe is not None:
-            for name, layers in probe.layer_steps.items():
-                layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
+            for name, distances in probe.layer_steps.items():
+                layer_distances.setdefault(run.variant, {}).setdefault(name, []).append(distances)
         if run.pretrain is not None:
             _, heldout_curves = read_curves(plan.directory(run.pretrain))
             for name, curve in heldout_curves.items():
@@ -165,8 +166,8 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             values[variant]["speedup"] = speedups
     return Outcome(
         plan,
-        values={variant: _without_errors(metrics) for variant, metrics in values.items()},
-        layer_steps=layer_steps,
+        values={variant: _drop_errors(metrics) for variant, metrics in values.items()},
+        layer_distances=layer_distances,
         curves=curves,
         task_titles=task_titles,
         diverged=diverged,
@@ -174,14 +175,14 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
     )
 
 
-def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
+def _drop_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
     """Return only the value of each estimate, which is its first element."""
     return {
         metric: {seed: float(estimate[0]) for seed, estimate in by_seed.items()} for metric, by_seed in metrics.items()
     }
 
 
-def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
+def _read_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
     """Return the counts, the pretraining time and the intrinsic scores of a run, by metric; empty for an ensemble."""
     if run.pretrain is None:
         return {}
@@ -207,11 +208,13 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         metrics["steps"] = exact_value(trained.steps)
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
-    return metrics | (_measure_probe(probe) if probe else {})
+    if probe is not None:
+        metrics |= _estimate_probe_metrics(probe)
+    return metrics
 
 
-def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
-    """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
+def _estimate_probe_metrics(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
+    """Return the estimate of each metric of a probe; the error of a score without jackknife values is unknown."""
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
         is_fraction = name.endswith(("_accuracy", "_preference"))
@@ -226,14 +229,14 @@ def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
     return estimates
 
 
-def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
+def _read_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
     """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
         if task == WORD_ORDER_TASK:
             probe = read_result(plan, stage, StageRecord[ProbeResult])
             if probe is not None:
-                preference = _measure_probe(probe)["minimal_pairs_preference"]
+                preference = _estimate_probe_metrics(probe)["minimal_pairs_preference"]
                 scores = {"preference": preference}
                 above_chance = preference - _CHANCE_OF_PAIRS
                 measurements[task] = _TaskMeasurement("word order", scores, {}, preference, above_chance)
@@ -255,7 +258,7 @@ def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
     """Return the task's metrics that a table of the paper shows instead of the usual ones (`PaperTable.metrics`)."""
     prefix = f"task_{task}_"
     columns = [metrics for table in plan.experiment.tables for metrics in table.metrics.values()]
-    names = dict.fromkeys(itertools.chain.from_iterable(columns))
+    names = dict.fromkeys(itertools.chain.from_iterable(columns))  # each name once
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
@@ -270,18 +273,18 @@ def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
 def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> dict[str, JackknifeEstimate]:
     """Return the metrics of every task, and the means over tasks if all tasks of the run are finished."""
     estimates: dict[str, JackknifeEstimate] = {}
-    for task, measured in tasks.items():
+    for name, measured in tasks.items():
         scores: dict[str, JackknifeEstimate] = {}
         if len(measured.metrics) > 1:  # a single metric is the mean
             scores |= measured.metrics
         scores |= measured.extra
-        estimates |= {f"task_{task}_{name}": estimate for name, estimate in scores.items()}
-        estimates[f"task_{task}"] = measured.mean
+        estimates |= {f"task_{name}_{metric}": estimate for metric, estimate in scores.items()}
+        estimates[f"task_{name}"] = measured.mean
     if tasks and len(tasks) == len(run.tasks):
         estimates["tasks_mean"] = np.mean([measured.mean for measured in tasks.values()], axis=0)
-        above_majority = [m.above_majority for m in tasks.values() if m.above_majority is not None]
-        if above_majority:
-            estimates["tasks_above_majority"] = np.mean(above_majority, axis=0)
+        differences = [task.above_majority for task in tasks.values() if task.above_majority is not None]
+        if differences:
+            estimates["tasks_above_majority"] = np.mean(differences, axis=0)
     return estimates
 
 
@@ -293,9 +296,9 @@ def _compute_speedups(
     reference = seconds_per_step[baseline]
     speedups = {}
     for variant, by_seed in seconds_per_step.items():
-        common = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
-        if common:
-            speedups[variant] = common
+        ratios = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
+        if ratios:
+            speedups[variant] = ratios
     return speedups
 
 

@@ -33,7 +33,7 @@ StageKind = Literal[
 ]
 # The module of this package that a stage runs, by the stage's kind; stages of other kinds run a command of `albert`.
 MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
-MIN_STEPS: Final = 2  # the least number of steps of a run, however small the scale or the time to match is
+MIN_STEPS: Final = 2  # of a run, however small the scale or the time to match is
 OUT = "{OUT}"  # the placeholder, in the arguments of `create_stage`, for the stage's directory
 
 
@@ -45,6 +45,7 @@ class ExperimentRequest:
     out: Path
     text: tuple[str, ...] = ()
     extra_text: tuple[str, ...] = ()
+    """Additional text for the variants that train on more text than the others."""
     data: Path | None = None
     """A directory of token shards to train on, instead of text."""
     tasks: Path | None = None
@@ -88,7 +89,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, the facts that determine its result, and the stages that must be finished before."""
+    """A command, the facts that determine its result, and the stages that must be finished before it runs."""
 
     kind: StageKind
     title: str
@@ -243,7 +244,7 @@ def create_stage(
     compute on a device get `--device`.
     """
     stage = Stage(kind, title, facts, tuple(needs), cost=cost)
-    # The directory's name is the stage's id, which does not depend on `argv`. So a stage without `argv` has it already.
+    # The directory's name is the stage's id. It does not depend on `argv`, so it is already correct here.
     directory = str(request.directory(stage))
     words = [directory if word == OUT else word for word in argv]
     if kind in ("pretrain", "speed") and request.nproc > 1:

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from albert_cli import config, store
+from albert_cli.config import RecipeValues
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import read_data_facts
@@ -78,34 +79,36 @@ def probe(
     the trained layers they repeat. minimal_pairs: a file of minimal pairs to score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
-    pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
+    # The inputs are read first, so that an error in one of them ends the command at once.
+    pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else None
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     vocabulary = hub.load_vocabulary(pretrained)
     text = _load_text(data, vocabulary, checkpoint)
-    pairs = _pair_settings(pretrained, overrides)
-    target = choose_device(device)
+    run_settings = _sampling_settings(pretrained)
+    probe_settings = _sampling_settings(pretrained, overrides)
+    torch_device = choose_device(device)
     model = PretrainingModel(pretrained.config)
     hub.load_weights(model, pretrained, hub.LoadPolicy.MASKED_LANGUAGE)
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    prepare_model(model, settings, target)
+    prepare_model(model, settings, torch_device)
     model.eval()
-    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    batches = list(_iter_batches(job))
-    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
-    has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
+    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=probe_settings, train=settings), text)
     pair_scores = None
-    if pairs_to_score:
-        pair_scores = score_minimal_pairs(model, vocabulary, pairs_to_score, target)
+    if pairs_to_score is not None:
+        pair_scores = score_minimal_pairs(model, vocabulary, pairs_to_score, torch_device)
+    has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
+    batches = list(_iter_batches(job))
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # include a layer's LayerNorms
     return ProbeScores(
         checkpoint=pretrained.directory,
         fingerprint=store.fingerprint(pretrained.directory),
         sequences=sequences,
-        data=pairs,
+        data=probe_settings,
         parameters=sum(sizes.values()),
         block_parameters=sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
         layers=len(model.config.blocks()),
-        text=_score_text(job, _pair_settings(pretrained), has_pair_head),
+        text=_score_text(job, run_settings, has_pair_head),
         distances=_layer_distances(job, batches),
         depths=_scores_by_depth(job, batches, layers) if layers else None,
         minimal_pairs=pair_scores,
@@ -126,23 +129,25 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
         hint = f"build the data with --vocab {checkpoint}"
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", hint)
     entropy = read_data_facts(data).unigram_entropy_nats if heldout.n_tokens else corpus.unigram_entropy()
-    return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
+    # The job samples from the training corpus, and evaluates nothing on the held-out one.
+    return PretrainingCorpora(train=corpus, heldout=corpus, vocabulary=vocabulary, unigram_entropy=entropy)
 
 
-def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
+def _sampling_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
     """Return the sampling settings of the run that trained a checkpoint, changed by the overrides.
 
     A checkpoint without `recipe.toml` gets the default settings. Raises `ConfigError` if sequences would be longer than
     the model has positions.
     """
-    recipe = checkpoint.directory / "recipe.toml"
-    run_settings = store.read_toml(recipe).get("data", {}) if store.exists_or_is_listed(recipe) else {}
-    if not isinstance(run_settings, dict):
-        raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
-    names = {field.name for field in dataclasses.fields(PairSettings)}
     positions = checkpoint.config.max_position_embeddings
-    values = {"max_seq_length": min(512, positions)}
-    values |= {key: value for key, value in run_settings.items() if key in names}
+    values: RecipeValues = {"max_seq_length": min(512, positions)}
+    recipe = checkpoint.directory / "recipe.toml"
+    if store.exists_or_is_listed(recipe):
+        section = store.read_toml(recipe).get("data", {})
+        if not isinstance(section, dict):
+            raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
+        names = {field.name for field in dataclasses.fields(PairSettings)}
+        values |= {key: value for key, value in section.items() if key in names}
     pairs = config.load_recipe(ProbeRecipe, {"data": values}, overrides).data
     if pairs.max_seq_length > positions:
         raise ConfigError(
@@ -190,38 +195,51 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
     count = job.settings.train.eval_sequences
-    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
-    # By metric, for each jackknife group the sum and the number of items. Batches belong to the groups in turn.
-    sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
+    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))  # so that every group has a batch
+    # By metric, the sum and the number of items of each jackknife group. Batches belong to the groups in turn.
+    totals: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
         index = np.arange(start, min(start + size, count))
         for name, sum_and_count in job.evaluate_examples(job.corpora.train, pairs, index).items():
-            sums[name][number % JACKKNIFE_GROUPS] += sum_and_count
-    return {name: jackknife_mean(*groups.T) for name, groups in sums.items() if groups[:, 1].any()}
+            totals[name][number % JACKKNIFE_GROUPS] += sum_and_count
+    return {
+        name: jackknife_mean(sums=groups[:, 0], counts=groups[:, 1])
+        for name, groups in totals.items()
+        if groups[:, 1].any()
+    }
 
 
 # ---------------------------------------------------------------- Figure 1
 
 
+def _iter_batches(job: PretrainingJob) -> Iterator[PackedBatch]:
+    """Yield the scored sequences with masked tokens, whose segments are in the order of the text."""
+    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
+    count = job.settings.train.eval_sequences
+    for start in range(0, count, _MICRO_BATCH):
+        index = np.arange(start, min(start + _MICRO_BATCH, count))
+        yield sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)
+
+
 def _layer_distances(job: PretrainingJob, batches: Sequence[PackedBatch]) -> LayerDistances:
     """Return the distances of Figure 1 on text without masks, because tasks have none either."""
-    steps = _measure_steps(job, batches)
+    by_layer = _measure_distances(job, batches)
     summaries: dict[str, float] = {}
     for name in ("l2", "degrees"):
-        values = steps[name]
+        values = by_layer[name]
         summaries |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
         if len(values) > 1:
             neighbors = itertools.pairwise(values)
             summaries[f"{name}_variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
     return LayerDistances(
         masked_tokens=sum(len(batch.masked_index) for batch in batches),
-        steps={name: [round(value, 6) for value in values] for name, values in steps.items()},
+        by_layer={name: [round(value, 6) for value in values] for name, values in by_layer.items()},
         summaries={name: round(value, 6) for name, value in summaries.items() if math.isfinite(value)},
     )
 
 
 @torch.inference_mode()
-def _measure_steps(
+def _measure_distances(
     job: PretrainingJob, batches: Sequence[PackedBatch], depth: int | None = None
 ) -> dict[str, list[float]]:
     """Return the distances between each layer's input and output on unmasked text, by measure and layer.
@@ -232,14 +250,14 @@ def _measure_steps(
     depth: the number of layers to run, as in `Encoder.forward`.
     """
     tokens = 0
-    sums = torch.zeros(())  # after the first batch [layers, measures]
+    sums = torch.zeros(())  # becomes [layers, measures] with the first batch
     for batch in batches:
         unmasked = dataclasses.replace(batch, ids=original_ids(batch))
         tokens += len(unmasked.ids)
         batch_sums = []
         states = job.model.encoder.iterate_layers(pack(unmasked, job.device), depth=depth)
-        x_TH = next(states).float()
-        previous_TH = x_TH
+        x_TH = next(states).float()  # the input of the current layer
+        previous_TH = x_TH  # the input of the layer before it
         for state_TH in states:
             y_TH = state_TH.float()
             cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
@@ -269,34 +287,35 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     model = job.model
     trained = len(model.config.blocks())
     depths = sorted({*range(1, layers + 1), trained}, reverse=True)
-    steps = _measure_steps(job, batches, depth=layers)
+    distances = _measure_distances(job, batches, depth=layers)
     correct: Counter[int] = Counter()
     seconds: defaultdict[int, float] = defaultdict(float)
-    words = 0
+    masked_tokens = 0
     with torch.inference_mode():
         for batch in batches:
             labels = torch.from_numpy(batch.masked_labels).long().to(job.device)
             tokens = pack(batch, job.device, batch.masked_index)
-            if words == 0:
+            if masked_tokens == 0:
                 model(tokens)  # the first call is slower, so it is not timed
-            words += len(labels)
+            masked_tokens += len(labels)
             for depth in depths:
                 start = time.perf_counter()
-                correct[depth] += int(count_correct(model(tokens, depth=depth).masked, labels))  # waits for the device
+                logits = model(tokens, depth=depth).masked
+                correct[depth] += int(count_correct(logits, labels))  # `int` waits for the device
                 seconds[depth] += time.perf_counter() - start
     return DepthScores(
         layers=layers,
         trained=trained,
-        behaviour=classify_convergence(steps["l2"], steps["two_back"], trained),
-        l2=[round(value, 6) for value in steps["l2"]],
-        two_back=[round(value, 6) for value in steps["two_back"]],
-        mlm_accuracy=[round(correct[depth] / words, 6) for depth in range(1, layers + 1)],
+        behaviour=classify_convergence(distances["l2"], distances["two_back"], trained),
+        l2=[round(value, 6) for value in distances["l2"]],
+        two_back=[round(value, 6) for value in distances["two_back"]],
+        mlm_accuracy=[round(correct[depth] / masked_tokens, 6) for depth in range(1, layers + 1)],
         speed=[round(seconds[trained] / seconds[depth], 3) for depth in range(1, layers + 1)],
     )
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
-    """Classify the hidden states at the last depth, from the distances of `_measure_steps` for each layer.
+    """Classify the hidden states at the last depth, from the distances of `_measure_distances` for each layer.
 
     They converge if the last layer moves its input by less than a tenth of the mean distance of the `trained` layers.
     They oscillate if the layer returns: its output is closer to the input of the layer before it than half the distance
@@ -307,12 +326,3 @@ def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained
     if len(l2) > 1 and two_back[-1] < _RETURN_FRACTION * l2[-1]:
         return "oscillates"
     return "keeps moving"
-
-
-def _iter_batches(job: PretrainingJob) -> Iterator[PackedBatch]:
-    """Yield the scored sequences with masked tokens, whose segments are in the order of the text."""
-    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
-    count = job.settings.train.eval_sequences
-    for start in range(0, count, _MICRO_BATCH):
-        index = np.arange(start, min(start + _MICRO_BATCH, count))
-        yield sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)

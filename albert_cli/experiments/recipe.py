@@ -24,6 +24,7 @@ from albert_cli.experiments.metrics import (
     METRICS,
     SMALLEST_DIFFERENCE,
     is_score,
+    is_task_score,
     list_tasks,
 )
 
@@ -44,7 +45,7 @@ class ExperimentScale:
     changes: RecipeValues = field(default_factory=dict)
     """Changes to the base recipe, applied before the variant's changes."""
     borrow: ScaleName | None = None
-    """The scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
+    """A scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
     step_fraction: float = 1.0
     """The fraction of a variant's pretraining steps that this scale runs."""
     text: tuple[str, ...] = ("docs:",)
@@ -217,8 +218,8 @@ class PaperClaim:
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
         """The conditions for the values in `learned`, and then the conditions of the statement."""
-        has_learned = (Condition(name, "above", LEARNED_ABOVE[split_reference(name)[1]]) for name in self.learned)
-        return (*has_learned, *self.conditions)
+        learned = (Condition(name, "above", LEARNED_ABOVE[split_reference(name)[1]]) for name in self.learned)
+        return (*learned, *self.conditions)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -234,7 +235,7 @@ class PaperClaim:
     @property
     def compares_tasks(self) -> bool:
         """True if the statement is about scores of fine-tuned models: `task_NAME`, `tasks_mean` and the like."""
-        return any(metric.startswith("task") for condition in self.conditions for metric in condition.metrics)
+        return any(is_task_score(metric) for condition in self.conditions for metric in condition.metrics)
 
 
 @dataclass(frozen=True)
@@ -307,9 +308,9 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     """Check an experiment's values as parsed from TOML; raise `ConfigError` with the key that is invalid."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
-    if unknown := set(experiment.scales).symmetric_difference(SCALES):
-        wrong = ", ".join(sorted(unknown))
-        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {wrong}")
+    if wrong := set(experiment.scales) ^ set(SCALES):
+        listed = ", ".join(sorted(wrong))
+        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {listed}")
     _check_variant_names(experiment)
     _check_cycles(experiment)
     _check_metrics(experiment)
@@ -317,13 +318,13 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     return experiment
 
 
-def _borrow_scales(scales: Any) -> Any:
+def _borrow_scales(scales: object) -> object:
     """Return the scales with the variants, changes and extra text of a borrowed scale as defaults."""
     if not isinstance(scales, Mapping) or not all(isinstance(scale, Mapping) for scale in scales.values()):
         return scales  # validation reports the wrong type
     merged = {}
     for name, scale in scales.items():
-        borrowed = scales.get(str(scale.get("borrow")), {})  # `str`, because the type is validated later
+        borrowed = scales.get(str(scale.get("borrow")), {})  # `str`, because the value may be of a wrong type
         defaults = {key: borrowed[key] for key in ("variants", "changes", "extra_text") if key in borrowed}
         merged[name] = config.merge_values(defaults, scale)
     return merged

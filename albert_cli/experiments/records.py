@@ -36,9 +36,9 @@ class _PrintedResult(BaseModel):
 
 
 class AnyResult(_PrintedResult):
-    """The output of any command, of which only the time is read, if the command prints it."""
+    """The output of any command, of which only the time is read."""
 
-    seconds: float | None = None
+    seconds: float | None = None  # None if the command does not print it
 
 
 class ModelShape(_PrintedResult):

@@ -44,7 +44,8 @@ from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_MIN_SEQUENCES = 64  # sequences of text in a probe for minimal pairs, because `albert probe` always scores text too
+# A probe of word order needs only the minimal pairs, but `albert probe` always scores sequences of text, too.
+_WORD_ORDER_SEQUENCES = 64
 _SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
 _BYTES_PER_WEIGHT = 4  # fine-tuned models are saved in fp32
 
@@ -158,10 +159,11 @@ class _Planner:
     task_recipes: Mapping[str, FinetuneRecipe | None]  # by available task; None for a task without a recipe
 
     def plan_pretraining(self, name: str, seed: int) -> VariantRun:
-        """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""
+        """Plan the pretraining of a variant, and of the runs that it starts from or distils from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # The parent run has a place in both: its id in the stage's facts, its directory in the command's options.
+        # The stage's facts refer to the parent run by its id, and the command by its directory. So the section
+        # `warm_start` is removed from the recipe here, and added to both below.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -171,15 +173,15 @@ class _Planner:
         data = plan_data(self.request, self.scale, variant.text)
         facts: dict[str, object] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
         needs = list(data.needs)
-        links: RecipeValues = {}
+        directories: RecipeValues = {}  # changes to the recipe that refer to the directories of other runs
         finished_steps = 0
-        extra_flops = 0.0
+        teacher_flops = 0.0  # per token
         if variant.after:
             parent = self.plan_pretraining(variant.after, seed)
             assert parent.pretrain is not None and parent.recipe is not None
             key = "continues" if variant.continues else "checkpoint"
             facts["warm_start"] = {key: parent.pretrain.id, **warm_start}
-            links["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
+            directories["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
             needs.append(parent.pretrain)
             if variant.continues:
                 finished_steps = parent.recipe.schedule.total_steps
@@ -187,14 +189,14 @@ class _Planner:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None
             facts["teacher"] = teacher.pretrain.id
-            links["distill"] = {"teacher": self._directory(teacher.pretrain)}
+            directories["distill"] = {"teacher": self._directory(teacher.pretrain)}
             needs.append(teacher.pretrain)
-            extra_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
-        options = _format_overrides(config.read_recipe(base), config.merge_values(values, links))
+            teacher_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
+        options = _format_overrides(config.read_recipe(base), config.merge_values(values, directories))
         argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options]
         recipe = self._with_vocabulary_size(recipe)
         cost = pretraining_cost(recipe, finished_steps)
-        cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * extra_flops)
+        cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * teacher_flops)
         title = f"{variant.title}, seed {seed}: pretraining"
         return VariantRun(name, seed, recipe, create_stage(self.request, "pretrain", title, facts, needs, argv, cost))
 
@@ -207,7 +209,10 @@ class _Planner:
         return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members."""
+        """Plan an ensemble of fine-tuned models for each task.
+
+        runs: the runs that are already planned, including those of the ensemble's members.
+        """
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
@@ -230,19 +235,20 @@ class _Planner:
         _, values = self._variant_settings(name)
         values = config.apply_overrides(values, self.request.changes)
         recipe = self._with_vocabulary_size(self._validate(name, values))
-        steps = other_recipe.schedule.total_steps
-        flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps  # of a step
-        other_flops = pretraining_cost(other_recipe).flops / steps
-        steps_by_flops = max(MIN_STEPS, round(steps * other_flops / flops))
+        other_steps = other_recipe.schedule.total_steps
+        step_flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
+        other_step_flops = pretraining_cost(other_recipe).flops / other_steps
+        steps_by_flops = max(MIN_STEPS, round(other_steps * other_step_flops / step_flops))
         seconds = self._read_speed(name)
         other_seconds = self._read_speed(other)
         if seconds and other_seconds:
-            return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
+            return MatchedWallClock(other, other_steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
         speed = self.request.flops_per_second(name)
         other_speed = self.request.flops_per_second(other)
         if speed and other_speed:
-            return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
-        return MatchedWallClock(other, steps, steps_by_flops, None)
+            seconds_by_flops = (step_flops / speed, other_step_flops / other_speed)
+            return MatchedWallClock(other, other_steps, steps_by_flops, seconds_by_flops)
+        return MatchedWallClock(other, other_steps, steps_by_flops, None)
 
     def plan_speed(self, name: str) -> Stage:
         """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
@@ -267,8 +273,8 @@ class _Planner:
     def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
         """Plan the intrinsic scores.
 
-        All variants are scored with the sampling settings of the scale, so that their scores can be compared; only the
-        sequences are not longer than the model's positions.
+        All variants are scored with the sampling settings of the scale, so that their scores can be compared. Only the
+        sequence length is lower for a model with fewer positions.
         """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
         pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
@@ -285,7 +291,7 @@ class _Planner:
         return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
 
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the fine-tuning runs of a task; word order needs none, and is planned as a probe."""
+        """Plan the fine-tuning runs of a task, or for word order, which needs no fine-tuning, a probe."""
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
         if task == WORD_ORDER_TASK:
@@ -301,8 +307,9 @@ class _Planner:
         """Plan a probe that scores the minimal pairs of word order."""
         data = self.probe_data
         facts = {"task": WORD_ORDER_TASK, "pairs": pairs.identity, "data": data.identity}
-        argv = ["probe", self._directory(pretrain), "--data", data.directory, "--sequences", str(_MIN_SEQUENCES)]
-        argv += ["--minimal-pairs", str(Path(pairs.directory) / PAIRS_FILE)]
+        pairs_file = Path(pairs.directory) / PAIRS_FILE
+        argv = ["probe", self._directory(pretrain), "--data", data.directory]
+        argv += ["--sequences", str(_WORD_ORDER_SEQUENCES), "--minimal-pairs", str(pairs_file)]
         needs = [pretrain, *pairs.needs, *data.needs]
         return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
@@ -311,7 +318,8 @@ class _Planner:
     def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and its values with the changes of the scale and of the variant.
 
-        A recipe's vocabulary size is replaced by that of the data, with which it must agree; for `--data` it is added.
+        If the recipe has a vocabulary size, it is replaced by that of the data, with which it must agree. With `--data`
+        the vocabulary size is always set.
         """
         variant = self.experiment.variants[name]
         at_scale = dict(variant.changes_at(self.scale.borrow or self.request.scale))
@@ -326,7 +334,8 @@ class _Planner:
     def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and the values of a run with this seed.
 
-        The number of steps is the recipe's times the scale's fraction, unless `-s` sets it or a matched time does.
+        The number of steps is the recipe's times the scale's fraction. `-s` overrides it, and `match_time_of` overrides
+        both.
         """
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})

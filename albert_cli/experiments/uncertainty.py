@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,9 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
-    points = [(step, time) for step, time in training.get("seconds", []) if step in logged_steps and step and time]
-    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
+    seconds_curve = training.get("seconds", [])
+    points = [(step, time) for step, time in seconds_curve if step in logged_steps and step > 0 and time > 0]
+    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # [intervals, 2]: steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
         return value_of_unknown_error(seconds)
@@ -88,7 +89,7 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
         return float(intervals[indices, 1].sum() / intervals[indices, 0].sum())
 
     pace = jackknife_examples(seconds_per_step, len(intervals))
-    return np.asarray(seconds * pace / pace[0])
+    return np.asarray(seconds * pace / pace[0])  # `seconds`, with the relative error of the pace
 
 
 def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:
@@ -115,7 +116,8 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
     if kind not in ("span", "class", "value"):
         return value_of_unknown_error(0.0)  # any value: `jackknife_task` uses only the deviations from it
     if kind == "span":
-        scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
+        key: Literal["f1", "em"] = "f1" if metric == "f1" else "em"
+        scores_N = np.array([line[key] for line in lines], np.float64)
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
     gold = [line["label"] for line in lines]
     predicted = [line["prediction"] for line in lines]

@@ -2,7 +2,7 @@
 
 The acceptable sentence of a pair is a sentence of the text, and the unacceptable one has two neighboring words swapped.
 At the scale `mini` the pairs are a task of the experiments, because a few minutes of pretraining are enough for a model
-to prefer the original sentences. These experiments have a stage `pairs`, a step of their plan, which runs `main`.
+to prefer the original sentences. The plans of these experiments have a stage `pairs`, which runs `main`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
 _MAX_PAIRS: Final = 1500  # the standard error of an accuracy is at most sqrt(0.25 / 1500), 1.3 points
-_WORDS: Final = range(6, 17)  # lengths of a sentence; longer ones cost time and are more often split wrongly
+_SENTENCE_WORDS: Final = range(6, 17)  # longer sentences cost time and are more often split wrongly
 
 
 def write_word_order_pairs(data: Path, directory: Path) -> int:
@@ -34,9 +34,10 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     corpus = TokenCorpus.open(data, "heldout")
     if corpus.n_tokens == 0:
         corpus = TokenCorpus.open(data, "train")
-    pairs = [pair for sentence in _iter_sentences(corpus) if (pair := _swap_neighbors(sentence)) is not None]
+    swapped = map(_swap_neighbors, _iter_sentences(corpus))
+    pairs = [pair for pair in swapped if pair is not None]
     if not pairs:
-        raise InputError(f"{data}: no sentence of {_WORDS[0]} to {_WORDS[-1]} words", "use more text")
+        raise InputError(f"{data}: no sentence of {_SENTENCE_WORDS[0]} to {_SENTENCE_WORDS[-1]} words", "use more text")
     stride = max(1, len(pairs) // _MAX_PAIRS)
     pairs = pairs[::stride][:_MAX_PAIRS]
     rows = [{"sentence_good": good, "sentence_bad": bad, "linguistics_term": "word order"} for good, bad in pairs]
@@ -59,7 +60,7 @@ def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
     Return None if the sentence is too short or too long, or if the two words are equal.
     """
     words = sentence.split()
-    if len(words) not in _WORDS:
+    if len(words) not in _SENTENCE_WORDS:
         return None
     index = int(hash_to_unit_interval(f"{sentence} swap") * (len(words) - 1))
     if words[index] == words[index + 1]:
