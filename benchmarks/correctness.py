@@ -24,8 +24,8 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast, choose_device, prepare_model, resolve_auto
 from albert_cli.training.settings import TrainSettings
 
-# By precision, the largest relative differences that rounding explains: of the loss, and of all gradients (the norm of
-# their difference). For comparison, ALBERT-base in bf16 on a CPU has 9e-5 and 1.7e-2.
+# By precision, the largest relative differences that rounding explains: of the loss, and of the vector of all
+# gradients. For comparison, ALBERT-base in bf16 on a CPU has 9e-5 and 1.7e-2.
 TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
 _LENGTHS: Final = (128, 16, 112, 32, 96, 48, 80, 64)
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -44,7 +44,7 @@ class Correctness:
 
 
 def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch.device) -> Correctness:
-    """Compare a step on the device, with the settings of training, with a plain step on the CPU in fp32.
+    """Compare a forward and backward pass on the device, as in training, with a plain one on the CPU in fp32.
 
     The batch has sequences of many lengths, and there is no dropout. The result is correct if both differences are
     within `TOLERANCES`. If the settings request compilation, a graph must also have been compiled, because the compiler
@@ -62,8 +62,8 @@ def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch
     loss_difference = _relative_difference(loss, expected_loss)
     gradient_difference = _relative_difference(gradients, expected_gradients)
     loss_tolerance, gradient_tolerance = TOLERANCES[settings.precision]
-    is_compiled_as_requested = settings.compile == "off" or was_compiled
     is_close = loss_difference <= loss_tolerance and gradient_difference <= gradient_tolerance
+    is_compiled_as_requested = settings.compile == "off" or was_compiled
     return Correctness(
         form=settings.precision + (", compiled" if settings.compile == "on" else ""),
         loss_fp32_cpu=round(float(expected_loss), 6),
@@ -87,8 +87,8 @@ def _count_compiled_graphs() -> int:
 def compute_loss_and_gradients(
     config: ModelConfig, batch: PackedBatch, settings: TrainSettings, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss and the concatenated gradients of a model with seed 0, as fp32 tensors on the CPU."""
-    torch._dynamo.reset()  # do not reuse a graph that was compiled for another form
+    """Return the loss, a scalar, and all gradients, [parameters], of a model with seed 0, in fp32 on the CPU."""
+    torch._dynamo.reset()  # do not reuse a graph that was compiled for other settings
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
     prepare_model(model, settings, device)

@@ -49,7 +49,7 @@ GOALS: Final = {
 # Speed relative to transformers on the same text.
 SPEEDUP_GOALS: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
 PROFILE_GOALS: Final = {"busy": "at least 0.95", "waits": "at most 1", "pageable_copies": "0"}
-# Milliseconds of four fine-tuning steps at which eight processes together finish the 443,000 steps of GLUE (eight
+# The goal for four fine-tuning steps, in milliseconds: eight processes together finish the 443,000 steps of GLUE (eight
 # tasks, five seeds) in 15 minutes.
 FINE_TUNING_MS: Final = 4 * 8 * 15 * 60_000 / 443_000
 # Tokens of a micro-batch. On 141 GB they leave room for transformers, whose activations take several times as much.
@@ -89,7 +89,8 @@ class GpuBenchOptions:
 class Part:
     """The measurements of one part, in the field for their kind, or the reason why the part failed."""
 
-    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of `albert bench pretrain`, by label
+    # The JSON of `albert bench pretrain`, by a label such as "not compiled"; "" if there is only one.
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
     correctness: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None
@@ -125,7 +126,8 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     if unknown:
         raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
-        prepare_recipe(*_request(size, LENGTHS[0], options))  # raises if overrides or data are wrong
+        # An error in the overrides or the data is raised here, before the first measurement.
+        prepare_recipe(*_bench_arguments(size, LENGTHS[0], options))
     conditions = {
         "device_name": harness.current_conditions(device, precision="").device,
         "versions": {"albert": __version__, "torch": torch.__version__},
@@ -142,10 +144,12 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
             parts = {part: parts[part] for part in PARTS if part in parts}  # in the order of `PARTS`
             result = GpuBenchResult(conditions, parts)
             measurements.save(out, conditions, {part: asdict(values) for part, values in parts.items()})
-            store.write_text(out / measurements.MARKDOWN, format_result(result, console.format_markdown_table) + "\n")
+            store.write_text(
+                out / measurements.MARKDOWN_FILE, format_result(result, console.format_markdown_table) + "\n"
+            )
             if parts[name].is_wrong:
                 message = f"{device}: loss or gradients differ from the CPU's by more than rounding"
-                raise AlbertError(message, f"see {out / measurements.MARKDOWN}")
+                raise AlbertError(message, f"see {out / measurements.MARKDOWN_FILE}")
     failed = [f"{name} ({part.failed})" for name, part in parts.items() if part.failed]
     if failed:
         raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
@@ -160,10 +164,10 @@ def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOption
     return replace(part or Part(failed=failed), seconds=round(time.monotonic() - begin, 1))
 
 
-def _attempt_step(request: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
+def _attempt_step(recipe: str, options: PretrainBenchOptions) -> dict[str, Any]:
     """Return the JSON of `albert bench pretrain`, or {"failed": reason}, so that other variants are still timed."""
     _free_everything()
-    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *request))
+    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, recipe, options))
     return asdict(result) if result else {"failed": failed}
 
 
@@ -188,7 +192,7 @@ def _free_everything() -> None:
 # ---------------------------------------------------------------- the parts
 
 
-def _request(
+def _bench_arguments(
     size: str,
     length: int,
     options: GpuBenchOptions,
@@ -196,7 +200,7 @@ def _request(
     more_overrides: Sequence[str] = (),
     against: str | None = None,
 ) -> tuple[str, PretrainBenchOptions]:
-    """Return the recipe's name and the options of `albert bench pretrain`.
+    """Return the arguments of `run_pretrain_bench`: the recipe's name, and the options of `albert bench pretrain`.
 
     size: the model, one of `SIZES`. length: maximum tokens of a sequence. tokens: of a micro-batch; 0: as in `options`,
     or by size.
@@ -215,7 +219,7 @@ def _request(
 
 def _measure_correctness(options: GpuBenchOptions) -> Part:
     """Compare loss and gradients of ALBERT-base with those of the CPU in fp32."""
-    recipe, _, _ = prepare_recipe(*_request("base", LENGTHS[0], options))
+    recipe, _, _ = prepare_recipe(*_bench_arguments("base", LENGTHS[0], options))
     result = correctness.measure_correctness(recipe.model, recipe.train, choose_device(options.device))
     return Part(correctness=asdict(result))
 
@@ -223,36 +227,39 @@ def _measure_correctness(options: GpuBenchOptions) -> Part:
 def _measure_step(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the pretraining step, compared with `transformers`."""
     against = None if options.alone else "transformers"
-    request = _request(size, length, options, against=against)
-    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(*request))})
+    recipe, step_options = _bench_arguments(size, length, options, against=against)
+    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(recipe, step_options))})
 
 
 def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the variants of the pretraining step, without `transformers`."""
     results = {}
     for name, overrides in VARIANTS.items():
-        request = _request(size, length, options, more_overrides=overrides)
+        recipe, step_options = _bench_arguments(size, length, options, more_overrides=overrides)
         if name == PADDED:
             # Without a variable-length kernel, attention pads the sequences.
             with mock.patch.object(encoder, "has_varlen", lambda device, dtype, head_size: False):
-                results[name] = _attempt_step(request)
+                results[name] = _attempt_step(recipe, step_options)
         else:
-            results[name] = _attempt_step(request)
+            results[name] = _attempt_step(recipe, step_options)
     return Part(results=results)
 
 
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
     """Time the step of ALBERT-base with four sizes of micro-batches, up to that of `batch.micro_tokens = "auto"`."""
     maximum = options.tokens or 131_072
-    sizes = [maximum // divisor for divisor in (8, 4, 2, 1)]
-    return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
+    results = {}
+    for divisor in (8, 4, 2, 1):
+        tokens = maximum // divisor
+        results[f"{tokens:,} tokens"] = _attempt_step(*_bench_arguments("base", 512, options, tokens))
+    return Part(results=results)
 
 
 def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
     """Profile the kernels of the pretraining step on sequences of 512 tokens."""
-    name, step_options = _request(size, 512, options)
+    recipe, step_options = _bench_arguments(size, 512, options)
     device = choose_device(options.device)
-    bench = PretrainBench(name, step_options, device, SINGLE_PROCESS)
+    bench = PretrainBench(recipe, step_options, device, SINGLE_PROCESS)
     with bench.as_in_training():
         step = bench.make_step()
         for _ in range(WARM_UP + 1):  # the first calls compile and allocate
@@ -330,8 +337,8 @@ def _format_steps(parts: Mapping[str, Part], render: Render) -> list[str]:
 def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each variant of a result of `albert bench pretrain`.
 
-    part: the name of the part, which ends with size and length: `variants-base-s512`. label: the key of the result in
-    the part, such as "not compiled" or "". step: the JSON of the result, or {"failed": reason}.
+    part: the name of the part, which ends with size and length: `variants-base-s512`. label: the key in `Part.results`.
+    step: the JSON of the result, or {"failed": reason}.
     """
     *_, size, length_name = part.split("-")
     if "failed" in step:

@@ -3,7 +3,7 @@
     python -m benchmarks.inference sst2-model --input sentences.txt --rounds 5
 
 All tools sort the texts by length and label them in batches. The times "model" are those of the model alone, on token
-ids; the times "all" include the tokenizer. Start-up is not timed.
+ids. The times "all" include the tokenizer. Loading the model is not timed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from albert_cli.model import hub
 from albert_cli.tasks.classification import TextExample
 from albert_cli.training.device import autocast
 
-Labels = NDArray[np.int64]
-TokenIds = Sequence[Sequence[int]]
+Labels = NDArray[np.int64]  # [texts]: class indices
+TokenIds = Sequence[Sequence[int]]  # of each text
 _PEER_BATCH: Final = 32  # texts; they are padded to the longest one
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -50,7 +50,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolSpeed:
-    """Median times of one tool. The speedups are how many times as fast albert is, in its faster precision."""
+    """Median times of one tool. A speedup is the tool's time divided by that of albert in its faster precision."""
 
     model_seconds: float
     all_seconds: float
@@ -89,12 +89,13 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
             tools[f"transformers {precision}"] = _make_transformers(checkpoint.directory, texts, precision)
         tools["onnxruntime fp32"] = _make_onnxruntime(exported, "model.onnx", texts)
         tools["onnxruntime int8"] = _make_onnxruntime(exported, "model_quantized.onnx", texts)
-        inputs = {label: tool.encode() for label, tool in tools.items()}
+        inputs = {name: tool.encode() for name, tool in tools.items()}
         labels: dict[str, Labels] = {}
 
+        # These are timed calls, which return a loss; here there is none.
         def run_model(tool: str) -> float:
             labels[tool] = tools[tool].label(inputs[tool])
-            return 0.0  # in place of a loss, which timed calls return
+            return 0.0
 
         def run_all(tool: str) -> float:
             tools[tool].label(tools[tool].encode())
@@ -108,12 +109,12 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
     tokens = int(inputs["albert fp32"].lengths.sum())
     speeds = {}
     for tool in tools:
-        model = median(model_seconds[tool])
+        seconds = median(model_seconds[tool])
         speeds[tool] = ToolSpeed(
-            model_seconds=round(model, 3),
+            model_seconds=round(seconds, 3),
             all_seconds=round(median(all_seconds[tool]), 3),
-            texts_per_second=round(len(texts) / model, 1),
-            tokens_per_second=round(tokens / model),
+            texts_per_second=round(len(texts) / seconds, 1),
+            tokens_per_second=round(tokens / seconds),
             model_speedup=_median_ratio(model_seconds[tool], model_seconds[best]),
             all_speedup=_median_ratio(all_seconds[tool], all_seconds[best]),
             equal_labels=round(float(np.mean(labels[tool] == labels["albert fp32"])), 5),
@@ -161,14 +162,14 @@ def _make_transformers(directory: Path, texts: Sequence[str], precision: Precisi
     return Tool(lambda: tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"], label)
 
 
-def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
-    """Return onnxruntime as a tool, with the ONNX file named `file` of the exported checkpoint in `directory`."""
+def _make_onnxruntime(directory: Path, onnx_file: str, texts: Sequence[str]) -> Tool:
+    """Return onnxruntime as a tool, with a file of the folder `onnx` of the exported checkpoint in `directory`."""
     import onnxruntime
     from tokenizers import Tokenizer
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(directory / "onnx" / file), options, ["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(directory / "onnx" / onnx_file), options, ["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     input_names = {value.name for value in session.get_inputs()}
 
@@ -186,7 +187,7 @@ def _make_onnxruntime(directory: Path, file: str, texts: Sequence[str]) -> Tool:
 
 
 def _label_by_length(compute_logits: Callable[[TokenIds], Any], ids: TokenIds) -> Labels:
-    """Return the class index of each text; the texts are computed in batches of similar length, the shortest first."""
+    """Return the class index of each text, int64 [texts]; the batches are of similar length, the shortest first."""
     labels = np.empty(len(ids), np.int64)
     order = np.argsort([len(text_ids) for text_ids in ids], kind="stable")
     for start in range(0, len(order), _PEER_BATCH):

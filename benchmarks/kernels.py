@@ -26,7 +26,7 @@ from albert_cli.formatting import first_line
 from albert_cli.machine import synchronize
 from albert_cli.training.device import choose_device
 
-AttentionTimes = dict[str, dict[str, float | str]]  # milliseconds, or an error message, by heads and kernel
+AttentionTimes = dict[str, dict[str, float | str]]  # by heads and by kernel: milliseconds, or an error message
 _DeviceType: Any = vars(torch.autograd)["DeviceType"]  # torch's type annotations do not export it
 _PROFILED_STEPS: Final = 5
 _SHOWN_KERNELS: Final = 15
@@ -47,14 +47,14 @@ class StepProfile:
 
     ms: float
     busy: float  # fraction of the time in which a kernel runs
-    launches: float  # of kernels
+    launches: float  # of kernels, without copies and fills of memory
     waits: float  # of the host for the device
     pageable_copies: float  # from host memory that is not pinned, which also make the host wait
     kernels_ms: dict[str, float]
 
 
 def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
-    """Profile a step that was called before: the first calls would also compile and allocate.
+    """Profile a step that has been called before, because its first calls also compile and allocate.
 
     Raises `AlbertError` if the profiler sees no kernel.
     """
@@ -74,22 +74,21 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
     if not kernels:
         raise AlbertError("torch's profiler saw no kernel", "check whether this user may profile the GPU (CUPTI)")
     busy_us, span_us = _busy_time([(kernel.time_range.start, kernel.time_range.end) for kernel in kernels])
-    times = Counter[str]()
+    kernel_us = Counter[str]()
     for kernel in kernels:
-        times[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
-    names = Counter(event.name for event in events)
-    pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
+        kernel_us[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
+    pageable_copies = sum("Pageable -> Device" in event.name for event in events)
     # `synchronize` and the profiler itself wait after the steps; these waits do not count.
     (steps,) = (event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU)
     waits = sum(event.name in _WAITS and event.time_range.start < steps.time_range.end for event in events)
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
-    slowest = times.most_common(_SHOWN_KERNELS)
+    slowest = kernel_us.most_common(_SHOWN_KERNELS)
     return StepProfile(
         ms=round(span_us / _PROFILED_STEPS / 1e3, 3),
         busy=round(busy_us / span_us, 3),
         launches=round(launches / _PROFILED_STEPS, 1),
         waits=round(waits / _PROFILED_STEPS, 1),
-        pageable_copies=round(pageable / _PROFILED_STEPS, 1),
+        pageable_copies=round(pageable_copies / _PROFILED_STEPS, 1),
         kernels_ms={name[:90]: round(us / _PROFILED_STEPS / 1e3, 3) for name, us in slowest},
     )
 
@@ -150,7 +149,7 @@ def _make_attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Cal
     def flash_2(qkv: Tensor, dropout: float = 0.0) -> Tensor:
         q, k, v = qkv.unbind(1)
         outputs = torch.ops.aten._flash_attention_forward(
-            q, k, v, offsets, offsets, _LENGTH, _LENGTH, dropout, False, False
+            q, k, v, offsets, offsets, _LENGTH, _LENGTH, dropout, is_causal=False, return_debug_mask=False
         )
         context: Tensor = outputs[0]
         return context
@@ -166,7 +165,8 @@ def _make_attention_kernels(offsets: Tensor, sequences: int) -> Mapping[str, Cal
 
     def padded(backend: SDPBackend) -> Callable[[Tensor], Tensor]:
         def call(qkv: Tensor) -> Tensor:
-            q, k, v = qkv.view(sequences, _LENGTH, *qkv.shape[1:]).transpose(1, 3).unbind(2)
+            by_sequence = qkv.view(sequences, _LENGTH, *qkv.shape[1:])
+            q, k, v = by_sequence.transpose(1, 3).unbind(2)  # each [sequences, heads, tokens, head size]
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(q, k, v)
 

@@ -36,7 +36,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, choose_device
 
-States = Callable[[int], Tensor]  # from a number of tokens to the last layer's states [T, H]
+ComputeStates = Callable[[int], Tensor]  # runs a forward pass of so many tokens; returns the last layer's states
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192)
 PEERS: Final = ("longformer", "big bird")
 FORMS: Final = ("full", "window", "block", *PEERS)
@@ -109,36 +109,39 @@ def measure_lengths(
 def _measure(
     config: ModelConfig, form: str, length: int, rounds: int, precision: Precision, device_name: str, threads: int
 ) -> LengthMeasurement:
-    """Measure one form at one length; must be the only measurement of this process."""
+    """Measure one form at one length. This must be the only measurement of the process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = choose_device(device_name)
-    states_of = make_sparse_peer(config, form, length, device) if form in PEERS else _make_encoder(config, form, device)
+    if form in PEERS:
+        compute_states = make_sparse_peer(config, form, length, device)
+    else:
+        compute_states = _make_encoder(config, form, device)
 
     def time_pass(tokens: int) -> float:
         synchronize(device)
         begin = time.perf_counter()
         with autocast(precision, device):
-            states = states_of(tokens)
+            states = compute_states(tokens)
         torch.autograd.backward(states, torch.ones_like(states))
         synchronize(device)
         return time.perf_counter() - begin
 
     time_pass(min(_WARM_UP_TOKENS, length))
     _reset_peak_memory(device)
-    model_bytes = _peak_memory(device)
+    bytes_before = _peak_memory(device)
     seconds = min(time_pass(length) for _ in range(rounds))
-    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - model_bytes)
+    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - bytes_before)
 
 
-def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> States:
+def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> ComputeStates:
     """Build albert's encoder with this form of attention."""
     shape = replace(config, attention=cast(AttentionForm, form))
     encoder = Encoder(shape, pooler=False).to(device).train()
     return lambda tokens: encoder(pack(random_batch([tokens], config.vocab_size), device), all_rows=True)
 
 
-def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> States:
+def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> ComputeStates:
     """Build Longformer with the window of `config` and a global [CLS], or Big Bird with blocks of 64 tokens.
 
     length: tokens of the longest input.
@@ -172,15 +175,16 @@ def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.
         hf_model = transformers.BigBirdModel(big_bird, add_pooling_layer=False)
     hf_model = hf_model.to(device).train()
 
-    def states(tokens: int) -> Tensor:
+    def compute_states(tokens: int) -> Tensor:
         batch = random_batch([tokens], config.vocab_size)
         inputs = {"input_ids": torch.from_numpy(batch.ids.astype(np.int64))[None].to(device)}
         if form == "longformer":
-            inputs["global_attention_mask"] = (torch.arange(tokens) == 0).long()[None].to(device)
+            is_cls = torch.arange(tokens) == 0
+            inputs["global_attention_mask"] = is_cls.long()[None].to(device)
         last: Tensor = hf_model(**inputs).last_hidden_state
         return last
 
-    return states
+    return compute_states
 
 
 def _reset_peak_memory(device: torch.device) -> None:
@@ -212,8 +216,8 @@ def format_result(result: LengthsResult) -> str:
         f"{conditions.precision}; a window of {result.attention_window} tokens to either side, blocks of "
         f"{result.attention_block}; one sequence, forward and backward"
     )
-    milliseconds = [[form, *(_cell(row[n].seconds, 1e3) for n in lengths)] for form, row in forms.items()]
-    megabytes = [[form, *(_cell(row[n].bytes, 1e-6) for n in lengths)] for form, row in forms.items()]
+    milliseconds = [[form, *(_format_scaled(row[n].seconds, 1e3) for n in lengths)] for form, row in forms.items()]
+    megabytes = [[form, *(_format_scaled(row[n].bytes, 1e-6) for n in lengths)] for form, row in forms.items()]
     blocks = [
         headline,
         console.format_table(("milliseconds", *map(str, lengths)), milliseconds),
@@ -223,7 +227,7 @@ def format_result(result: LengthsResult) -> str:
     return "\n\n".join(blocks)
 
 
-def _cell(value: float | None, scale: float) -> str:
+def _format_scaled(value: float | None, scale: float) -> str:
     """Format `scale * value` as a cell; a dash for a failed measurement."""
     return "–" if value is None else f"{scale * value:,.0f}"
 
@@ -243,7 +247,7 @@ def _format_speedup(forms: dict[str, dict[int, LengthMeasurement]], form: str) -
     elif faster:
         verdict = f"faster than full attention only at {' and '.join(map(str, faster))} tokens"
     else:
-        verdict = "never faster than full"
+        verdict = "never faster than full attention"
     details = ", ".join(f"{speedup:.1f}x at {length}" for length, speedup in speedups.items())
     return f"{form}: {verdict} ({details})"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import TypedDict
 
 from albert_cli import config, store
 from albert_cli.errors import ConfigError
 
-JSON = "bench.json"
-MARKDOWN = "bench.md"
+JSON_FILE: Final = "bench.json"
+MARKDOWN_FILE: Final = "bench.md"  # the same measurements as tables, which the benchmarks write
 
 
 class Measurements(TypedDict, total=False):
@@ -23,11 +23,11 @@ class Measurements(TypedDict, total=False):
 
 
 def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measurements in the directory `out`, which may be none, by name.
+    """Return the measurements in the directory `out` by name; empty if there are none.
 
     Raises `ConfigError` if they were measured under other conditions.
     """
-    file = out / JSON
+    file = out / JSON_FILE
     if not file.exists():
         return {}
     previous = store.read_record(file, Measurements)
@@ -39,4 +39,4 @@ def load_previous(out: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 def save(out: Path, conditions: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
     """Write the conditions and all measurements so far to the file in the directory `out`."""
-    store.write_json(out / JSON, {"conditions": conditions, "measured": measured})
+    store.write_json(out / JSON_FILE, {"conditions": conditions, "measured": measured})

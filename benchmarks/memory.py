@@ -28,7 +28,7 @@ from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import OptimizerSettings
 
 _MODELS: Final = ("bert-base", "bert-large", "albert-base", "albert-large")
-_CONTEXT_BYTES: Final = 2**29  # of the 12 GB, for the CUDA context
+_CONTEXT_BYTES: Final = 2**29  # of the 12 GB: the CUDA context, which PyTorch's limit does not include
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
@@ -66,7 +66,7 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
 
 
 def find_largest(fits: Callable[[int], bool], estimate: int) -> int:
-    """Return the largest number that fits, or a number at most a sixteenth below it; 0 if 1 does not fit.
+    """Return the largest number that fits, or one at most a sixteenth below it; 0 if 1 does not fit.
 
     The search doubles from the estimate until a number does not fit, and then bisects.
     """
@@ -96,7 +96,7 @@ def _try_batch(config: ModelConfig, length: int, precision: str, device: torch.d
 
 
 def _run_two_steps(config: ModelConfig, length: int, precision: str, device: torch.device, sequences: int) -> None:
-    """Run two steps; being a function, it has released the model when `_try_batch` empties the allocator's cache."""
+    """Run two steps. When this function returns, its model is released, and `_try_batch` empties the cache."""
     with device:  # on the host, initializing the about three hundred models of a search would take minutes
         model = PretrainingModel(config).train()
     batch = random_batch([length] * sequences, config.vocab_size)
@@ -120,8 +120,8 @@ def main(device: Device = "cuda", as_json: AsJson = False, quiet: Quiet = False,
     """Find the largest batches that 12 GB hold, by model, precision and length."""
     batches = find_largest_batches(choose_device(device))
     headers, rows = batches_table(batches)
-    shown = console.format_table(headers, rows) if batches else "memory can be limited on a CUDA device only"
-    console.print_result({name: asdict(row) for name, row in batches.items()}, shown)
+    text = console.format_table(headers, rows) if batches else "memory can be limited on a CUDA device only"
+    console.print_result({name: asdict(row) for name, row in batches.items()}, text)
 
 
 if __name__ == "__main__":

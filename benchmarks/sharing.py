@@ -46,7 +46,7 @@ PAPER_SPEEDUPS: Final[dict[str, tuple[float | None, ...]]] = {
     "bert-large": (4.7, 1.0, None, 5.6, 1.7, 0.6, 0.3),
     "bert-xlarge": (17.7, 3.8, 1.0, 21.1, 6.5, 2.4, 1.2),
 }
-_BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and a reserve
+_BYTES_PER_PARAMETER: Final = 9  # 8 for the weight and the gradient in fp32, and 1 as a reserve for activations
 PLOT: Final = "speed.svg"
 _PAPER_NOTE: Final = (
     "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient are "
@@ -58,11 +58,11 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The work of one measurement: `kind` ("training" or "inference"), tokens per sequence, and sequences per batch."""
+    """The work of one measurement."""
 
-    kind: str
-    length: int
-    batch: int
+    kind: str  # one of `PASSES`
+    length: int  # tokens per sequence
+    batch: int  # sequences
 
     @property
     def key(self) -> str:
@@ -71,7 +71,7 @@ class BatchShape:
 
     @classmethod
     def parse(cls, key: str) -> BatchShape:
-        """Return the batch shape whose `key` is `key`."""
+        """Return the batch shape that has this key."""
         kind, length, batch = key.split(" ")
         return cls(kind, int(length), int(batch))
 
@@ -97,7 +97,7 @@ def measure_sharing(
     The optimizer's update is not timed, because it takes less than a hundredth of a step with the paper's batch. The
     models share one buffer of random weights, so only the largest model needs memory.
 
-    models: two presets, or "paper" for the paper's seven models. tokens: as described for the command's option.
+    models: two presets, or "paper" for the paper's seven models. tokens: as in the help of the option `--tokens`.
     Raises `ConfigError` if the largest model does not fit, and if `out` was measured under other conditions.
     """
     names = _choose_models(models)
@@ -115,7 +115,7 @@ def measure_sharing(
                 milliseconds[shape.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 measurements.save(out, conditions, milliseconds)
         result = SharingResult(conditions, milliseconds)
-        store.write_text(out / measurements.MARKDOWN, format_result(result, markdown=True) + "\n")
+        store.write_text(out / measurements.MARKDOWN_FILE, format_result(result, markdown=True) + "\n")
         if names != PAPER_MODELS:
             draw_speedups(result, out / PLOT)
     return result
@@ -133,7 +133,7 @@ def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[BatchShape]:
-    """Yield the batch shapes to time: for the paper's models one of training, and one sequence for inference."""
+    """Yield the batch shapes to time: for the paper's models one for training, then one sequence for inference."""
     is_cpu = device.type == "cpu"
     if names == PAPER_MODELS:
         # On a CPU a round with one sequence of 128 tokens takes 6 TFLOP, half a minute on two cores.
@@ -177,7 +177,7 @@ def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
 def _make_call(
     shape: BatchShape, model: PretrainingModel, precision: Precision, device: torch.device
 ) -> harness.TimedCall:
-    """Return a call on full sequences: for training a forward and backward pass, for inference the encoder alone."""
+    """Return a call on full sequences: a forward and backward pass for training, the encoder alone for inference."""
     batch = random_batch([shape.length] * shape.batch, model.config.vocab_size)
     if shape.kind == "training":
         return harness.make_passes(model, partial(pretraining_loss, model, device), [batch], precision)
@@ -255,6 +255,7 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
     Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
+    # The cells are those of the two shapes of `_iter_shapes`: milliseconds by model.
     training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
     training_shape = BatchShape.parse(next(iter(result.cells)))
     flops = {name: costs.training_flops(PRESETS[name], training_shape.length) for name in PAPER_MODELS}
@@ -313,7 +314,7 @@ def main(
 ) -> None:
     """Time ALBERT and BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it."""
     result = measure_sharing(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
-    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN}")
+    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN_FILE}")
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.randomness import hash_to_unit_interval
 
-DEV_ROWS: Final = 2_000  # at most
-TRAIN_ROWS: Final = 20_000  # at most
+MAX_DEV_ROWS: Final = 2_000
+MAX_TRAIN_ROWS: Final = 20_000
 MIN_CHARACTERS: Final = 15  # of a paragraph of the unlabeled text
 _DEV_FRACTION: Final = 0.25  # of the pages
 _MAX_ROWS_PER_PAGE: Final = 30  # so that no long page dominates its class
-_MIN_PAGES: Final = 20  # of a label, to become a class
+_MIN_PAGES: Final = 20  # labels with fewer pages are left out of the table
 _MIN_BYTES: Final = 60  # of a labeled paragraph: 60 Latin, 30 Cyrillic or 20 Chinese characters
-_MIN_ROWS_PER_WORD: Final = 5  # training rows with a word that `find_best_word` considers
+_MIN_ROWS_PER_WORD: Final = 5  # `find_best_word` ignores words in fewer training rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Page:
         return hash_to_unit_interval(f"dev page {self.name}") < _DEV_FRACTION
 
     def sample_rows(self) -> list[LabeledText]:
-        """Return up to 30 of the page's longer paragraphs, with its label."""
+        """Return up to 30 of the page's longer paragraphs with the page's label."""
         rows = [LabeledText(text, self.label) for text in self.paragraphs if len(text.encode()) >= _MIN_BYTES]
         return shuffle_rows(rows)[:_MAX_ROWS_PER_PAGE]
 
@@ -85,7 +85,7 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
         message = f"no rows for train or dev: a label needs {_MIN_PAGES} pages with text"
         raise InputError(message, "use a folder with more pages")
     documents = ("\n".join(page.paragraphs) for page in train_pages)
-    return write_dataset(out, documents, train[:TRAIN_ROWS], dev[:DEV_ROWS])
+    return write_dataset(out, documents, train[:MAX_TRAIN_ROWS], dev[:MAX_DEV_ROWS])
 
 
 def write_dataset(
@@ -141,7 +141,8 @@ class _WordRule:
 def find_best_word(train: Sequence[LabeledText], dev: Sequence[LabeledText]) -> tuple[str, float]:
     """Return the word whose presence predicts the class best on train, and the accuracy of this rule on dev.
 
-    A high accuracy shows that a single word reveals the label.
+    A high accuracy shows that a single word reveals the label. Without a better rule, the word is "" and the prediction
+    is the most common class.
     """
     totals = Counter(row.label for row in train)
     with_word: dict[str, Counter[str]] = defaultdict(Counter)

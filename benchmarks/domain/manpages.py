@@ -3,8 +3,8 @@
     python -m benchmarks.domain.manpages /usr/share/man/de --out domain-de
 
 Debian's packages manpages-de, -fr, -ja, -zh and others contain the pages; `mandoc` renders them. Sections are 1
-(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. Paths, and the sections in
-references such as ls(1), would reveal the label. So the word PATH replaces paths, and these sections are removed.
+(commands), 4 (devices), 5 (file formats), 7 (conventions), 8 (administration) and so on. Paths would reveal the label,
+so the word PATH replaces them. So would the section in a reference such as ls(1), so it is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
 
-_RENDER: Final = ("mandoc", "-T", "html", "-K", "utf-8", "-O", "fragment")
+_RENDER_COMMAND: Final = ("mandoc", "-T", "html", "-K", "utf-8", "-O", "fragment")
 _TEXT_TAGS: Final = ("p", "dd")  # HTML blocks of running text
 _OTHER_TAGS: Final = ("pre", "table", "dt", "h1", "h2")  # blocks that are left out
 _REFERENCE: Final = re.compile(r"\((?:\d[a-z]{0,4}|n|l)\)")  # the section in `ls(1)`
@@ -68,24 +68,28 @@ def parse_paragraphs(html: str) -> tuple[str, ...]:
     """Return the paragraphs of a page rendered by mandoc as HTML, without paths and without sections of references."""
     parser = _ParagraphParser()
     parser.feed(html)
-    texts = (" ".join(_PATH.sub("PATH", _REFERENCE.sub("", text)).split()) for text in parser.paragraphs)
+    texts = []
+    for paragraph in parser.paragraphs:
+        without_sections = _REFERENCE.sub("", paragraph)
+        text = _PATH.sub("PATH", without_sections)
+        texts.append(" ".join(text.split()))
     return tuple(text for text in texts if len(text) >= MIN_CHARACTERS)
 
 
 def read_pages(folder: Path) -> Iterator[Page]:
-    """Yield the pages of a manual in a fixed order, without links to other pages.
+    """Yield the pages of a manual in a fixed order, without aliases of other pages.
 
     Raises `InputError` if mandoc is not installed or the folder has no pages.
     """
-    if shutil.which(_RENDER[0]) is None:
+    if shutil.which("mandoc") is None:
         raise InputError("mandoc is not installed", "install it with `apt install mandoc`")
     paths = sorted(path for path in folder.glob("man*/*.gz") if not path.is_symlink())
     if not paths:
         raise InputError(f"{folder}: has no manual pages (man*/*.gz)", "name a folder such as /usr/share/man/de")
     for path in paths:
         source = gzip.decompress(path.read_bytes())
-        if not source.startswith(b".so "):  # a link
-            html = subprocess.run(_RENDER, input=source, capture_output=True, check=False).stdout.decode()
+        if not source.startswith(b".so "):  # roff's `.so FILE` makes this page an alias of another page
+            html = subprocess.run(_RENDER_COMMAND, input=source, capture_output=True, check=False).stdout.decode()
             section = path.parent.name.removeprefix("man")
             yield Page(path.name.removesuffix(".gz"), f"section {section}", parse_paragraphs(html))
 

@@ -48,7 +48,7 @@ class _HelpParser(HTMLParser):
             self._is_text = False
 
     def handle_data(self, data: str) -> None:
-        """Add text to the paragraph, unless the class of the paragraph shows that it is not running text."""
+        """Add text to the paragraph if it has one of the classes of running text."""
         if self._is_text:
             self.paragraphs[-1] += data
 
