@@ -41,13 +41,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """Timings of one variant; `speedup` is how many times as fast the variant "albert" is."""
+    """Timings of one variant."""
 
     median_ms: float  # a single slow call does not change the median
     minimum_ms: float
     tokens_per_second: int  # of all ranks
     mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
-    speedup: float
+    speedup: float  # of the variant "albert" relative to this one, the median over rounds
     loss: float
 
 
@@ -86,7 +86,9 @@ def time_alternating(
     """
     warm_up = WARM_UP
     if device.type != "cpu":
-        warm_up += rounds + WARM_UP  # a whole cycle, so that the timed rounds begin with the same workload
+        # Training steps repeat WARM_UP + rounds batches. After a whole cycle more, the timed rounds begin with the same
+        # batch as on a CPU.
+        warm_up += WARM_UP + rounds
     for call in variants.values():
         for _ in range(warm_up):
             call()
@@ -116,8 +118,10 @@ def compare_variants(
 ) -> Comparison:
     """Time the variants in alternating rounds; in round n every variant does the n-th workload.
 
-    One variant is called "albert". losses: the losses to report, by variant; by default those of the last calls. ranks:
-    processes that do the same work at the same time.
+    One variant is called "albert".
+
+    losses: the losses to report, by variant; by default those of the last calls. ranks: the number of processes that do
+    the same work at the same time.
     """
     peak_before = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
@@ -130,7 +134,7 @@ def compare_variants(
     for name in variants:
         rates = [work.tokens / s for s, work in zip(seconds[name], workloads, strict=True)]
         utilizations = [work.flops / s / peak for s, work in zip(seconds[name], workloads, strict=True)]
-        speedups = [peer / albert for peer, albert in zip(seconds[name], seconds["albert"], strict=True)]
+        speedups = [s / albert for s, albert in zip(seconds[name], seconds["albert"], strict=True)]
         timings[name] = VariantTiming(
             median_ms=round(1e3 * median(seconds[name]), 2),
             minimum_ms=round(1e3 * min(seconds[name]), 2),

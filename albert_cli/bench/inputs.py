@@ -25,7 +25,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.words import WordBoundaries
 from albert_cli.training.objectives import PretrainingCorpora
 
-DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, for a recipe that takes the size from the data
+DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's; for recipes without a size, which training takes from the data
 # Random text is roughly like English Wikipedia in 30,000 pieces.
 _SENTENCE_LENGTH: Final = 25  # mean number of pieces
 _DOCUMENT_LENGTH: Final = 30  # mean number of sentences
@@ -45,7 +45,8 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCor
         source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
         return _random_text(size), source
     verify_data(data)
-    corpus = TokenCorpus.open(data)  # also in the role of the held-out text, which the measurements do not read
+    corpus = TokenCorpus.open(data)
+    # The measurements do not read the held-out text, so it may be the same corpus.
     return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
 
 
@@ -81,16 +82,17 @@ def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
     """
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
-    # Position 0 of a sequence, [CLS], is never masked.
-    chosen = [rng.permutation(n - 1)[: round(costs.MASKED_FRACTION * n)] for n in lengths]
-    starts = offsets[:-1]
-    masked = np.concatenate([start + 1 + np.sort(indices) for start, indices in zip(starts, chosen, strict=True)])
+    masked = []
+    for start, length in zip(offsets[:-1], lengths, strict=True):
+        chosen = rng.permutation(length - 1)[: round(costs.MASKED_FRACTION * length)]
+        masked.append(start + 1 + np.sort(chosen))  # position 0 of a sequence, [CLS], is never masked
+    masked_index = np.concatenate(masked)
     positions = np.concatenate([np.arange(n) for n in lengths])
-    segments = positions > np.repeat(lengths, lengths) // 2
+    segments = positions > np.repeat(lengths, lengths) // 2  # 1 in the second half of a sequence
     ids = rng.integers(_SPECIAL_PIECES, vocab_size, len(positions))
-    labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked))
+    labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked_index))
     order_labels = rng.integers(0, 2, len(lengths))
-    arrays = (ids, segments, positions, offsets, masked, labels, order_labels)
+    arrays = (ids, segments, positions, offsets, masked_index, labels, order_labels)
     return PackedBatch(*(array.astype(np.int32) for array in arrays))
 
 
