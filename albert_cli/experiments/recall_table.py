@@ -73,7 +73,7 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
 def _find_last_start(word_counts: Sequence[int]) -> int:
     """Return the index of the last sentence with which an example of `WORDS` words can begin.
 
-    The result is 0 or -1 if the text is too short: not even two examples can begin at different sentences.
+    A text with a result of 0 or -1 is too short: all its sentences together give at most one example.
     """
     start = len(word_counts) - 1
     while start > 0 and sum(word_counts[start:]) < WORDS:

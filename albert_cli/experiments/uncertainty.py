@@ -77,9 +77,7 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     unknown with fewer than two intervals.
     """
     training, _ = read_curves(run)
-    logged_steps = {step for step, _ in training.get("loss", [])}
-    seconds_curve = training.get("seconds", [])
-    points = [(step, time) for step, time in seconds_curve if step in logged_steps and step > 0 and time > 0]
+    points = [(step, time) for step, time in training.get("seconds", []) if step > 0 and time > 0]
     intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # [intervals, 2]: steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
