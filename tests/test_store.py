@@ -345,6 +345,16 @@ def test_directory_without_a_model_has_no_fingerprint(tmp_path: Path) -> None:
         store.fingerprint(tmp_path)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_record_with_a_nonfinite_number_is_rejected(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text('{"name": "NaN is -Infinity"}')
+    assert store.read_json(path) == {"name": "NaN is -Infinity"}
+    path.write_text(f'{{"nested": [{{"loss": {number}}}]}}')
+    with pytest.raises(CheckpointError, match=rf"facts\.json: contains {number}"):
+        store.read_json(path)
+
+
 # ---------------------------------------------------------------- directories
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
-from albert_cli.evaluation.differences import compare_predictions, read_predictions
+from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
 from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
 from albert_cli.results import (
@@ -115,7 +115,7 @@ def _add_classical_difference(
     if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
-    predictions = read_predictions(prepared.task, out, result)
+    predictions = read_predictions_by_seed(prepared.task, out, result, len(inputs.dev_examples))
     classical_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
     difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical_predictions)
     if difference is None:

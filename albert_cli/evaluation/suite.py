@@ -16,7 +16,7 @@ from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.differences import compare_predictions, read_predictions
+from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
 from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
 from albert_cli.evaluation.parallel import (
     TaskRuns,
@@ -328,7 +328,7 @@ def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
     if not runs.controls or not isinstance(result, EvaluationResult):
         return result
     task = runs.prepared.task
-    predictions = read_predictions(task, runs.out, result)
+    predictions = read_predictions_by_seed(task, runs.out, result, len(inputs.dev_examples))
     lowest_score = min(result.scores_by_seed.values())
     control_results = {}
     differences = dict(result.differences)
@@ -344,7 +344,7 @@ def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
         if isinstance(inputs.dev, PairFeatures):
-            control_predictions = read_predictions(task, control.out, evaluation)
+            control_predictions = read_predictions_by_seed(task, control.out, evaluation, len(inputs.dev_examples))
             difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
             if difference is not None:
                 differences[name] = difference

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli.report.collect import read_curves
-from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.results import TaskScore
 from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind, read_predictions
 
 JACKKNIFE_GROUPS: Final = 64  # more give a more precise error, and take more time
 JackknifeEstimate = NDArray[np.float64]  # [1 + JACKKNIFE_GROUPS]

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from albert_cli.formatting import format_percent
-from albert_cli.report.predictions import PredictionLine, prediction_kind
 from albert_cli.report.render import Cell, MarkedText, Segment, Table
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind
 
 _ERRORS = ("missed", "wrong borders", "wrong type", "spurious")
 _SHOWN_CHARACTERS = 400  # of a text

@@ -18,9 +18,9 @@ from albert_cli.report.entity_mistakes import (
     tabulate_entity_errors,
     tabulate_entity_mistakes,
 )
-from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.report.render import Table
 from albert_cli.report.scores import group_by_task
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind, read_predictions
 
 _MAX_MISTAKES = 8  # of a model
 _MAX_CHARACTERS = 400  # of a text

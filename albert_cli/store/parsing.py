@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -29,13 +31,28 @@ def _cached_adapter(kind: Hashable) -> TypeAdapter[object]:
 
 
 def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
-    """Parse the JSON of a file as a record; raise `CheckpointError` for a key that is missing or of another type."""
+    """Parse the JSON of a file as a record.
+
+    Raises `CheckpointError` for a key that is missing or of another type, and for numbers that are not finite.
+    """
     from pydantic import ValidationError
 
+    if b"NaN" in data or b"Infinity" in data:  # in a number, or only in a text
+        _reject_nonfinite_numbers(path, data)
     try:
         return type_adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
+
+
+def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
+    """Raise `CheckpointError` if JSON contains NaN or infinity, which Python's `json` writes and pydantic accepts."""
+
+    def reject(constant: str) -> None:
+        raise CheckpointError(f"{path}: contains {constant}, which is not valid JSON")
+
+    with suppress(ValueError, RecursionError):  # the caller reports JSON that cannot be parsed
+        json.loads(data, parse_constant=reject)
 
 
 def invalid_record_error(path: Path, error: ValidationError) -> CheckpointError:

@@ -37,7 +37,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         directory = directory / "vocabulary"
     if not _has_vocabulary(directory):
         raise _missing_vocabulary(directory)
-    if (directory / MODEL_FILE).is_file():
+    if store.exists_or_is_listed(directory / MODEL_FILE):
         cleaning = _read_tokenizer_config(directory).cleaning
         return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), cleaning, directory)
     vocabulary = read_tokenizer_files(directory)
@@ -59,7 +59,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
 
 
 def _has_vocabulary(directory: Path) -> bool:
-    return any((directory / name).is_file() for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
+    return any(store.exists_or_is_listed(directory / name) for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
 
 
 def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
@@ -78,7 +78,7 @@ def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) 
     Unigram model with ALBERT's special tokens, or if no `Cleaning` does what its normalizer does.
     """
     path = directory / TOKENIZER_FILE
-    if not path.is_file():
+    if not store.exists_or_is_listed(path):
         return None
     content = json.loads(store.read_bytes(path))
     model = content["model"]

@@ -184,7 +184,7 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
     """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used."""
     config = _read_config(directory)
     path = directory / TOKENIZER_FILE
-    if path.is_file():
+    if store.exists_or_is_listed(path):
         return TokenizersVocabulary(_parse_tokenizer(path), config, path)
     path = directory / WORDPIECE_FILE
     return TokenizersVocabulary(_build_wordpiece(path, config), config, path)
@@ -235,7 +235,7 @@ def _read_config(directory: Path) -> TokenizerJson:
     """Return the content of `special_tokens_map.json`, overridden by that of `tokenizer_config.json`."""
     config: TokenizerJson = {}
     for name in (_SPECIAL_TOKENS_FILE, CONFIG_FILE):
-        if (directory / name).is_file():
+        if store.exists_or_is_listed(directory / name):
             config |= store.read_json(directory / name)
     return config
 
