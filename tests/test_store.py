@@ -391,6 +391,8 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     leftover(tmp_path / "new" / "request.json").write_text("x")  # a crash while writing the first file
     assert store.read_finished_manifest(tmp_path / "new", "vocabulary", "request.json") is None
+    store.write_text(tmp_path / "new" / "request.json", "y")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["request.json"]
 
 
 @pytest.mark.parametrize("name", [of_living_process, of_other_machine])

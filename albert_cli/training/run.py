@@ -154,7 +154,7 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
         yield RunStatus()
         return
     with store.lock(out):
-        status = RunStatus()
+        status = RunStatus(host=socket.gethostname(), command=current_command())
         try:
             yield status
         except BaseException as error:
@@ -175,8 +175,6 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.state = "running"
     status.step = step
     status.total_steps = total_steps
-    status.host = socket.gethostname()
-    status.command = current_command()
     if is_main():
         store.write_json(out / "status.json", asdict(status))
 
