@@ -25,8 +25,8 @@ _DOC_END = "</doc>"
 def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
-    A first line with a whole object shows that the file has JSON lines, which are read one by one. An array, or an
-    object on several lines, is read into memory as a whole.
+    If the first line has a whole object, the file is read as JSON lines, one by one. An array, or an object on several
+    lines, is read into memory as a whole.
     """
     name = part.source.name
     first_line, lines = peek_first_text_line(text_lines(part, settings, counter))

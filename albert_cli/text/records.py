@@ -18,7 +18,8 @@ from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
 JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
-Location: TypeAlias = str | Callable[[], str]  # `file:line` for errors; a function if counting the lines takes long
+# `file:line` for errors. A function returns it if the lines before must be counted, which takes long in a large file.
+Location: TypeAlias = str | Callable[[], str]
 
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
@@ -91,14 +92,14 @@ def iter_csv_rows(
                 yield row_line_numbers[0], cells
             row_line_numbers.clear()
     except csv.Error as error:
-        row = location(row_line_numbers[0])
+        row_location = location(row_line_numbers[0])
         if "new-line character" in str(error):
             hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
-            raise InputError(f"{row}: a carriage return outside quotes", hint) from None
+            raise InputError(f"{row_location}: a carriage return outside quotes", hint) from None
         hint = "close or double the quote"
-        if max_cell < _MAX_CELL_CHARACTERS:  # the caller has the option --max-line
+        if max_cell < _MAX_CELL_CHARACTERS:  # only `albert vocab` and `data` set it, by --max-line
             hint += ", or raise --max-line"
-        raise InputError(f"{row}: {error}", hint) from None
+        raise InputError(f"{row_location}: {error}", hint) from None
 
 
 def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
