@@ -52,7 +52,7 @@ class Cleaning:
 
 
 class _SavedCleaning(TypedDict):
-    """The fields of `Cleaning` as the JSON object that `tokenizer_config.json` contains."""
+    """The fields of `Cleaning` in a `tokenizer_config.json`; none has a default, so a missing key is an error."""
 
     lowercase: bool
     strip_accents: bool
