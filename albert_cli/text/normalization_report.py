@@ -1,7 +1,7 @@
 """Measure how many words of a text the normalization changes, and warn if they are too many.
 
-The published options suit English. They make different words of other languages equal, or split words. So before a
-vocabulary is trained, the user is told the options that prevent this.
+The published options suit English. In other languages they make different words equal, or split words. So before a
+vocabulary is trained, a warning lists the options that prevent this.
 """
 
 from __future__ import annotations

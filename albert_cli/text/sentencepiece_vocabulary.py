@@ -1,7 +1,7 @@
 """The SentencePiece backend of vocabularies: it cleans a text and encodes the result with a unigram model.
 
-SentencePiece does not report the characters that each token comes from, but `tokenizers` does. A vocabulary is
-therefore saved only if both libraries give equal ids.
+SentencePiece does not report the characters that each token comes from, but `tokenizers` does. So texts are encoded by
+`tokenizers` where offsets are needed. A vocabulary is therefore saved only if both libraries give equal ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SentencePieceVocabulary(Vocabulary):
     first_ordinary_id: the lowest id of a piece that is text.
     """
 
-    cleaning: Cleaning
+    cleaning: Cleaning  # never None, unlike in the base class
 
     def __init__(self, model_bytes: bytes, cleaning: Cleaning, directory: Path | None = None) -> None:
         """Parse the bytes of an ALBERT `spiece.model`; raise `CheckpointError` if they are something else.
@@ -54,7 +54,7 @@ class SentencePieceVocabulary(Vocabulary):
             raise CheckpointError(f"{self._path}: not a SentencePiece model") from error
         if problem := describe_unsupported_model(self.model):
             raise CheckpointError(f"{self._path}: {problem}", _UNSUPPORTED_HINT)
-        self._bytes = model_bytes
+        self._model_bytes = model_bytes
         pieces = [p.piece for p in self.model.pieces]
         ids = {piece: index for index, piece in enumerate(pieces)}
         missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
@@ -63,12 +63,12 @@ class SentencePieceVocabulary(Vocabulary):
             raise CheckpointError(message, "build one with `albert vocab`; SentencePiece's default ids do not fit")
         special = SpecialIds(**{role: ids[token] for role, token in SPECIAL_TOKENS.items()})
         self.first_ordinary_id = _first_ordinary_id(self.model, special)
-        text_pieces = ["" if index < self.first_ordinary_id else piece for index, piece in enumerate(pieces)]
-        self._byte_of_id: dict[int, int] = {}
-        for index, p in enumerate(self.model.pieces):
-            if p.type == p.BYTE:  # "<0x41>" is no text, but a part of a character without a token
-                self._byte_of_id[index] = int(p.piece[1:-1], 16)
-                text_pieces[index] = ""
+        # A byte token such as "<0x41>" is not text, but a part of a character without a token.
+        self._byte_of_id = {i: int(p.piece[1:-1], 16) for i, p in enumerate(self.model.pieces) if p.type == p.BYTE}
+        text_pieces = []
+        for index, piece in enumerate(pieces):
+            is_text = index >= self.first_ordinary_id and index not in self._byte_of_id
+            text_pieces.append(piece if is_text else "")
         super().__init__(pieces, text_pieces, special, cleaning)
 
     @cached_property
@@ -179,7 +179,7 @@ class SentencePieceVocabulary(Vocabulary):
 
         Raises `CheckpointError` if a `tokenizer.json` cannot give the same ids.
         """
-        store.write_bytes(directory / MODEL_FILE, self._bytes)
+        store.write_bytes(directory / MODEL_FILE, self._model_bytes)
         store.write_text(directory / TOKENIZER_FILE, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))
 
