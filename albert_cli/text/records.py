@@ -25,7 +25,7 @@ CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
 _BATCH_ROWS = 64  # rows of Parquet and Arrow files that are decoded at a time
 _OTHER_DELIMITERS = ";\t|,"  # one of these in a table's only column name shows that the table has another delimiter
-_LISTED_FIELDS = 8
+_LISTED_FIELDS = 8  # names of existing fields in an error
 
 
 def describe_location(location: Location) -> str:

@@ -55,7 +55,7 @@ def list_files(name: str) -> list[str]:
         elif not name.startswith("http") and system.isdir(path):  # web servers have no folders
             paths = system.find(path)
         else:
-            system.info(path)  # raises an error if there is no such file
+            system.info(path)  # raises an error if the file does not exist
             return [name]
         return sorted(str(system.unstrip_protocol(match)) for match in paths)
 

@@ -31,8 +31,8 @@ _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
-    model: the parsed `ModelProto`, with lowered scores of digit-comma pieces (see `unigram.penalize_digit_comma`);
-    first_ordinary_id: the lowest id of a piece that is text.
+    proto: the parsed model (a `ModelProto`), with lowered scores of digit-comma pieces (see
+    `unigram.penalize_digit_comma`); first_ordinary_id: the lowest id of a piece that is text.
     """
 
     cleaning: Cleaning  # never None, unlike in the base class
@@ -47,24 +47,24 @@ class SentencePieceVocabulary(Vocabulary):
 
         self._path = directory / MODEL_FILE if directory else Path(MODEL_FILE)
         try:
-            self.model = read_model(model_bytes)
-            penalize_digit_comma(self.model)
-            self._processor = SentencePieceProcessor(model_proto=self.model.SerializeToString())
+            self.proto = read_model(model_bytes)
+            penalize_digit_comma(self.proto)
+            self._processor = SentencePieceProcessor(model_proto=self.proto.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{self._path}: not a SentencePiece model") from error
-        if problem := describe_unsupported_model(self.model):
+        if problem := describe_unsupported_model(self.proto):
             raise CheckpointError(f"{self._path}: {problem}", _UNSUPPORTED_HINT)
         self._model_bytes = model_bytes
-        pieces = [p.piece for p in self.model.pieces]
+        pieces = [p.piece for p in self.proto.pieces]
         ids = {piece: index for index, piece in enumerate(pieces)}
         missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
         if missing:
             message = f"{self._path}: not an ALBERT vocabulary, it has no piece {', '.join(missing)}"
             raise CheckpointError(message, "build one with `albert vocab`; SentencePiece's default ids do not fit")
         special = SpecialIds(**{role: ids[token] for role, token in SPECIAL_TOKENS.items()})
-        self.first_ordinary_id = _first_ordinary_id(self.model, special)
+        self.first_ordinary_id = _first_ordinary_id(self.proto, special)
         # A byte token such as "<0x41>" is not text, but a part of a character without a token.
-        self._byte_of_id = {i: int(p.piece[1:-1], 16) for i, p in enumerate(self.model.pieces) if p.type == p.BYTE}
+        self._byte_of_id = {i: int(p.piece[1:-1], 16) for i, p in enumerate(self.proto.pieces) if p.type == p.BYTE}
         text_pieces = []
         for index, piece in enumerate(pieces):
             is_text = index >= self.first_ordinary_id and index not in self._byte_of_id
@@ -78,8 +78,8 @@ class SentencePieceVocabulary(Vocabulary):
         A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
-        digest.update(self.model.normalizer_spec.precompiled_charsmap)
-        for p, text in zip(self.model.pieces, self.text_pieces, strict=True):
+        digest.update(self.proto.normalizer_spec.precompiled_charsmap)
+        for p, text in zip(self.proto.pieces, self.text_pieces, strict=True):
             score = p.score if text else 0  # spiece.model and tokenizer.json record different scores for special pieces
             digest.update(f"{p.piece}\0{score}\n".encode())
         return digest.hexdigest()[:16]
@@ -99,8 +99,8 @@ class SentencePieceVocabulary(Vocabulary):
         """A `SentencePieceProcessor` that inserts no word mark before the first character."""
         from sentencepiece import SentencePieceProcessor
 
-        proto = type(self.model)()
-        proto.CopyFrom(self.model)
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
         proto.normalizer_spec.add_dummy_prefix = False
         return SentencePieceProcessor(model_proto=proto.SerializeToString())
 
@@ -124,7 +124,7 @@ class SentencePieceVocabulary(Vocabulary):
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         """A tokenizer of the `tokenizers` library with the same ids."""
-        return build_tokenizer(self.model, self.cleaning)
+        return build_tokenizer(self.proto, self.cleaning)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; special tokens appear by name, padding is left out."""
@@ -156,8 +156,8 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _is_tie(self, ids: Sequence[int], other_ids: Sequence[int]) -> bool:
         """Return True if two segmentations spell the same text with equal scores."""
-        pieces = [self.model.pieces[index] for index in ids]
-        other_pieces = [self.model.pieces[index] for index in other_ids]
+        pieces = [self.proto.pieces[index] for index in ids]
+        other_pieces = [self.proto.pieces[index] for index in other_ids]
         if "".join(p.piece for p in pieces) != "".join(p.piece for p in other_pieces):
             return False
         difference = float(sum(p.score for p in pieces) - sum(p.score for p in other_pieces))
@@ -168,7 +168,7 @@ class SentencePieceVocabulary(Vocabulary):
         """The content of `tokenizer.json`, cached because building takes a second and each checkpoint has a copy."""
         try:
             self._check_tokenizer()
-            return build_tokenizer_json(self.model, self.cleaning)
+            return build_tokenizer_json(self.proto, self.cleaning)
         except (CheckpointError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in `tokenizers` is not an `Exception`
@@ -184,9 +184,9 @@ class SentencePieceVocabulary(Vocabulary):
         store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))
 
 
-def _first_ordinary_id(model: Any, special: SpecialIds) -> int:
+def _first_ordinary_id(proto: Any, special: SpecialIds) -> int:
     """Return the lowest id of a piece that is text; lower ids are padding, unknown and control pieces."""
-    for index, p in enumerate(model.pieces):
+    for index, p in enumerate(proto.pieces):
         if p.type in (p.NORMAL, p.USER_DEFINED) and index not in special:
             return index
-    return len(model.pieces)
+    return len(proto.pieces)

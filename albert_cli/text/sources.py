@@ -44,7 +44,7 @@ _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_HINT = (
     "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
 )
-_LISTED_FILES = 3
+_LISTED_FILES = 3  # names of skipped files in a message
 
 
 @dataclass(frozen=True)

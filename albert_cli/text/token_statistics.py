@@ -86,7 +86,7 @@ def _measure_pruned(
     """Measure the vocabulary pruned to each fraction of its size; normalized: the normalized sentences."""
     rates_by_size: dict[int, PrunedRates] = {}
     for fraction in _PRUNED_FRACTIONS:
-        model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
+        model = prune_vocabulary(vocabulary.proto, round(vocabulary.size * fraction))
         pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
         # Special tokens and single characters are never removed, so two fractions may give the same vocabulary.
         if pruned.size not in rates_by_size:

@@ -128,7 +128,7 @@ def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[st
 def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     """Return a sequence of `tokenizers` steps that does what `clean` and then SentencePiece's normalizer do.
 
-    charsmap: SentencePiece's compiled normalization rules; without rules it changes no character.
+    charsmap: SentencePiece's compiled normalization rules, b"" if the model has none.
     """
     from tokenizers import Regex, normalizers
 

@@ -142,7 +142,8 @@ class TokenizersVocabulary(Vocabulary):
         """Return the flags of the tokens that begin a word (see `words`)."""
         boundaries = super().word_boundaries(rule)
         if self._first_word_is_unmarked:
-            # The first word of a text follows [CLS] or [SEP]. The boundaries are cached, so later calls change nothing.
+            # The first word of a text follows [CLS] or [SEP]. The flags are set in the boundaries that the base class
+            # caches, so calling this again changes nothing.
             boundaries.separates[[self.cls_id, self.sep_id]] = True
         return boundaries
 

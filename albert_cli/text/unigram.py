@@ -28,7 +28,7 @@ ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian 
 
 # Unicode reserves U+FDD0 to U+FDEF for the internal use of programs, so no text contains the following two.
 _BOUNDARY = "\ufdd0"  # between two parts of a training line that no piece may join
-_ZWNJ_PLACEHOLDER = "\ufdd3"
+_ZWNJ_PLACEHOLDER = "\ufdd3"  # in place of U+200C during training, because the trainer turns U+200C into a space
 _COMMA_AFTER_DIGIT = re.compile(r"(?<=\d),")
 _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that replace a digit-comma piece
 

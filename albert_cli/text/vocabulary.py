@@ -149,7 +149,7 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
     """
     length = len(text)
     positions = np.arange(length + 1, dtype=np.int32)
-    # The position after the text counts as visible and, below, as a letter, so a next one always exists.
+    # The position after the text counts as visible and, below, as no mark, so a next one always exists.
     is_visible = np.array([*(not character.isspace() for character in text), True])
     next_visible = _next_flagged(is_visible)
     # By position: the end of the last visible character up to this position.
@@ -159,9 +159,9 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
     ends = np.where(is_word_mark, starts, trimmed_ends)
     if not text.isascii():
         # Extend every token that is not empty over the marks after it, but not into the next token.
-        is_letter = np.array([*(combining(character) == 0 for character in text), True])
+        is_no_mark = np.array([*(combining(character) == 0 for character in text), True])
         next_token_start = np.append(starts[1:], length)
-        end_with_marks = np.minimum(_next_flagged(is_letter)[ends], np.maximum(next_token_start, ends))
+        end_with_marks = np.minimum(_next_flagged(is_no_mark)[ends], np.maximum(next_token_start, ends))
         ends = np.where(starts == ends, ends, end_with_marks)
     # A character may become several words ("ﷺ" becomes four). The word marks of the later ones come from the same
     # character as the first word, so their ends would lie before its end.

@@ -58,8 +58,8 @@ def is_unspaced(character: str) -> bool:
 class WordBoundaries:
     """Three flags for each token of a vocabulary, which decide where words begin: bool [V] each.
 
-    starts: the token begins a word, whatever token precedes it; separates: the next token begins a word; continues: the
-    token does not begin a word only because the token before it has the flag `separates`.
+    starts: the token begins a word, whatever token precedes it; separates: the next token begins a word, unless that
+    token has the flag `continues`; continues: the token belongs to the word before it, such as a combining mark.
     """
 
     starts: Flags

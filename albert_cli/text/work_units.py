@@ -110,7 +110,8 @@ def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
 def _describe_part(part: SourcePart) -> SourcePartRecord:
     """Return a part as reports record it."""
     record: SourcePartRecord = {"source": part.source.name}
-    if part.source.kind in ("squad-answers", "race"):  # another kind reads a different text from the same file
+    # Other sources read the same files as another text: `squad:` reads all contexts, a plain path RACE's raw JSON.
+    if part.source.kind in ("squad-answers", "race"):
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature.size
