@@ -118,13 +118,13 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
         rows = iter_parquet_rows(part, [settings.text_field])
     for number, row in rows:
         text = find_text(row, settings, part.source.name)
-        yield from iter_short_text(text, part, number, settings, counter)
+        yield from iter_checked_text(text, part, number, settings, counter)
     # pyarrow does not read the bytes in their order, so they are read again for the hash.
     with open_part(part, counter):
         pass  # `open_part` reads all bytes when the block ends
 
 
-def iter_short_text(
+def iter_checked_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield the text unless it is too long, null or blank; a text that is left out is counted. number: its row.
@@ -152,7 +152,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
         for _, group in groupby(rows, lambda row: row.document_key):
             document_rows = list(group)
             text = "\n".join(row.text for row in document_rows)
-            yield from iter_short_text(text, part, document_rows[0].number, settings, counter)
+            yield from iter_checked_text(text, part, document_rows[0].number, settings, counter)
 
 
 def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:
