@@ -53,6 +53,8 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
                 if line.startswith(_UTF8_BYTE_ORDER_MARK):
                     line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
                     line_start = len(_UTF8_BYTE_ORDER_MARK)
+                    if not line.endswith(b"\n"):
+                        line += stream.readline(line_start)  # the mark does not count for `read_limit`
             content = line.rstrip(b"\r\n")
             is_complete = line.endswith(b"\n") or len(line) < read_limit  # the last line may have no line feed
             if is_complete and len(content) <= max_bytes:
