@@ -96,7 +96,7 @@ def _split_further(sentence: str) -> Iterator[str]:
 
 
 def _choose_limits(sentence: str) -> _LengthLimits:
-    """Return the limits of the script of more than half of the characters."""
+    """Return the limits for the script of more than half of the characters, else the usual ones."""
     if sentence.isascii():
         return _USUAL_LIMITS
     if len(_SPACE_MARKED_SCRIPTS.findall(sentence)) > len(sentence) // 2:
@@ -135,7 +135,7 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
 
 
 def _character_boundary(text: str, limit: int) -> int:
-    """Return the last position up to `limit` at which no combining mark or vowel sign begins, else `limit`."""
+    """Return the last position from `limit` down to its half at which no mark or vowel sign is, else `limit`."""
     for position in range(limit, limit // 2, -1):
         if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
             return position
@@ -161,8 +161,8 @@ def _load_segmenter() -> Callable[[str, str], list[str]]:
 def split_long_text(text: str, max_characters: int) -> Iterator[str]:
     """Yield the text in parts of at most `max_characters`.
 
-    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. Without
-    both it ends within a word.
+    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. If it
+    has neither, it ends within a word.
     """
     start = 0
     while len(text) - start > max_characters:
