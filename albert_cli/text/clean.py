@@ -79,6 +79,18 @@ class TokenizerConfig:
         return Cleaning(lowercase=bool(self.do_lower_case), strip_accents=not self.keep_accents)
 
 
+def replace_surrogates(text: str) -> str:
+    """Return the text with U+FFFD in place of every lone surrogate, which a JSON escape can produce.
+
+    A pair of surrogates becomes the character that it encodes in UTF-16.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def clean(text: str, cleaning: Cleaning) -> str:
     """Return the cleaned text, with single spaces and none at its ends; cleaning the result again changes nothing."""
     text = " ".join(text.split())
@@ -108,12 +120,8 @@ def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[st
 
 def _clean_characters(text: str, cleaning: Cleaning) -> str:
     """Apply the steps of `clean` that do not concern white space: normal form, accents, case."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can produce, becomes U+FFFD
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     first_form, last_form = cleaning.unicode_forms
-    text = normalize(first_form, text)
+    text = normalize(first_form, replace_surrogates(text))
     if cleaning.strip_accents:
         text = _mark_pattern().sub(lambda match: "" if combining(match[0]) else match[0], text)
     if cleaning.lowercase:

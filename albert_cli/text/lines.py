@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from albert_cli.errors import InputError
+from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
@@ -185,30 +186,18 @@ def _decode_line(
 
 
 def check_characters(
-    text: str,
-    location: Callable[[int], str],
-    number: int,
-    on_bad_bytes: OnBadBytes,
-    counter: ReadCounter | None = None,
+    text: str, location: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
 ) -> str:
     """Return the text; raise `InputError` if it has a NUL, or a lone surrogate, which a JSON escape can produce.
 
     With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: the number of the line;
     location: a function that returns `file:line` for a number; counter: counts the text if characters are replaced.
     """
-    problem = ""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        problem = "a lone surrogate"
-    if "\0" in text:
-        problem = "a NUL character"
-    if not problem:
+    repaired = replace_surrogates(text.replace("\0", ""))
+    if repaired == text:
         return text
     if on_bad_bytes == "refuse":
+        problem = "a NUL character" if "\0" in text else "a lone surrogate"
         raise InputError(f"{location(number)}: {problem} in the text", "remove it, or use --on-bad-bytes replace")
-    if counter is not None:
-        counter.counts += LineCounts(replaced=1)
-    # UTF-16 can hold surrogates. Decoding it joins a pair of surrogates to one character, and replaces a lone surrogate
-    # by U+FFFD.
-    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    counter.counts += LineCounts(replaced=1)
+    return repaired

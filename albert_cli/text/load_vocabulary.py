@@ -133,12 +133,13 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
     proto.normalizer_spec.name = "nmt_nfkc"
     proto.normalizer_spec.precompiled_charsmap = charsmap
     for index, (piece, score) in enumerate(model["vocab"]):
-        kind = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+        p = proto.pieces.add(piece=piece, score=score)
         if index == vocabulary.unk_id:
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.UNKNOWN
+            p.type = p.UNKNOWN
         elif vocabulary.text_pieces[index] == "":  # a token that is not text, such as [CLS]
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
-        proto.pieces.add(piece=piece, score=score, type=kind)
+            p.type = p.CONTROL
+        else:
+            p.type = p.NORMAL
     content: bytes = proto.SerializeToString()
     return content
 

@@ -50,7 +50,7 @@ def measure_accent_stripping(sentences: Sequence[str], cleaning: Cleaning) -> Ac
     changed_count = 0
     merged_counts = Counter[tuple[str, str, str]]()
     most_frequent: dict[str, str] = {}  # stripped form -> the most frequent word with this form
-    for word, count in word_counts.most_common():
+    for word, count in word_counts.most_common():  # the first word with a form is therefore its most frequent one
         stripped = normalize("NFKC", clean(word, cleaning))
         if stripped != word:
             changed_count += count

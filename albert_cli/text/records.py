@@ -102,11 +102,11 @@ def iter_csv_rows(
         raise InputError(f"{row_location}: {error}", hint) from None
 
 
-def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
+def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tuple[int, JsonObject]]:
     """Yield (row number from 1, row) of a Parquet file, a few rows at a time.
 
-    fields: the columns to read, by name or by a path of keys such as `content.text`; None for all. Raises `InputError`
-    if one is missing or the file is damaged.
+    field: the name of the only column to read, or a path of keys such as `content.text`; None for all columns. Raises
+    `InputError` if the column is missing or the file is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -118,8 +118,8 @@ def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> 
             stream_or_path = open_remote(name) if part.source.is_remote else name
             with pq.ParquetFile(stream_or_path, buffer_size=1 << 20, pre_buffer=False) as file:
                 columns = None
-                if fields:
-                    columns = [_find_column(field, file.schema_arrow.names, name) for field in fields]
+                if field is not None:
+                    columns = [_find_column(field, file.schema_arrow.names, name)]
                 number = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                     for row in batch.to_pylist():

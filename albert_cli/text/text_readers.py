@@ -115,7 +115,7 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
     if part.source.kind == "arrow":
         rows = iter_arrow_rows(part, settings.text_field)
     else:
-        rows = iter_parquet_rows(part, [settings.text_field])
+        rows = iter_parquet_rows(part, settings.text_field)
     for number, row in rows:
         text = find_text(row, settings, part.source.name)
         yield from iter_checked_text(text, part, number, settings, counter)

@@ -85,7 +85,7 @@ class TokenizersVocabulary(Vocabulary):
                 text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special, cleaning=None)
         # A byte-level tokenizer puts the word mark only where the text has a space, so not before the first word.
-        self._first_word_is_unmarked = _has_pre_tokenizer_step(content, "ByteLevel")
+        self._first_word_is_unmarked = _is_byte_level(content)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -305,7 +305,7 @@ def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str]
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
-    if not _has_pre_tokenizer_step(json.loads(tokenizer.to_str()), "ByteLevel"):
+    if not _is_byte_level(json.loads(tokenizer.to_str())):
         return template
     # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as in other tokenizers.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
@@ -340,7 +340,7 @@ def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
     if model["type"] == "WordPiece":
         prefix = model["continuing_subword_prefix"]  # "##": the piece continues a word
         return [piece.removeprefix(prefix) if piece.startswith(prefix) else WORD_MARK + piece for piece in pieces]
-    if _has_pre_tokenizer_step(content, "ByteLevel"):
+    if _is_byte_level(content):
         byte_by_character = _byte_level_alphabet()
         return [_decode_byte_level(piece, byte_by_character) for piece in pieces]
     return list(pieces)
@@ -365,8 +365,8 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + number): byte for number, byte in enumerate(unprintable)}
 
 
-def _has_pre_tokenizer_step(content: TokenizerJson, step_type: str) -> bool:
-    """Return True if the pre-tokenizer of a `tokenizer.json` has, or is, a step of this type."""
+def _is_byte_level(content: TokenizerJson) -> bool:
+    """Return True if the pre-tokenizer of a `tokenizer.json` is, or contains, a byte-level one, as that of GPT-2."""
     pre_tokenizer = content.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    return any(step.get("type") == step_type for step in steps)
+    return any(step.get("type") == "ByteLevel" for step in steps)
