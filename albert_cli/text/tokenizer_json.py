@@ -184,14 +184,12 @@ def _format_ranges(characters: Iterable[str]) -> str:
             ranges[-1] = (ranges[-1][0], code)
         else:
             ranges.append((code, code))
-    return "".join(_format_range(first, last) for first, last in ranges)
-
-
-def _format_range(first: int, last: int) -> str:
-    """Return a range of code points as it is written in a character class."""
-    if first == last:
-        return _format_character(first)
-    return f"{_format_character(first)}-{_format_character(last)}"
+    text = ""
+    for first, last in ranges:
+        text += _format_character(first)
+        if last > first:
+            text += f"-{_format_character(last)}"
+    return text
 
 
 def _format_character(code: int) -> str:
