@@ -50,7 +50,7 @@ class StepResult:
     `values`: the losses and metrics, averaged over the global batch, the gradient's norm before clipping, and the
     learning rate. A loss or metric without items in the batch is absent. `tokens` are those of all ranks, `flops` those
     of this rank only. `stop_requested`: a signal requested one of the ranks to stop. `save_due`: the time in
-    `train.save_every` has passed.
+    `train.save_every` has passed on rank 0.
     """
 
     values: Mapping[str, float]
@@ -100,7 +100,7 @@ class Loop(Generic[BatchT]):
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)
-                save_due = result.save_due
+                save_due = result.save_due  # for `train.save_every` as a time
                 if save_steps:
                     save_due = self._is_due(save_steps)
                 if save_due or result.stop_requested:
@@ -170,6 +170,7 @@ class Loop(Generic[BatchT]):
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
         tokens = sum(part.tokens for part in parts)
+        # Rank 0's clock decides when to save. The interval is 0 if `train.save_every` is a number of steps.
         _, save_seconds = settings.train.save_interval()
         is_save_time = self.group.rank == 0 and 0 < save_seconds <= time.monotonic() - self._last_save
         # The sums of the two flags are the numbers of ranks that request to stop and to save.
@@ -245,7 +246,7 @@ class Loop(Generic[BatchT]):
             log.sync()
         if self.group.rank == 0:
             checkpoint.save_checkpoint(
-                self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
+                self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe_toml,
                 parents=self.parents, keep=self.job.settings.train.keep,
             )  # fmt: skip
         self.group.barrier()

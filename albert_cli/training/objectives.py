@@ -76,7 +76,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
     """Split the indices of `lengths` [B] into groups whose lengths sum to at most `budget`; no length may exceed it.
 
     The longest sequences come first. A group then has similar lengths, so there is little padding where attention needs
-    a rectangle. And if the largest micro-batch does not fit into memory, the step fails at its beginning.
+    a rectangle. And if a micro-batch of the longest sequences does not fit into memory, the step fails at its start.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])  # tokens up to and including each sequence
@@ -114,6 +114,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def _evaluated_losses(self) -> tuple[str, ...]:
+        """The names of the losses that an evaluation computes: all but distillation."""
         if self.settings.data.sentence_loss == "none":
             return ("mlm_loss",)
         return ("mlm_loss", "order_loss")
@@ -130,7 +131,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         examples = settings.examples_of(step)
         local_parts: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
-            # Every rank samples the lengths of all examples, to split them alike; this takes a small part of the time.
+            # Every rank samples the lengths of all examples and splits them alike, which takes little of a step's time.
             lengths = sample_lengths(corpus, settings.data, seed, examples)
             for number, indices in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:
@@ -171,7 +172,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Return the sum of each loss over its items, and for each accuracy the number of correct predictions."""
         logits = self.model(data.tokens)
         sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
-        sums = dict(sum_losses(logits.masked, logits.sentence_order, data.masked_labels, data.order_labels))
+        sums = sum_losses(logits.masked, logits.sentence_order, data.masked_labels, data.order_labels)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
@@ -210,8 +211,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
-        A metric without items is left out. Examples are the order metrics of NSP if the corpus has one document, and
-        those of SOP if every document has one sentence.
+        A metric without items is left out, such as that of NSP if the corpus has only one document, or that of SOP if
+        every document has only one sentence.
         """
         names = (*self._evaluated_losses, *self.extra_metrics)
         sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items
@@ -238,16 +239,15 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def write_model(self, directory: Path) -> None:
         config = self.model.config
         sentence_loss = self.settings.data.sentence_loss
-        order_labels = hub.ORDER_LABELS[sentence_loss]
+        class_names = hub.ORDER_LABELS[sentence_loss]
         if sentence_loss != "none" and config.order_labels == 3:  # a head of three classes, whatever loss trains it
-            order_labels = hub.ORDER_LABELS["three-way"]
-        elif len(order_labels) != config.order_labels:  # an untrained head has no class names
-            order_labels = ()
-        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=order_labels)
+            class_names = hub.ORDER_LABELS["three-way"]
+        elif len(class_names) != config.order_labels:  # an untrained head has no class names
+            class_names = ()
+        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=class_names)
         self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
-        # `self.recipe` is the TOML text of `self.settings`.
-        text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe)
+        text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe_toml)
         store.write_text(directory / "README.md", text)
         # Fine-tuning reads the counts, to warn if a task's texts differ much from this text. They come from the data
         # directory, which a corpus in memory lacks.

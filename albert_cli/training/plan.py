@@ -76,6 +76,7 @@ def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
     """Raise `CheckpointError` if the disk has no room for `train.keep` checkpoints and the one being written."""
+    # The checkpoints in `out` already have their space, but a new one is written before an old one is deleted.
     missing = max(1, recipe.train.keep + 1 - len(store.saved_steps(out)))
     needed = missing * costs.checkpoint_bytes(recipe.model)
     free = store.free_bytes(out)
@@ -144,7 +145,7 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
         decay = scale(decay)
     if recipe.first_step == 0:
         batch_warmup = scale(batch_warmup)
-        if warmup is not None:
+        if warmup is not None:  # None: `warmup_ratio` scales the warmup
             warmup = scale(warmup)
     return replace(
         recipe,

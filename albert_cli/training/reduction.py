@@ -31,9 +31,8 @@ BUCKET_BYTES: Final = 25_000_000  # in fp32; large enough for a network's full r
 class GradientBuckets:
     """The gradients of a model, split into buckets, about in the order in which a backward pass completes them.
 
-    The order is the reverse of that in which the model registers its parameters.
-
-    Every rank sends the buckets in this order, in the precision `dtype`. A rank that computed nothing sends zeros.
+    This is the reverse of the order in which the model registers its parameters. Every rank sends the buckets in this
+    order, in the precision `dtype`. A rank that computed nothing sends zeros.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -84,10 +83,10 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
         yield
         return
     buckets = GradientBuckets(model, dtype)
-    parameters = [parameter for bucket in buckets.buckets for parameter in bucket]
     hooks = [
         p.register_post_accumulate_grad_hook(buckets.mark_complete)  # type: ignore[no-untyped-call]
-        for p in parameters
+        for p in model.parameters()
+        if p.requires_grad
     ]
     try:
         yield

@@ -121,15 +121,14 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = 
     """
     parent_counts = _block_counts(parent)
     child_counts = _block_counts(child)
-    group_counts = (parent.inner_group_num, parent.inner_group_num)  # a group has this many blocks of either kind
-    has_one_group = parent_counts == group_counts
-    # A model of one layer has as many groups as layers, but its only group counts as shared.
-    layers_share = parent.sharing == "all" and (parent.num_hidden_groups < parent.num_hidden_layers or has_one_group)
     grows = all(c >= p for c, p in zip(child_counts, parent_counts, strict=True))
+    # A model of one layer has as many groups as layers, but its only group counts as shared.
+    has_shared_group = parent.num_hidden_groups < parent.num_hidden_layers or parent.num_hidden_groups == 1
     if child_counts == parent_counts or (grows and stack):
         source_counts = parent_counts
-    elif grows and layers_share:
-        source_counts = group_counts
+    elif grows and parent.sharing == "all" and has_shared_group:
+        # Repeat only group 0, which has this many blocks of either kind.
+        source_counts = (parent.inner_group_num, parent.inner_group_num)
     else:
         raise ConfigError(
             f"a model of {_describe_blocks(child_counts)} cannot start from one of {_describe_blocks(parent_counts)}",
