@@ -56,10 +56,10 @@ def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     rows, inputs = x_MK.shape
-    return is_large(rows, inputs, len(weight_NK)) and has_onednn()
+    return is_large_matmul(rows, inputs, len(weight_NK)) and has_onednn()
 
 
-def is_large(rows: int, inputs: int, outputs: int) -> bool:
+def is_large_matmul(rows: int, inputs: int, outputs: int) -> bool:
     """Return True if a matmul of these sizes is large enough for oneDNN."""
     return 2 * rows * inputs * outputs >= _MIN_FLOPS
 

@@ -73,7 +73,7 @@ def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
     available = available_memory(device)
     if available is not None and available < estimated:
         console.warn(
-            f"inference may take {costs.format_bytes(estimated)} of memory, and "
+            f"inference may take {costs.format_bytes(estimated)} of memory, but only "
             f"{costs.format_bytes(available)} are free"
         )
 

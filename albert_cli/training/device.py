@@ -31,7 +31,7 @@ from albert_cli.matmul import (
     MatmulBackend,
     has_onednn,
     has_packed_linear,
-    is_large,
+    is_large_matmul,
     linear,
     onednn_linear,
     pack_weight,
@@ -179,13 +179,13 @@ def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float
     tokens = min(tokens, 1024)
     hidden = min(hidden, 768)
     intermediate = min(intermediate, 3072)
-    if not has_onednn() or not is_large(tokens, hidden, intermediate):
+    if not has_onednn() or not is_large_matmul(tokens, hidden, intermediate):
         return 1.0
     shapes = ((hidden, hidden), (hidden, intermediate))
+    run_torch = functools.partial(_run_linears, tokens, shapes, "torch")
+    run_onednn = functools.partial(_run_linears, tokens, shapes, "onednn")
     with use_threads(1):
-        torch_seconds, onednn_seconds = _measure_thread_seconds(
-            [functools.partial(_run_linears, tokens, shapes, backend) for backend in ("torch", "onednn")], rounds=2
-        )
+        torch_seconds, onednn_seconds = _measure_thread_seconds([run_torch, run_onednn], rounds=2)
     return torch_seconds / onednn_seconds
 
 

@@ -68,14 +68,14 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         """Return this rank's micro-batches of a step."""
         train = self.settings.train
         index = self.inputs.train.batch_index(train.seed, step, train.batch_size)
-        parts: list[MicroBatch[TaskBatch]] = []
+        micro_batches: list[MicroBatch[TaskBatch]] = []
         for number, start, stop in split_micro_batches(train.batch_size, train.micro_batch_size, group):
             packed, labels = self.inputs.train.batch(index[start:stop])
             assert labels is not None, "training examples have labels"
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), masked=0)
             counts = {"loss": stop - start}
-            parts.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
-        return parts
+            micro_batches.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
+        return micro_batches
 
     def loss_sums(self, data: TaskBatch) -> dict[str, Tensor]:
         """Return the loss of a micro-batch, summed over its examples."""
@@ -179,7 +179,7 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
     """
     columns: dict[str, object]
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
-        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
+        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))  # one text or a pair
     elif isinstance(task.source, ChoiceTableSource):
         names = {"text": table.text, "question": table.question, "choices": list(table.choices)}
         columns = {role: name for role, name in names.items() if name}

@@ -129,18 +129,19 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         corpus = self.corpora.train
         seed = settings.train.seed
         examples = settings.examples_of(step)
-        local_parts: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
+        local_examples: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
             # Every rank samples the lengths of all examples and splits them alike, which takes little of a step's time.
             lengths = sample_lengths(corpus, settings.data, seed, examples)
             for number, indices in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:
-                    local_parts[number] = examples[indices]
+                    local_examples[number] = examples[indices]
         else:
             for number, start, stop in split_micro_batches(len(examples), settings.train.micro_batch_size, group):
-                local_parts[number] = examples[start:stop]
+                local_examples[number] = examples[start:stop]
         return [
-            self._sample_micro_batch(corpus, number, seed, part, settings.data) for number, part in local_parts.items()
+            self._sample_micro_batch(corpus, number, seed, part, settings.data)
+            for number, part in local_examples.items()
         ]
 
     def _sample_micro_batch(
@@ -186,29 +187,29 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         metrics: dict[str, float] = {}
         corpora = self.corpora
         if corpora.heldout.n_tokens and corpora.unigram_entropy is not None:
-            metrics = {**self._scores(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
+            metrics = {**self._score_corpus(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
         for name, corpus in corpora.evaluation.items():
-            for metric, value in self._scores(corpus, group).items():
+            for metric, value in self._score_corpus(corpus, group).items():
                 metrics[f"{name}/{metric}"] = value
         self.last_metrics = metrics
         return metrics
 
-    def _scores(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
+    def _score_corpus(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
         """Return the losses and accuracies on one corpus, and the accuracy of each pair task that is not trained."""
         pairs = self.settings.data
-        means = self._means(corpus, pairs, group)
+        means = self._compute_means(corpus, pairs, group)
         metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
         if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in means.items() if name.startswith("order_")}
         for pair_task in _PAIR_TASKS:
             if pair_task != pairs.sentence_loss:
-                means = self._means(corpus, replace(pairs, sentence_loss=pair_task), group)
+                means = self._compute_means(corpus, replace(pairs, sentence_loss=pair_task), group)
                 if "order_accuracy" in means:
                     metrics[f"{pair_task}_accuracy"] = means["order_accuracy"]
         return metrics
 
-    def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
+    def _compute_means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
         A metric without items is left out, such as that of NSP if the corpus has only one document, or that of SOP if
@@ -218,8 +219,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items
         micro_batch_size = self.settings.sequences_per_micro_batch
         for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, micro_batch_size, group):
-            part = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
-            sums += [part[name] for name in names]
+            part_sums = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
+            sums += [part_sums[name] for name in names]
         totals = np.sum(group.all_gather(sums.tolist()), axis=0).tolist()
         return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
 
@@ -227,11 +228,11 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
     ) -> dict[str, tuple[float, int]]:
         """Return (sum, number of items) of each loss and accuracy over the evaluation examples with these numbers."""
-        part = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
-        sums = self.loss_sums(part.data)
+        micro_batch = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
+        sums = self.loss_sums(micro_batch.data)
         # A loss counts its own items; an accuracy has the items of its loss.
         counted_by = {name: name for name in self._evaluated_losses} | dict(self.extra_metrics)
-        return {name: (sums[name].item(), part.counts[loss]) for name, loss in counted_by.items()}
+        return {name: (sums[name].item(), micro_batch.counts[loss]) for name, loss in counted_by.items()}
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Do nothing: the result of pretraining is its last weights."""

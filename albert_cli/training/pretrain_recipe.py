@@ -96,7 +96,7 @@ class PretrainRecipe:
 
         With `[warm_start]` the unused section `[init]` gets its defaults.
         """
-        recipe = replace(self, optimizer=self.optimizer.with_lr(self.train.batch_size))
+        recipe = replace(self, optimizer=self.optimizer.with_lr_for(self.train.batch_size))
         if self.data.sentence_loss == "three-way":
             recipe = replace(recipe, model=replace(self.model, order_labels=3))
         if self.warm_start is not None:

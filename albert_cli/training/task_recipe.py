@@ -199,7 +199,7 @@ class FinetuneRecipe:
         if recipe.intermediate_task == recipe.task:
             recipe = replace(recipe, intermediate_task=PRETRAINED)
         if recipe.optimizer.name != "adamw":  # `with_auto_values` replaces AdamW's "auto"
-            recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
+            recipe = replace(recipe, optimizer=recipe.optimizer.with_lr_for(recipe.train.batch_size))
         return recipe
 
     def with_auto_values(self, num_examples: int) -> FinetuneRecipe:
