@@ -26,7 +26,7 @@ def cross_entropy_sum(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tens
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """`cross_entropy_sum`, whose forward pass also computes the gradient of the loss by the logits."""
+    """`cross_entropy_sum`, whose forward pass also computes the gradient with respect to the logits."""
 
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:

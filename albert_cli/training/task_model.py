@@ -39,7 +39,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
-    # Fill in the epochs if they are "auto"; they depend on the number of labeled examples.
+    # `finetune` has already filled in "auto" epochs, but other callers have not.
     recipe = prepared.recipe.with_auto_values(inputs.num_training_examples)
     # A schedule with steps instead of epochs ignores the number of items, and the inputs of a run that only scores may
     # have no training features.
@@ -145,8 +145,8 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
 def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
     """Return the first metric of a predictor that knows only the training labels; None without training data.
 
-    Also return None if a finished checkpoint is scored on the training examples, because the file of a table is the
-    only one: a predictor must not know the labels that it predicts.
+    If a finished checkpoint is scored on the task's only file, this file would be the training data too. The result is
+    then None as well, because a predictor must not know the labels that it predicts.
     """
     task = prepared.task
     if task.train_split is None:
