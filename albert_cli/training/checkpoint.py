@@ -61,8 +61,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of `state.step`, then delete all but the newest `keep`; return the new one's directory.
 
-    A checkpoint that exists already is not written again. `write_model` writes the model into the directory that it
-    gets, `recipe` is the resolved recipe as TOML, and `parents` are the fingerprints of the data and the checkpoints
+    A checkpoint that exists already is not written again. `write_model` writes the model into the directory that is its
+    argument. `recipe` is the resolved recipe as TOML. `parents` are the fingerprints of the data and the checkpoints
     that the run depends on.
     """
     directory = step_directory(out, state.step)
@@ -106,8 +106,8 @@ def find_newest_valid(out: Path) -> Path | None:
                 store.remove_directory(damaged)
             console.warn(f"{error.message}; renamed to {damaged.name}")
             directory.rename(damaged)
-            if directory == steps[0]:
-                console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
+    if steps:
+        console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
     return None
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, Interrupted
 from albert_cli.model import hub
 from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
@@ -98,8 +98,8 @@ def resume_state(
             assert manifest is not None, "a valid checkpoint has a manifest"
             check_parents(out, manifest.parents, parents)
             step = checkpoint.step_number(newest)
-    # If rank 0 has raised an error, its connections are closed, and this call fails on the other ranks
-    # (`ranks.process_group`).
+    # If rank 0 raises an error above, it closes its connections, so this call fails on the other ranks and does not
+    # wait forever (`ranks.process_group`).
     step = group.broadcast(step)
     if step is None:
         return set_weights()
@@ -140,7 +140,8 @@ class RunStatus:
     command: str = ""
 
 
-_FAILURE_STATES = {5: "diverged", 75: "interrupted"}  # by exit code; every other code is "failed"
+# By exit code; every other code is "failed".
+_FAILURE_STATES = {DivergedError.exit_code: "diverged", Interrupted.exit_code: "interrupted"}
 
 
 @contextmanager
