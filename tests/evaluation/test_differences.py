@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from albert_cli.errors import CheckpointError
 from albert_cli.evaluation import differences
 from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
-from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import Classification
 from tests.helpers.results import evaluation_result
 
@@ -74,7 +74,7 @@ def test_difference_without_common_seed_is_none() -> None:
     [b"", b"\xff", b'{"id": "0", "prediction": "yes"}', b'{"id": "0", "prediction": "maybe"}\n' * 2, b"{}\n" * 2],
 )
 def test_damaged_predictions_name_the_file(content: bytes, tmp_path: Path) -> None:
-    task: AnyTask = Classification(name="t", title="t", metrics=("accuracy",), labels=("no", "yes"))
+    task: Any = Classification(name="t", title="t", metrics=("accuracy",), labels=("no", "yes"))
     path = tmp_path / "run-0" / "predictions.dev.jsonl"
     path.parent.mkdir()
     path.write_text('{"id": "0", "prediction": "yes"}\n{"id": "1", "prediction": "no"}\n')
