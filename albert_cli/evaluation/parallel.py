@@ -63,7 +63,7 @@ class _RunRequest:
     intermediate_note: str | None  # the reason if the recipe's intermediate task was left out
 
 
-_RunItem = executor.WorkItem[float | None]  # its result is the run's score, None if the run diverged
+_RunItem = executor.WorkItem[float | None]  # calls `_train_in_worker`; the result is the score, None if it diverged
 
 
 def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[str, str]:
@@ -111,7 +111,7 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the jobs that have."""
+    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the other jobs' runs."""
     items = _list_items([runs])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:

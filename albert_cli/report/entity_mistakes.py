@@ -1,7 +1,7 @@
 """The report's tables of mistakes on named entities: texts with marked entities, and the errors by type of entity.
 
-Lines of predictions come in, and tables go out. Gold entities are the labels of the data, predicted entities the
-model's. Positions count characters of the text.
+The functions take lines of predictions. Gold entities are the labels of the data, predicted entities the model's.
+Positions count characters of the text.
 """
 
 from __future__ import annotations
