@@ -19,7 +19,7 @@ import typer
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField
 from albert_cli.data.batches import sample_batch
 from albert_cli.data.build import plan_units
@@ -223,7 +223,7 @@ def format_result(result: DataSpeed) -> str:
     return "\n".join([stages, "", f"{corpus}; {ratio}", "", console.format_table(headers, rows)])
 
 
-@verb(app)
+@command(app)
 def main(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],

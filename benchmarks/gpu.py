@@ -27,7 +27,7 @@ from albert_cli.bench import pretrain as pretrain_bench
 from albert_cli.bench.harness import SINGLE_PROCESS, WARM_UP
 from albert_cli.bench.pretrain import PretrainBench, PretrainBenchOptions, prepare_recipe
 from albert_cli.bench.step import StepBenchOptions, run_step_bench
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Overrides, Quiet
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.formatting import first_line
@@ -382,7 +382,7 @@ def _format_fine_tuning(variants: Mapping[str, Mapping[str, Any]], render: Rende
     return render(headers, rows)
 
 
-@verb(app)
+@command(app)
 def main(
     out: Out,
     part: Annotated[

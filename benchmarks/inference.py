@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.bench.harness import Conditions, current_conditions, time_alternating
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.counting.costs import PRECISIONS, Precision
 from albert_cli.errors import ConfigError
@@ -214,7 +214,7 @@ def format_speeds(result: InferenceSpeeds) -> str:
     return f"{title}\n{console.format_table(headers, rows)}"
 
 
-@verb(app)
+@command(app)
 def inference(
     model: Annotated[str, typer.Argument(help="A classifier: a directory, a run, or a Hub id.")],
     input_file: Annotated[Path, typer.Option("--input", help="File with one text per line.")],

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity
 
 from albert_cli import console
 from albert_cli.bench.harness import TimedCall, time_alternating
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.errors import AlbertError
 from albert_cli.formatting import first_line
@@ -188,7 +188,7 @@ def attention_table(times: AttentionTimes) -> tuple[list[str], list[list[str]]]:
     return ["attention alone, ms", *names], rows
 
 
-@verb(app)
+@command(app)
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each kernel.")] = 9,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of a call.")] = 32_768,

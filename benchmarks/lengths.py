@@ -24,7 +24,7 @@ from albert_cli import console, executor
 from albert_cli.bench import harness
 from albert_cli.bench.harness import Conditions
 from albert_cli.bench.inputs import random_batch
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import shapes
 from albert_cli.counting.costs import Precision
@@ -248,7 +248,7 @@ def _format_speedup(forms: dict[str, dict[int, LengthMeasurement]], form: str) -
     return f"{form}: {verdict} ({details})"
 
 
-@verb(app)
+@command(app)
 def main(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe: its shape.")] = "albert-base",
     length: Annotated[

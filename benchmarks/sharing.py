@@ -23,7 +23,7 @@ import typer
 from albert_cli import console, store
 from albert_cli.bench import harness
 from albert_cli.bench.inputs import pretraining_loss, random_batch
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Quiet
 from albert_cli.config import suggest
 from albert_cli.counting import costs
@@ -290,7 +290,7 @@ def _format_ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
-@verb(app)
+@command(app)
 def main(
     out: Out,
     models: Annotated[

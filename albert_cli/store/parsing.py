@@ -37,12 +37,13 @@ def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
     """
     from pydantic import ValidationError
 
-    if b"NaN" in data or b"Infinity" in data:  # in a number, or only in a text
-        _reject_nonfinite_numbers(path, data)
     try:
-        return type_adapter(kind).validate_json(data, strict=True)
+        record = type_adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
+    if b"NaN" in data or b"Infinity" in data:  # as a number, or only within a text
+        _reject_nonfinite_numbers(path, data)
+    return record
 
 
 def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
@@ -51,7 +52,7 @@ def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
     def reject(constant: str) -> None:
         raise CheckpointError(f"{path}: contains {constant}, which is not valid JSON")
 
-    with suppress(ValueError, RecursionError):  # the caller reports JSON that cannot be parsed
+    with suppress(ValueError, RecursionError):  # Python's limits on digits and nesting are below pydantic's
         json.loads(data, parse_constant=reject)
 
 

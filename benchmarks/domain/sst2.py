@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.registry import find_task
@@ -22,7 +22,7 @@ from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shu
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-@verb(app)
+@command(app)
 def sst2(
     glue: Annotated[str, typer.Argument(metavar="GLUE", help="The folder of GLUE's data.")],
     out: Out,
