@@ -146,10 +146,11 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    tasks = request.tasks
-    sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]
-    existing = []
-    if tasks is not None:  # a source is `squad:FILE` or `race:FOLDER`
+    sources = list(scale.probe_text)
+    existing: list[str] = []
+    if request.tasks is not None:
+        sources = [source.replace("TASKS", str(request.tasks)) for source in sources]
+        # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
         existing = sources

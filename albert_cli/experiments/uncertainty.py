@@ -113,7 +113,7 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
     """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
     kind = prediction_kind(lines[0])
     if kind not in ("span", "class", "value"):
-        return value_of_unknown_error(0.0)  # any value: `jackknife_task` uses only the deviations from it
+        return value_of_unknown_error(0.0)  # the value does not matter: `jackknife_task` uses only the deviations
     if kind == "span":
         scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
