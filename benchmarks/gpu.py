@@ -68,7 +68,7 @@ VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     "activations recomputed": ("train.checkpoint_activations=true",),
     "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
 }
-T = TypeVar("T")
+T = TypeVar("T")  # the result of a measurement
 Render = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -125,7 +125,7 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     if unknown:
         raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
-        prepare_recipe(*_request(size, LENGTHS[0], options))  # raises if overrides or data are wrong
+        prepare_recipe(*_request(size, LENGTHS[0], options))  # raises now, not in a later part, if options are wrong
     conditions = {
         "device_name": harness.current_conditions(device, precision="").device,
         "versions": {"albert": __version__, "torch": torch.__version__},
@@ -242,10 +242,13 @@ def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
 
 
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
-    """Time the step of ALBERT-base with four sizes of micro-batches, up to that of `batch.micro_tokens = "auto"`."""
+    """Time the step of ALBERT-base with four sizes of micro-batches, in tokens.
+
+    The largest one is that of `batch.micro_tokens = "auto"`.
+    """
     maximum = options.tokens or 131_072
     sizes = [maximum // divisor for divisor in (8, 4, 2, 1)]
-    return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
+    return Part(results={f"{size:,} tokens": _attempt_step(_request("base", 512, options, size)) for size in sizes})
 
 
 def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
@@ -343,12 +346,16 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
     for name, timing in step["variants"].items():
         title = f"{name}, {label}" if label else name
         rate = timing["tokens_per_second"]
-        last_cells = ["", f"{timing['speedup']:.2f}x", ""]  # of the goal, albert is, peak GB
-        if name == "albert":
+        fraction_of_goal = ""
+        speedup = ""
+        peak_gb = ""
+        if name != "albert":
+            speedup = f"{timing['speedup']:.2f}x"
+        else:
             fraction_of_goal = f"{rate / goal:.0%}" if goal else ""
             peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
-            last_cells = [fraction_of_goal, "", peak_gb]
-        rows.append([size, length_name, title, tokens, f"{rate:,}", f"{timing['mfu']:.0%}", *last_cells])
+        mfu = f"{timing['mfu']:.0%}"
+        rows.append([size, length_name, title, tokens, f"{rate:,}", mfu, fraction_of_goal, speedup, peak_gb])
     return rows
 
 
