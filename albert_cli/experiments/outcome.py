@@ -22,7 +22,7 @@ from albert_cli.counting.costs import GPU_SETUP
 from albert_cli.experiments.claims import CheckedClaim, Values, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.metrics import list_tasks
-from albert_cli.experiments.plan import ExperimentPlan, VariantRun
+from albert_cli.experiments.plan import ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
@@ -230,25 +230,34 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
-        if task == WORD_ORDER_TASK:
-            probe = read_result(plan, stage, StageRecord[ProbeResult])
-            if probe is not None:
-                preference = _measure_probe(probe)["minimal_pairs_preference"]
-                scores = {"preference": preference}
-                above_chance = preference - _CHANCE_OF_PAIRS
-                measurements[task] = _TaskMeasurement("word order", scores, {}, preference, above_chance)
-            continue
-        result = read_result(plan, stage, StageRecord[TaskScoreRecord])
-        if result is not None:
-            score = result.root
-            names = paper_metric_names(task) if task in TASKS else [score.metric]
-            metrics = jackknife_task(names, score, plan.directory(stage))
-            extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
-            extra = jackknife_task(extra_names, score, plan.directory(stage))
-            mean = np.mean(list(metrics.values()), axis=0)
-            above_majority = mean - score.majority if score.majority is not None else None
-            measurements[task] = _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
+        measured = _measure_word_order(plan, stage) if task == WORD_ORDER_TASK else _measure_task(plan, task, stage)
+        if measured is not None:
+            measurements[task] = measured
     return measurements
+
+
+def _measure_word_order(plan: ExperimentPlan, stage: Stage) -> _TaskMeasurement | None:
+    """Return the preference for acceptable sentences, which a probe measured; None without a result."""
+    probe = read_result(plan, stage, StageRecord[ProbeResult])
+    if probe is None:
+        return None
+    preference = _measure_probe(probe)["minimal_pairs_preference"]
+    return _TaskMeasurement("word order", {"preference": preference}, {}, preference, preference - _CHANCE_OF_PAIRS)
+
+
+def _measure_task(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
+    """Return the scores of the fine-tuned models; None without a result."""
+    result = read_result(plan, stage, StageRecord[TaskScoreRecord])
+    if result is None:
+        return None
+    score = result.root
+    names = paper_metric_names(task) if task in TASKS else [score.metric]
+    metrics = jackknife_task(names, score, plan.directory(stage))
+    extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
+    extra = jackknife_task(extra_names, score, plan.directory(stage))
+    mean = np.mean(list(metrics.values()), axis=0)
+    above_majority = mean - score.majority if score.majority is not None else None
+    return _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
 
 
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:

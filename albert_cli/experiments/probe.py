@@ -172,6 +172,7 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     """
     pairs = job.settings.data
     mlm = _mean_scores(job, pairs)
+    # The same sequences as for `mlm_accuracy`; only the masks differ.
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     run_mlm = mlm if run_pairs == pairs else _mean_scores(job, run_pairs)
     estimates = {name: mlm[name] for name in ("mlm_loss", "mlm_accuracy")}

@@ -350,7 +350,7 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
 def _wait_for_lock(directory: Path) -> None:
     """Wait until no process of a killed run writes to the directory; raise `BusyError` after ten minutes."""
     started = time.monotonic()
-    while (directory / ".lock").is_file():  # a directory that no run has locked before is free
+    while (directory / ".lock").is_file():  # without this file, no process has ever locked the directory
         try:
             with store.lock(directory):
                 return

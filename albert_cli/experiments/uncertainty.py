@@ -78,7 +78,8 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
-    points = [(step, time) for step, time in training.get("seconds", []) if step in logged_steps and step and time]
+    times = training.get("seconds", [])
+    points = [(step, time) for step, time in times if step in logged_steps and step > 0 and time > 0]
     intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
