@@ -76,10 +76,8 @@ def measure_data(
 ) -> DataSpeed:
     """Time each stage of `albert data` in this process, on work units of at most `megabytes` together.
 
-    The first unit is measured whatever its size.
-
-    seconds: time to spend on each figure of the sampler. Raises `ConfigError` for a vocabulary that is not of
-    SentencePiece, and `InputError` if the sources have no text.
+    The first unit is measured whatever its size. seconds: the time to spend on each figure of the sampler.
+    Raises `ConfigError` for a vocabulary that is not of SentencePiece, and `InputError` if the sources have no text.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     if not isinstance(vocabulary, SentencePieceVocabulary):
@@ -92,13 +90,15 @@ def measure_data(
 
     with TemporaryDirectory(prefix="albert-bench-") as folder:
         planned = plan_units(sources, vocabulary_dir, Path(folder) / "data", settings)
-        # The first unit, and then each further unit that still fits into the requested size.
-        units = planned[:1]
         if any(unit.is_stream for unit in planned):
             raise ConfigError("a stream cannot be read twice", "name files or folders")
+        # The first unit, and then each further unit that still fits into the requested size.
+        units = planned[:1]
+        total_size = sum(unit.size for unit in units)
         for unit in planned[1:]:
-            if sum(planned_unit.size for planned_unit in [*units, unit]) <= megabytes * 1_000_000:
+            if total_size + unit.size <= megabytes * 1_000_000:
                 units.append(unit)
+                total_size += unit.size
         _, total_seconds = _timed(lambda: [tokenize_unit(unit, count_bytes) for unit in units])
     if not text_bytes:
         raise InputError("no text in any source", "check the files, or choose others")
@@ -187,18 +187,18 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
         spent = time.process_time() - begin
         if spent >= seconds:
             break
-    delivered = 0
+    received = 0  # tokens
     started = time.monotonic()
     with prefetch(sample, itertools.count(1)) as batches:
         for batch_tokens, _ in batches:
-            delivered += batch_tokens
+            received += batch_tokens
             waited = time.monotonic() - started
             if waited >= seconds:
                 break
     return SamplingSpeed(
         sequences=sequences,
         tokens_per_cpu_second=round(tokens / spent),
-        prefetched_tokens_per_second=round(delivered / waited),
+        prefetched_tokens_per_second=round(received / waited),
         bytes_per_token=round(sampled_bytes / tokens, 2),
     )
 

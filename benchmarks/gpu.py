@@ -68,7 +68,7 @@ VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     "activations recomputed": ("train.checkpoint_activations=true",),
     "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
 }
-T = TypeVar("T")
+T = TypeVar("T")  # the result of a measurement
 Render = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -125,7 +125,8 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     if unknown:
         raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
-        prepare_recipe(*_request(size, LENGTHS[0], options))  # raises if overrides or data are wrong
+        # Wrong options raise an error here, before the first part is measured.
+        prepare_recipe(*_bench_arguments(size, LENGTHS[0], options))
     conditions = {
         "device_name": harness.current_conditions(device, precision="").device,
         "versions": {"albert": __version__, "torch": torch.__version__},
@@ -160,10 +161,10 @@ def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOption
     return replace(part or Part(failed=failed), seconds=round(time.monotonic() - begin, 1))
 
 
-def _attempt_step(request: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
+def _attempt_step(arguments: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
     """Return the JSON of `albert bench pretrain`, or {"failed": reason}, so that other variants are still timed."""
     _free_everything()
-    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *request))
+    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *arguments))
     return asdict(result) if result else {"failed": failed}
 
 
@@ -188,7 +189,7 @@ def _free_everything() -> None:
 # ---------------------------------------------------------------- the parts
 
 
-def _request(
+def _bench_arguments(
     size: str,
     length: int,
     options: GpuBenchOptions,
@@ -196,7 +197,7 @@ def _request(
     more_overrides: Sequence[str] = (),
     against: str | None = None,
 ) -> tuple[str, PretrainBenchOptions]:
-    """Return the recipe's name and the options of `albert bench pretrain`.
+    """Return the arguments of `run_pretrain_bench` and `prepare_recipe`: the recipe's name, and the options.
 
     size: the model, one of `SIZES`. length: maximum tokens of a sequence. tokens: of a micro-batch; 0: as in `options`,
     or by size.
@@ -215,7 +216,7 @@ def _request(
 
 def _measure_correctness(options: GpuBenchOptions) -> Part:
     """Compare loss and gradients of ALBERT-base with those of the CPU in fp32."""
-    recipe, _, _ = prepare_recipe(*_request("base", LENGTHS[0], options))
+    recipe, _, _ = prepare_recipe(*_bench_arguments("base", LENGTHS[0], options))
     result = correctness.measure_correctness(recipe.model, recipe.train, choose_device(options.device))
     return Part(correctness=asdict(result))
 
@@ -223,34 +224,40 @@ def _measure_correctness(options: GpuBenchOptions) -> Part:
 def _measure_step(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the pretraining step, compared with `transformers`."""
     against = None if options.alone else "transformers"
-    request = _request(size, length, options, against=against)
-    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(*request))})
+    arguments = _bench_arguments(size, length, options, against=against)
+    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(*arguments))})
 
 
 def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the variants of the pretraining step, without `transformers`."""
     results = {}
     for name, overrides in VARIANTS.items():
-        request = _request(size, length, options, more_overrides=overrides)
+        arguments = _bench_arguments(size, length, options, more_overrides=overrides)
         if name == PADDED:
             # Without a variable-length kernel, attention pads the sequences.
             with mock.patch.object(encoder, "has_varlen", lambda device, dtype, head_size: False):
-                results[name] = _attempt_step(request)
+                results[name] = _attempt_step(arguments)
         else:
-            results[name] = _attempt_step(request)
+            results[name] = _attempt_step(arguments)
     return Part(results=results)
 
 
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
-    """Time the step of ALBERT-base with four sizes of micro-batches, up to that of `batch.micro_tokens = "auto"`."""
+    """Time the step of ALBERT-base with four sizes of micro-batches, in tokens.
+
+    The largest one is that of `batch.micro_tokens = "auto"`.
+    """
     maximum = options.tokens or 131_072
-    sizes = [maximum // divisor for divisor in (8, 4, 2, 1)]
-    return Part(results={f"{n:,} tokens": _attempt_step(_request("base", 512, options, n)) for n in sizes})
+    results = {}
+    for divisor in (8, 4, 2, 1):
+        tokens = maximum // divisor
+        results[f"{tokens:,} tokens"] = _attempt_step(_bench_arguments("base", 512, options, tokens))
+    return Part(results=results)
 
 
 def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
     """Profile the kernels of the pretraining step on sequences of 512 tokens."""
-    name, step_options = _request(size, 512, options)
+    name, step_options = _bench_arguments(size, 512, options)
     device = choose_device(options.device)
     bench = PretrainBench(name, step_options, device, SINGLE_PROCESS)
     with bench.as_in_training():
@@ -343,12 +350,16 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
     for name, timing in step["variants"].items():
         title = f"{name}, {label}" if label else name
         rate = timing["tokens_per_second"]
-        last_cells = ["", f"{timing['speedup']:.2f}x", ""]  # of the goal, albert is, peak GB
-        if name == "albert":
+        fraction_of_goal = ""
+        speedup = ""
+        peak_gb = ""
+        if name != "albert":
+            speedup = f"{timing['speedup']:.2f}x"
+        else:
             fraction_of_goal = f"{rate / goal:.0%}" if goal else ""
             peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
-            last_cells = [fraction_of_goal, "", peak_gb]
-        rows.append([size, length_name, title, tokens, f"{rate:,}", f"{timing['mfu']:.0%}", *last_cells])
+        mfu = f"{timing['mfu']:.0%}"
+        rows.append([size, length_name, title, tokens, f"{rate:,}", mfu, fraction_of_goal, speedup, peak_gb])
     return rows
 
 

@@ -42,7 +42,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool to time: `encode` tokenizes all texts, and `label` maps its result to the class index of each text."""
+    """A tool to time: `encode` tokenizes all texts, and `label` computes each text's class index from the tokens."""
 
     encode: Callable[[], Any]
     label: Callable[[Any], Labels]

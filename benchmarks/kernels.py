@@ -80,8 +80,9 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
     names = Counter(event.name for event in events)
     pageable = sum(count for name, count in names.items() if "Pageable -> Device" in name)
     # `synchronize` and the profiler itself wait after the steps; these waits do not count.
-    (steps,) = (event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU)
-    waits = sum(event.name in _WAITS and event.time_range.start < steps.time_range.end for event in events)
+    labeled = [event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU]
+    end_of_steps = labeled[0].time_range.end
+    waits = sum(event.name in _WAITS and event.time_range.start < end_of_steps for event in events)
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
     slowest = times.most_common(_SHOWN_KERNELS)
     return StepProfile(

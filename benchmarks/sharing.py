@@ -128,7 +128,9 @@ def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
         if name not in PRESETS:
             raise ConfigError(f"{name}: no preset", suggest(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
     if len(names) != 2 and names != PAPER_MODELS:
-        raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
+        raise ConfigError(
+            f"two models are compared, not {len(names)}", "name two, such as albert-base bert-base, or paper"
+        )
     return names
 
 
@@ -150,7 +152,9 @@ def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Ite
 
 def _build_models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
     """Build the presets without dropout, on one buffer of weights; raise `ConfigError` if memory is too small."""
-    size, largest = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
+    sizes = {name: costs.count_parameters(PRESETS[name]).total for name in names}
+    largest = max(names, key=lambda name: sizes[name])
+    size = sizes[largest]
     needed = _BYTES_PER_PARAMETER * size
     available = capacity.available_memory(device)
     if available is not None and available < needed:
@@ -255,8 +259,10 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
     Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
-    training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
-    training_shape = BatchShape.parse(next(iter(result.cells)))
+    training_key, inference_key = result.cells  # for the paper's models, `_iter_shapes` yields one shape of each kind
+    training = dict(zip(PAPER_MODELS, result.cells[training_key], strict=True))  # milliseconds
+    inference = dict(zip(PAPER_MODELS, result.cells[inference_key], strict=True))
+    training_shape = BatchShape.parse(training_key)
     flops = {name: costs.training_flops(PRESETS[name], training_shape.length) for name in PAPER_MODELS}
     tables = []
     for base, published in PAPER_SPEEDUPS.items():

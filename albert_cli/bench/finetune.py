@@ -75,7 +75,7 @@ def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenc
 
 
 class FinetuneBench:
-    """The batches of a task, and the shape of a model, whose weights are random: speed does not depend on them."""
+    """The batches of a task, and the shape of a model with random weights, because speed does not depend on them."""
 
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options = options
@@ -147,6 +147,7 @@ class FinetuneBench:
         losses = {"albert": harness.loss_without_dropout(model, loss_of, first, precision)}
         if self.options.against == "transformers":
             hf_model = peer.make_transformers_model(model)
+            # As in `run_glue.py`: to the longest example of the batch (a width of 0), or to a fixed length.
             for padding, width in (("the longest", 0), (str(self.max_length), self.max_length)):
                 name = f"transformers, padded to {padding}"
                 peer_loss_of = partial(self._peer_loss, hf_model, width)
@@ -194,9 +195,9 @@ def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
 
 def format_result(result: FinetuneBenchResult) -> str:
     """Return the result as a table with notes."""
-    limited = "split into windows" if result.task == NER else "cut"
+    cut = "split into windows" if result.task == NER else "cut"
     notes = [
-        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {limited} at {result.max_length}. "
+        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {cut} at {result.max_length}. "
         "For every variant, the tokens are those of the examples, without padding.",
     ]
     if result.task != NER:

@@ -41,13 +41,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """Timings of one variant; `speedup` is how many times as fast the variant "albert" is."""
+    """Timings of one variant."""
 
     median_ms: float  # a single slow call does not change the median
     minimum_ms: float
     tokens_per_second: int  # of all ranks
     mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
-    speedup: float
+    speedup: float  # of the variant "albert" over this variant
     loss: float
 
 
@@ -86,7 +86,9 @@ def time_alternating(
     """
     warm_up = WARM_UP
     if device.type != "cpu":
-        warm_up += rounds + WARM_UP  # a whole cycle, so that the timed rounds begin with the same workload
+        # Calls repeat at most `rounds + WARM_UP` batches (`make_training_step`). After a whole cycle of them, the timed
+        # rounds begin with the same batch as on a CPU.
+        warm_up += rounds + WARM_UP
     for call in variants.values():
         for _ in range(warm_up):
             call()
@@ -116,8 +118,8 @@ def compare_variants(
 ) -> Comparison:
     """Time the variants in alternating rounds; in round n every variant does the n-th workload.
 
-    One variant is called "albert". losses: the losses to report, by variant; by default those of the last calls. ranks:
-    processes that do the same work at the same time.
+    variants: by name; the variant "albert" is compared with all others. losses: the losses to report, by variant; by
+    default those of the last calls. ranks: processes that do the same work at the same time.
     """
     peak_before = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
@@ -232,7 +234,7 @@ def make_training_step(
             loss = loss_of(next(batch_cycle))
         torch.autograd.backward(loss)
         reduce_gradients(model, group)
-        # The training loop also waits for both values before the update.
+        # The training loop also waits for the loss and the gradient norm before the update.
         values = torch.stack([loss.detach(), clip_gradients(model, clip_norm)]).tolist()
         update_weights(optimizer, 0.0)
         return float(values[0])

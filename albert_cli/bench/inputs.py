@@ -53,8 +53,8 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     """Sample a corpus of random ids, and a stand-in for its vocabulary."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
-    false_for_all = np.zeros(vocab_size, bool)
-    boundaries = WordBoundaries(is_word_start, separates=false_for_all, continues=false_for_all)
+    no_pieces = np.zeros(vocab_size, bool)
+    boundaries = WordBoundaries(is_word_start, separates=no_pieces, continues=no_pieces)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
     documents = np.cumsum([0, *document_lengths])
     sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
@@ -82,15 +82,17 @@ def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
     # Position 0 of a sequence, [CLS], is never masked.
-    chosen = [rng.permutation(n - 1)[: round(costs.MASKED_FRACTION * n)] for n in lengths]
-    starts = offsets[:-1]
-    masked = np.concatenate([start + 1 + np.sort(indices) for start, indices in zip(starts, chosen, strict=True)])
+    masked = []
+    for start, length in zip(offsets[:-1], lengths, strict=True):
+        chosen = rng.permutation(length - 1)[: round(costs.MASKED_FRACTION * length)]
+        masked.append(start + 1 + np.sort(chosen))
+    masked_index = np.concatenate(masked)
     positions = np.concatenate([np.arange(n) for n in lengths])
     segments = positions > np.repeat(lengths, lengths) // 2
     ids = rng.integers(_SPECIAL_PIECES, vocab_size, len(positions))
-    labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked))
+    labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked_index))
     order_labels = rng.integers(0, 2, len(lengths))
-    arrays = (ids, segments, positions, offsets, masked, labels, order_labels)
+    arrays = (ids, segments, positions, offsets, masked_index, labels, order_labels)
     return PackedBatch(*(array.astype(np.int32) for array in arrays))
 
 

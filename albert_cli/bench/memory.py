@@ -47,7 +47,7 @@ def measure_memory(
         failed = ""
         try:
             saved, peak = measure_saved_bytes(shape, batch, train, device)
-        except RuntimeError as error:  # such as out of memory; it must not lose the timings that are already measured
+        except RuntimeError as error:  # such as out of memory; the timings that are already measured must not be lost
             failed = first_line(error)
         estimated = sum(
             activations.activation_bytes(shape, int(length), setup, checkpointed=train.checkpoint_activations)
@@ -65,7 +65,7 @@ def measure_saved_bytes(
 
     The peak includes the weights, the saved bytes do not. The peak is None on a CPU.
     """
-    with device:  # initializing the weights on the host would be slow
+    with device:  # create the weights on the device, because initializing them on the host would be slow
         model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -79,7 +79,7 @@ def measure_saved_bytes(
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        bytes_before = torch.cuda.memory_allocated(device)  # with the weights
     hooks = torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor)
     with hooks, autocast(train.precision, device):
         loss = pretraining_loss(model, device, batch)
@@ -87,7 +87,7 @@ def measure_saved_bytes(
     if device.type != "cuda":
         return sum(saved.values()), None
     weight_bytes = sum(p.untyped_storage().nbytes() for p in model.parameters())
-    return sum(saved.values()), torch.cuda.max_memory_allocated(device) - before + weight_bytes
+    return sum(saved.values()), torch.cuda.max_memory_allocated(device) - bytes_before + weight_bytes
 
 
 def format_memory(measured: Mapping[str, MemoryUse]) -> str:

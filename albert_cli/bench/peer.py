@@ -54,8 +54,8 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
     hf_model: nn.Module = getattr(transformers, prefix + architecture)(hf_config)
     weights = hf_names.to_hf_names(model.state_dict(), config, hf_type)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
-    # In `transformers`, the decoder's matrix is the word table, and its bias is also a parameter of the head. Our
-    # weights have each tensor only once, so the decoder's names are missing.
+    # In `transformers`, the decoder of the MLM head shares its matrix with the word embeddings, and its bias with the
+    # head. Our weights have each tensor only once, so the decoder's names are missing.
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return hf_model.to(next(model.parameters()).device).train()
 

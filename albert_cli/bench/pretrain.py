@@ -142,7 +142,7 @@ class PretrainBench:
         self.sequences = options.sequences or self.recipe.sequences_per_micro_batch
         if device.type == "cpu" and not options.sequences:
             self.sequences = min(self.sequences, max(1, _CPU_TOKENS // length))
-        # One micro-batch of this size is the whole batch.
+        # The batch of a timed step is a single micro-batch per process.
         settings = replace(
             self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences
         )
@@ -155,8 +155,8 @@ class PretrainBench:
         self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.sample_step(step, group)[0] for step in steps]
-        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]
+        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # a step's only micro-batch
+        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]  # the same as NumPy arrays
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class PretrainBench:
         )
 
     def _albert_loss(self, micro_batch: MicroBatch[SampledBatch]) -> Tensor:
-        """Return the sum over the losses of their means, as training computes it."""
+        """Return the sum of the mean MLM loss and the mean sentence loss, if the recipe has one, as in training."""
         sums = self.job.loss_sums(micro_batch.data)
         return torch.stack([sums[name] / max(1, micro_batch.counts[name]) for name in self.job.loss_names]).sum()
 
@@ -279,7 +279,7 @@ class PretrainBench:
         """Compute the recipe's step and run from the seconds of the parts and the matmul peak in FLOP/s."""
         batch_size = self.recipe.train.batch_size
         ranks = self.group.world_size
-        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most
+        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most of them
         # Training samples the next micro-batch during the computation, so the slower of the two counts.
         computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]
@@ -303,9 +303,9 @@ class PretrainBench:
 def format_result(result: PretrainBenchResult) -> str:
     """Return the result as tables with notes."""
     micro = result.micro_batch
-    computing = sum(ms for name, ms in result.parts_ms.items() if name != "data")
-    labels = {"data": "data, sampled during the computation"}
-    rows = [(labels.get(name, name), f"{ms:,.2f}", f"{ms / computing:.1%}") for name, ms in result.parts_ms.items()]
+    step_ms = sum(ms for name, ms in result.parts_ms.items() if name != "data")
+    titles = {"data": "data, sampled during the computation"}
+    rows = [(titles.get(name, name), f"{ms:,.2f}", f"{ms / step_ms:.1%}") for name, ms in result.parts_ms.items()]
     headline = harness.format_headline(
         result.recipe,
         result.conditions,

@@ -103,7 +103,7 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
     peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
-    label = f"{options.precision}, albert by oneDNN" if "onednn" in libraries else options.precision
+    label = f"{options.precision}, albert by oneDNN" if "onednn" in libraries else options.precision  # in the headline
     return StepBenchResult(name, harness.current_conditions(device, label), peak, comparisons)
 
 

@@ -103,7 +103,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
     bound = condition.bound
-    if isinstance(bound, str):  # a measured value
+    if isinstance(bound, str):  # a measured value, whose error is ignored: our recipes only have counts here
         bound = float(np.mean([estimate[0] for estimate in _look_up(bound, values).values()]))
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))

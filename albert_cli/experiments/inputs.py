@@ -65,12 +65,13 @@ def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
         facts: dict[str, object] = {"data": data.identity}
-        return _output(request, create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv))
+        stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
+        return _as_input(request, stage)
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
         argv = [source, "--out", OUT]
         facts = {"text": (source,)}
-        return _output(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
+        return _as_input(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
         directory = find_task_data(name, str(request.tasks))
@@ -137,7 +138,7 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
         title = "token shards with the additional text"
         options.append("--dedup")  # the two texts may overlap
     facts = {"text": sources, "holdout": scale.holdout}
-    return _output(request, create_stage(request, "data", title, facts, [vocabulary], ["data", *sources, *options]))
+    return _as_input(request, create_stage(request, "data", title, facts, [vocabulary], ["data", *sources, *options]))
 
 
 def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple[DataInput, dict[str, str]]:
@@ -146,10 +147,11 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    tasks = request.tasks
-    sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]
-    existing = []
-    if tasks is not None:  # a source is `squad:FILE` or `race:FOLDER`
+    sources = list(scale.probe_text)
+    existing: list[str] = []
+    if request.tasks is not None:
+        sources = [source.replace("TASKS", str(request.tasks)) for source in sources]
+        # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
         existing = sources
@@ -167,9 +169,9 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     argv = ["data", *existing, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
     facts = {"text": existing, "vocab": usual.identity}  # the identity of the training data determines the vocabulary
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
-    return _output(request, stage), skipped
+    return _as_input(request, stage), skipped
 
 
-def _output(request: ExperimentRequest, stage: Stage) -> DataInput:
+def _as_input(request: ExperimentRequest, stage: Stage) -> DataInput:
     """Return the directory that a stage writes as the input of other stages."""
     return DataInput(stage.id, str(request.directory(stage)), (stage,))

@@ -23,7 +23,8 @@ METRICS: Final = {
     "seconds": "pretraining time",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
-    # For `mlm_accuracy` the text is masked in one way for all variants, here as each variant's own recipe does.
+    # `mlm_accuracy` is computed with the same masks for all variants, `own_mlm_accuracy` with masks as in the variant's
+    # recipe.
     "own_mlm_accuracy": "MLM accuracy, masks of its recipe",
     "mlm_loss": "MLM loss",
     "below_unigram_entropy": "below unigram entropy",
@@ -95,7 +96,7 @@ def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
 
 def _task_of_score(name: str) -> str:
     """Return the task in `NAME` or `NAME_SCORE`; both may contain underscores, as `race_middle` and `best_f1` do."""
-    for task in sorted(TASKS, key=len):
+    for task in sorted(TASKS, key=len):  # `race` before `race_middle`, so `race_middle_accuracy` is a score of `race`
         if name == task or name in {f"{task}_{score}" for score in TASKS[task].metrics}:
             return task
     return name.partition("_")[0]  # a table or word order, which are not in the registry

@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU_SETUP
-from albert_cli.experiments.claims import CheckedClaim, check_claim
+from albert_cli.experiments.claims import CheckedClaim, Values, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.metrics import list_tasks
-from albert_cli.experiments.plan import ExperimentPlan, VariantRun
+from albert_cli.experiments.plan import ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
@@ -85,7 +85,7 @@ class Outcome:
             if variant is None:
                 continue
             for column, cell in zip(table.columns, cells, strict=True):
-                if (column, table.version) == ("speedup", "version 1"):
+                if column == "speedup" and table.version == "version 1":
                     continue  # version 1 relates speeds to BERT-xlarge, which is no variant here
                 paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
                 our_values = self._measure_column(variant, table, column)
@@ -131,7 +131,7 @@ class _TaskMeasurement:
 
     title: str
     metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
-    extra: Estimates  # of metrics that a table shows instead of the usual ones; they are not part of the mean
+    extra: Estimates  # of other metrics that some table shows instead; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
     above_majority: JackknifeEstimate | None  # `mean` minus the majority class's score, if any
 
@@ -175,7 +175,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
 
 
 def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
-    """Return only the value of each estimate, which is its first element."""
+    """Return only the value of each estimate, which is its first element, by metric and seed."""
     return {
         metric: {seed: float(estimate[0]) for seed, estimate in by_seed.items()} for metric, by_seed in metrics.items()
     }
@@ -230,25 +230,34 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
-        if task == WORD_ORDER_TASK:
-            probe = read_result(plan, stage, StageRecord[ProbeResult])
-            if probe is not None:
-                preference = _measure_probe(probe)["minimal_pairs_preference"]
-                scores = {"preference": preference}
-                above_chance = preference - _CHANCE_OF_PAIRS
-                measurements[task] = _TaskMeasurement("word order", scores, {}, preference, above_chance)
-            continue
-        result = read_result(plan, stage, StageRecord[TaskScoreRecord])
-        if result is not None:
-            score = result.root
-            names = paper_metric_names(task) if task in TASKS else [score.metric]
-            metrics = jackknife_task(names, score, plan.directory(stage))
-            extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
-            extra = jackknife_task(extra_names, score, plan.directory(stage))
-            mean = np.mean(list(metrics.values()), axis=0)
-            above_majority = mean - score.majority if score.majority is not None else None
-            measurements[task] = _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
+        measured = _measure_word_order(plan, stage) if task == WORD_ORDER_TASK else _measure_task(plan, task, stage)
+        if measured is not None:
+            measurements[task] = measured
     return measurements
+
+
+def _measure_word_order(plan: ExperimentPlan, stage: Stage) -> _TaskMeasurement | None:
+    """Return the preference for acceptable sentences, which a probe measured; None without a result."""
+    probe = read_result(plan, stage, StageRecord[ProbeResult])
+    if probe is None:
+        return None
+    preference = _measure_probe(probe)["minimal_pairs_preference"]
+    return _TaskMeasurement("word order", {"preference": preference}, {}, preference, preference - _CHANCE_OF_PAIRS)
+
+
+def _measure_task(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
+    """Return the scores of the fine-tuned models; None without a result."""
+    result = read_result(plan, stage, StageRecord[TaskScoreRecord])
+    if result is None:
+        return None
+    score = result.root
+    names = paper_metric_names(task) if task in TASKS else [score.metric]
+    metrics = jackknife_task(names, score, plan.directory(stage))
+    extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
+    extra = jackknife_task(extra_names, score, plan.directory(stage))
+    mean = np.mean(list(metrics.values()), axis=0)
+    above_majority = mean - score.majority if score.majority is not None else None
+    return _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
 
 
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
@@ -285,27 +294,31 @@ def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> 
     return estimates
 
 
-def _compute_speedups(
-    values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
-) -> dict[str, dict[int, JackknifeEstimate]]:
-    """Return the baseline's seconds per step divided by the variant's, by variant and seed (Table 2)."""
+def _compute_speedups(values: Values, baseline: str) -> dict[str, dict[int, JackknifeEstimate]]:
+    """Return the baseline's seconds per step divided by the variant's, by variant and seed (Table 2).
+
+    Only seeds that were measured for both are compared.
+    """
     seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
-    reference = seconds_per_step[baseline]
+    baseline_seconds = seconds_per_step[baseline]
     speedups = {}
     for variant, by_seed in seconds_per_step.items():
-        common = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
-        if common:
-            speedups[variant] = common
+        ratios = {seed: baseline_seconds[seed] / by_seed[seed] for seed in by_seed if seed in baseline_seconds}
+        if ratios:
+            speedups[variant] = ratios
     return speedups
 
 
 def _compute_seconds_per_step(
     metrics: Mapping[str, Mapping[int, JackknifeEstimate]],
 ) -> dict[int, JackknifeEstimate]:
-    """Return the seconds per step by seed, for the runs whose time was measured.
+    """Return a variant's seconds per step by seed, for the runs whose time was measured.
 
-    metrics: of one variant, by metric and seed.
+    metrics: by metric and seed.
     """
     seconds_by_seed = metrics.get("seconds", {})
-    measured = {seed: seconds for seed, seconds in seconds_by_seed.items() if seconds[0] > 0}
-    return {seed: seconds / metrics["steps"][seed] for seed, seconds in measured.items()}
+    return {
+        seed: seconds / metrics["steps"][seed]
+        for seed, seconds in seconds_by_seed.items()
+        if seconds[0] > 0  # the value; the other elements are the jackknife's
+    }

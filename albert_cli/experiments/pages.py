@@ -68,7 +68,7 @@ class ClaimSection:
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """Everything that the templates `experiment.html.jinja` and `experiment.md.jinja` show."""
+    """The content of the report, which `experiment.html.jinja` and `experiment.md.jinja` show."""
 
     title: str
     scale: str
@@ -192,6 +192,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
 
 
 def _mark(verdict: Verdict) -> str:
+    """Return the verdict with its symbol in front."""
     return f"{_MARKERS[verdict]} {verdict}"
 
 
@@ -216,7 +217,7 @@ def _format_value(finding: Finding, value: float | None) -> str:
 
 def _format_bounds(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
-        return "no bounds from a single seed" if finding.by_seed else ""
+        return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 
 
@@ -240,7 +241,10 @@ def _tabulate_values(outcome: Outcome) -> Table:
 
 
 def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
-    """Return the median over seeds with each seed's value and the standard error of the mean; a count stands alone."""
+    """Return the median over seeds, with each seed's value and the standard error of the mean below it.
+
+    A count, and the value of a single seed, have nothing below them.
+    """
     median = outcome.median(variant, metric)
     if median is None:
         return Cell("–")
@@ -362,13 +366,13 @@ def _format_command(plan: ExperimentPlan) -> str:
     options = [("--text", source) for source in request.text]
     options += [("--extra-text", source) for source in request.extra_text]
     options += [("-s", change) for change in request.changes]
-    single = {
+    single_values = {
         "--data": request.data,
         "--tasks": request.tasks,
         "--minimal-pairs": request.minimal_pairs,
         "--seeds": request.seeds,
     }
-    options += [(option, str(value)) for option, value in single.items() if value is not None]
+    options += [(option, str(value)) for option, value in single_values.items() if value is not None]
     return shlex.join([*words, *itertools.chain.from_iterable(options)])
 
 

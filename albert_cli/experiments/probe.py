@@ -17,7 +17,7 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -78,7 +78,7 @@ def probe(
     the trained layers they repeat. minimal_pairs: a file of minimal pairs to score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
-    pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
+    grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     vocabulary = hub.load_vocabulary(pretrained)
     text = _load_text(data, vocabulary, checkpoint)
@@ -90,13 +90,13 @@ def probe(
     prepare_model(model, settings, target)
     model.eval()
     job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    batches = list(_iter_batches(job))
-    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
+    batches = _sample_batches(job)
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
-    pair_scores = None
-    if pairs_to_score:
-        pair_scores = score_minimal_pairs(model, vocabulary, pairs_to_score, target)
+    minimal_pair_scores = None
+    if grammar_pairs:
+        minimal_pair_scores = score_minimal_pairs(model, vocabulary, grammar_pairs, target)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     return ProbeScores(
         checkpoint=pretrained.directory,
         fingerprint=store.fingerprint(pretrained.directory),
@@ -108,7 +108,7 @@ def probe(
         text=_score_text(job, _pair_settings(pretrained), has_pair_head),
         distances=_layer_distances(job, batches),
         depths=_scores_by_depth(job, batches, layers) if layers else None,
-        minimal_pairs=pair_scores,
+        minimal_pairs=minimal_pair_scores,
     )
 
 
@@ -152,6 +152,17 @@ def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) ->
     return pairs
 
 
+def _sample_batches(job: PretrainingJob) -> list[PackedBatch]:
+    """Sample the sequences for the distances and for the depths, masked, with segments in the order of the text."""
+    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
+    count = job.settings.train.eval_sequences
+    batches = []
+    for start in range(0, count, _MICRO_BATCH):
+        index = np.arange(start, min(start + _MICRO_BATCH, count))
+        batches.append(sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index))
+    return batches
+
+
 @torch.inference_mode()
 def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: bool) -> TextScores:
     """Return the scores of every head of the checkpoint.
@@ -161,6 +172,7 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     """
     pairs = job.settings.data
     mlm = _mean_scores(job, pairs)
+    # The same sequences as for `mlm_accuracy`; only the masks differ.
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     run_mlm = mlm if run_pairs == pairs else _mean_scores(job, run_pairs)
     estimates = {name: mlm[name] for name in ("mlm_loss", "mlm_accuracy")}
@@ -194,10 +206,11 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
     # By metric, for each jackknife group the sum and the number of items. Batches belong to the groups in turn.
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
+        group = number % JACKKNIFE_GROUPS
         index = np.arange(start, min(start + size, count))
         for name, sum_and_count in job.evaluate_examples(job.corpora.train, pairs, index).items():
-            sums[name][number % JACKKNIFE_GROUPS] += sum_and_count
-    return {name: jackknife_mean(*groups.T) for name, groups in sums.items() if groups[:, 1].any()}
+            sums[name][group] += sum_and_count
+    return {name: jackknife_mean(groups[:, 0], groups[:, 1]) for name, groups in sums.items() if groups[:, 1].any()}
 
 
 # ---------------------------------------------------------------- Figure 1
@@ -205,23 +218,23 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
 
 def _layer_distances(job: PretrainingJob, batches: Sequence[PackedBatch]) -> LayerDistances:
     """Return the distances of Figure 1 on text without masks, because tasks have none either."""
-    steps = _measure_steps(job, batches)
+    distances = _measure_distances(job, batches)
     summaries: dict[str, float] = {}
     for name in ("l2", "degrees"):
-        values = steps[name]
+        values = distances[name]
         summaries |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
         if len(values) > 1:
             neighbors = itertools.pairwise(values)
             summaries[f"{name}_variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
     return LayerDistances(
         masked_tokens=sum(len(batch.masked_index) for batch in batches),
-        steps={name: [round(value, 6) for value in values] for name, values in steps.items()},
+        by_measure={name: [round(value, 6) for value in values] for name, values in distances.items()},
         summaries={name: round(value, 6) for name, value in summaries.items() if math.isfinite(value)},
     )
 
 
 @torch.inference_mode()
-def _measure_steps(
+def _measure_distances(
     job: PretrainingJob, batches: Sequence[PackedBatch], depth: int | None = None
 ) -> dict[str, list[float]]:
     """Return the distances between each layer's input and output on unmasked text, by measure and layer.
@@ -236,23 +249,23 @@ def _measure_steps(
     for batch in batches:
         unmasked = dataclasses.replace(batch, ids=original_ids(batch))
         tokens += len(unmasked.ids)
-        batch_sums = []
+        layer_sums = []  # for each layer the sums over tokens, [measures]
         states = job.model.encoder.iterate_layers(pack(unmasked, job.device), depth=depth)
         x_TH = next(states).float()
         previous_TH = x_TH
         for state_TH in states:
             y_TH = state_TH.float()
             cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
-            distances = [
+            measures = [
                 (y_TH - x_TH).norm(dim=-1),
                 cosine_T,
                 torch.rad2deg(cosine_T.acos()),
                 (y_TH - previous_TH).norm(dim=-1),
             ]
-            batch_sums.append(torch.stack([distance_T.sum() for distance_T in distances]))
+            layer_sums.append(torch.stack([measure_T.sum() for measure_T in measures]))
             previous_TH = x_TH
             x_TH = y_TH
-        sums = sums + torch.stack(batch_sums)
+        sums = sums + torch.stack(layer_sums)
     means = (sums.cpu() / tokens).T.tolist()
     return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
 
@@ -269,17 +282,17 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     model = job.model
     trained = len(model.config.blocks())
     depths = sorted({*range(1, layers + 1), trained}, reverse=True)
-    steps = _measure_steps(job, batches, depth=layers)
+    distances = _measure_distances(job, batches, depth=layers)
     correct: Counter[int] = Counter()
     seconds: defaultdict[int, float] = defaultdict(float)
-    words = 0
+    masked_tokens = 0
     with torch.inference_mode():
         for batch in batches:
             labels = torch.from_numpy(batch.masked_labels).long().to(job.device)
             tokens = pack(batch, job.device, batch.masked_index)
-            if words == 0:
+            if masked_tokens == 0:
                 model(tokens)  # the first call is slower, so it is not timed
-            words += len(labels)
+            masked_tokens += len(labels)
             for depth in depths:
                 start = time.perf_counter()
                 correct[depth] += int(count_correct(model(tokens, depth=depth).masked, labels))  # waits for the device
@@ -287,32 +300,23 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     return DepthScores(
         layers=layers,
         trained=trained,
-        behaviour=classify_convergence(steps["l2"], steps["two_back"], trained),
-        l2=[round(value, 6) for value in steps["l2"]],
-        two_back=[round(value, 6) for value in steps["two_back"]],
-        mlm_accuracy=[round(correct[depth] / words, 6) for depth in range(1, layers + 1)],
+        behaviour=classify_convergence(distances["l2"], distances["two_back"], trained),
+        l2=[round(value, 6) for value in distances["l2"]],
+        two_back=[round(value, 6) for value in distances["two_back"]],
+        mlm_accuracy=[round(correct[depth] / masked_tokens, 6) for depth in range(1, layers + 1)],
         speed=[round(seconds[trained] / seconds[depth], 3) for depth in range(1, layers + 1)],
     )
 
 
 def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained: int) -> str:
-    """Classify the hidden states at the last depth, from the distances of `_measure_steps` for each layer.
+    """Classify the hidden states at the last depth, from the distances of `_measure_distances` for each layer.
 
     They converge if the last layer moves its input by less than a tenth of the mean distance of the `trained` layers.
-    They oscillate if the layer returns: its output is closer to the input of the layer before it than half the distance
-    that the layer moves its input. Otherwise they keep moving.
+    They oscillate if the last layer undoes the move of the layer before it: |x(d) - x(d-2)| is less than half of
+    |x(d) - x(d-1)|. Otherwise they keep moving.
     """
     if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"
     if len(l2) > 1 and two_back[-1] < _RETURN_FRACTION * l2[-1]:
         return "oscillates"
     return "keeps moving"
-
-
-def _iter_batches(job: PretrainingJob) -> Iterator[PackedBatch]:
-    """Yield the scored sequences with masked tokens, whose segments are in the order of the text."""
-    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
-    count = job.settings.train.eval_sequences
-    for start in range(0, count, _MICRO_BATCH):
-        index = np.arange(start, min(start + _MICRO_BATCH, count))
-        yield sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)

@@ -73,8 +73,7 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
 def _find_last_start(word_counts: Sequence[int]) -> int:
     """Return the index of the last sentence with which an example of `WORDS` words can begin.
 
-    The text is too short if the result is 0 or -1. 0: all sentences together are needed for one example, or are too
-    few; -1: there are no sentences.
+    It is 0 or less if the text has no more than one example.
     """
     start = len(word_counts) - 1
     while start > 0 and sum(word_counts[start:]) < WORDS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -89,8 +90,9 @@ def reproduce_experiment(
         deadline = started + parse_duration(max_time, "--max-time")
     gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
     plan = make_plan(recipe.load_experiment(name), request)
-    for reason in _find_unreadable_text(plan).values():
-        raise InputError(reason, _suggest_other_text(plan))
+    unreadable = list(_find_unreadable_text(plan).values())
+    if unreadable:
+        raise InputError(unreadable[0], _suggest_other_text(plan))
     _warn_about_limits(plan)
     max_jobs = jobs if jobs is not None else max(1, gpus // request.nproc)
 
@@ -163,6 +165,7 @@ def run_array_job(
         offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
+        # `any` ends at the first stage that this job runs; then the job looks again at what other jobs have finished.
         if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
             num_finished += 1
         else:
@@ -278,10 +281,10 @@ def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
     user_sources = {*plan.request.text, *plan.request.extra_text}
-    # Each source once
-    sources = dict.fromkeys(s for text in texts for s in text if s.startswith("hf:") or s in user_sources)
     unreadable = {}
-    for source in sources:
+    for source in dict.fromkeys(itertools.chain.from_iterable(texts)):  # several stages read the same source
+        if not source.startswith("hf:") and source not in user_sources:
+            continue
         try:
             check_readable(source)
         except InputError as error:
@@ -290,29 +293,32 @@ def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
 
 
 def _suggest_other_text(plan: ExperimentPlan) -> str:
+    """Return the remedy for a source that cannot be read."""
     alternatives = plan.scale.alternative_text
     examples = f", such as {', '.join(alternatives)}" if alternatives else ""
     return f"use --text SOURCE to choose other text{examples}"
 
 
 def _warn_about_limits(plan: ExperimentPlan) -> None:
+    """Warn about tasks and texts that are skipped, and about claims that the run cannot decide, by reason."""
     for name, reason in plan.skipped.items():
         console.warn(f"{name} is skipped: {reason}")
     _print_unused_tasks(plan)
-    undecidable = Counter(judge_decidability(plan, claim).reason for claim in plan.claims)
-    for reason, number in undecidable.items():
-        if reason:  # "" counts the claims that the run can decide
+    reasons = [judge_decidability(plan, claim).reason for claim in plan.claims]
+    for reason, number in Counter(reasons).items():
+        if reason:  # "" is for the claims that the run can decide
             console.warn(f"this run cannot decide {count_of(number, 'claim')}, which --dry-run lists: {reason}")
 
 
 def _print_unused_tasks(plan: ExperimentPlan) -> None:
     """Print that the files of `--tasks` are not used, if all tasks of the scale are made from the text."""
     tasks = plan.scale.tasks
-    if plan.request.tasks is not None and tasks and not {*tasks} - {RECALL_TASK, WORD_ORDER_TASK}:
+    if plan.request.tasks is not None and tasks and {RECALL_TASK, WORD_ORDER_TASK}.issuperset(tasks):
         console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
 
 
 def _stopped(plan: ExperimentPlan) -> Interrupted:
+    """Return the error that ends a stopped run, with the number of finished stages."""
     finished = sum(plan.is_finished(stage) for stage in plan.stages.values())
     out = plan.request.out
     return Interrupted(
@@ -344,7 +350,7 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
 def _wait_for_lock(directory: Path) -> None:
     """Wait until no process of a killed run writes to the directory; raise `BusyError` after ten minutes."""
     started = time.monotonic()
-    while (directory / ".lock").is_file():  # a directory that no run has locked before is free
+    while (directory / ".lock").is_file():  # without this file, no process has ever locked the directory
         try:
             with store.lock(directory):
                 return

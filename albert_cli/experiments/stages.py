@@ -161,7 +161,8 @@ class _Planner:
         """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # The parent run has a place in both: its id in the stage's facts, its directory in the command's options.
+        # The other runs that this run needs are identified twice: by their stages' ids in `facts`, and by their
+        # directories in `run_directories`, which the command gets as options. So `warm_start` is added to both below.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -171,15 +172,15 @@ class _Planner:
         data = plan_data(self.request, self.scale, variant.text)
         facts: dict[str, object] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
         needs = list(data.needs)
-        links: RecipeValues = {}
+        run_directories: RecipeValues = {}
         finished_steps = 0
-        extra_flops = 0.0
+        teacher_flops = 0.0  # per token
         if variant.after:
             parent = self.plan_pretraining(variant.after, seed)
             assert parent.pretrain is not None and parent.recipe is not None
             key = "continues" if variant.continues else "checkpoint"
             facts["warm_start"] = {key: parent.pretrain.id, **warm_start}
-            links["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
+            run_directories["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
             needs.append(parent.pretrain)
             if variant.continues:
                 finished_steps = parent.recipe.schedule.total_steps
@@ -187,14 +188,14 @@ class _Planner:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None
             facts["teacher"] = teacher.pretrain.id
-            links["distill"] = {"teacher": self._directory(teacher.pretrain)}
+            run_directories["distill"] = {"teacher": self._directory(teacher.pretrain)}
             needs.append(teacher.pretrain)
-            extra_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
-        options = _format_overrides(config.read_recipe(base), config.merge_values(values, links))
+            teacher_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
+        options = _format_overrides(config.read_recipe(base), config.merge_values(values, run_directories))
         argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options]
         recipe = self._with_vocabulary_size(recipe)
         cost = pretraining_cost(recipe, finished_steps)
-        cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * extra_flops)
+        cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * teacher_flops)
         title = f"{variant.title}, seed {seed}: pretraining"
         return VariantRun(name, seed, recipe, create_stage(self.request, "pretrain", title, facts, needs, argv, cost))
 
@@ -216,7 +217,8 @@ class _Planner:
             data = plan_task_data(task, self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.directory, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
-            tasks[task] = create_stage(self.request, "task", title, {"together": task}, needs, argv)
+            facts = {"together": task}  # the members are in `needs`, whose ids are part of the stage's id
+            tasks[task] = create_stage(self.request, "task", title, facts, needs, argv)
         return VariantRun(name, seed, None, None, tasks=tasks)
 
     def match_wall_clock(self, name: str, other: str) -> MatchedWallClock:
@@ -267,8 +269,8 @@ class _Planner:
     def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
         """Plan the intrinsic scores.
 
-        All variants are scored with the sampling settings of the scale, so that their scores can be compared; only the
-        sequences are not longer than the model's positions.
+        All variants are scored with the sampling settings of the scale, so that their scores can be compared. Only the
+        length of the sequences differs if a model has fewer positions.
         """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
         pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
@@ -311,7 +313,8 @@ class _Planner:
     def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and its values with the changes of the scale and of the variant.
 
-        A recipe's vocabulary size is replaced by that of the data, with which it must agree; for `--data` it is added.
+        The vocabulary size is that of the data, with which it must agree. It is left out if the recipe has none, but
+        always set for `--data`.
         """
         variant = self.experiment.variants[name]
         at_scale = dict(variant.changes_at(self.scale.borrow or self.request.scale))
@@ -326,7 +329,8 @@ class _Planner:
     def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and the values of a run with this seed.
 
-        The number of steps is the recipe's times the scale's fraction, unless `-s` sets it or a matched time does.
+        The number of steps is the recipe's, multiplied by the scale's `step_fraction`. `-s` replaces this number, and a
+        matched time replaces both.
         """
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})

@@ -78,7 +78,8 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
-    points = [(step, time) for step, time in training.get("seconds", []) if step in logged_steps and step and time]
+    times = training.get("seconds", [])
+    points = [(step, time) for step, time in times if step in logged_steps and step > 0 and time > 0]
     intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
@@ -113,7 +114,7 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
     """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
     kind = prediction_kind(lines[0])
     if kind not in ("span", "class", "value"):
-        return value_of_unknown_error(0.0)  # any value: `jackknife_task` uses only the deviations from it
+        return value_of_unknown_error(0.0)  # the value does not matter: `jackknife_task` uses only the deviations
     if kind == "span":
         scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))

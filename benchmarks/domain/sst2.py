@@ -3,7 +3,7 @@
     python -m benchmarks.domain.sst2 glue --out domain-sst2
 
 The table has at most 20,000 training rows; `data.train_examples` in a recipe selects fewer. The dev rows are GLUE's.
-The text and the training rows do not contain their sentences.
+Sentences of dev rows are removed from the text and from the training rows.
 """
 
 from __future__ import annotations
