@@ -1,8 +1,8 @@
 """Rewrite finished shards once all work units are tokenized: drop duplicates, and hold out at least one document.
 
-Which documents are duplicates, and whether any document is held out, is known only then. A unit's
-`GROUP.hashes` files list the text hashes of its documents as they were tokenized, and every decision is a function of
-these hashes. `data.build` calls `rewrite_all` between tokenization and merge.
+Only then is it known which documents are duplicates, and whether any document is held out. A unit's `GROUP.hashes`
+files list the text hashes of its documents as they were tokenized, and every decision is a function of these hashes.
+`data.build` calls `rewrite_all` between tokenization and merge.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ShardRewrite:
     """A work unit whose shards have to be rewritten.
 
     number: index of the unit in the build; facts: of the present shards; target: of the shards to write, None to
-    restore the shards as they were tokenized; is_retained: False for duplicates, in the order of `_iter_hashes`, bool
-    [documents of the unit].
+    restore the shards as they were tokenized; is_retained: False for duplicates, bool [documents of the unit], in the
+    order of `_iter_hashes`.
     """
 
     number: int
@@ -75,8 +75,8 @@ def iter_rewrites(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> 
             is_retained = is_first_copy[start : start + hashes.size]
         start += hashes.size
         target = _describe_target(hashes, is_retained, heldout_hash)
-        # Targets are compared with their hash of `is_retained`: if another unit was tokenized again, this unit may have
-        # as many duplicates as before, but other ones.
+        # If another unit was tokenized again, this unit may have as many duplicates as before, but other ones. The
+        # targets differ then, because they contain a hash of `is_retained`.
         if facts.rewritten != target:
             yield ShardRewrite(number, unit, facts, target, is_retained)
 
@@ -116,8 +116,8 @@ def choose_heldout_hash(units: Sequence[ShardUnit]) -> int | None:
 def find_first_copies(units: Sequence[ShardUnit]) -> Flags:
     """Flag the first document of each hash: bool [documents of all units, in order].
 
-    A round sorts about `_HASHES_AT_A_TIME` hashes, which fit into memory: those with one remainder. Equal hashes have
-    equal remainders, so they are in the same round.
+    Rounds limit the memory: each sorts about `_HASHES_AT_A_TIME` hashes, those with one remainder modulo the number of
+    rounds. Equal hashes have equal remainders, so they are in the same round.
     """
     n_documents = sum(hashes.size for unit in units for _, hashes in _iter_hashes(unit))
     n_rounds = -(-n_documents // _HASHES_AT_A_TIME)
@@ -141,8 +141,8 @@ def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
     """Rewrite a unit's shards to its target, and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
-        # An interrupted build with other units has rewritten the shards for another target. The shards lack the
-        # documents that it dropped, so the text is tokenized again.
+        # An interrupted build with other units has rewritten the shards for another target, and has dropped documents
+        # that this target may need. So the text is tokenized again.
         store.remove_directory(rewrite.unit.directory)
         facts = tokenize_unit(rewrite.unit)
     if rewrite.target is None:

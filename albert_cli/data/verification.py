@@ -19,7 +19,7 @@ from albert_cli.text.source_parts import FileSignature
 
 _VERIFIED = ".verified.json"  # the recorded signatures: a cache, not a part of the artifact
 
-# The same record in memory, by data directory: in a read-only directory no file can be written.
+# The same record in memory, by data directory. It is needed for read-only directories, to which no file can be written.
 _verified_in_process: dict[Path, dict[str, list[int]]] = {}
 
 
@@ -48,7 +48,7 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 
 @dataclass(frozen=True)
 class VerifiedUnit:
-    """The signatures of a work unit's files at the moment at which the shards had been written from the sources.
+    """The signatures of a work unit's files just after its shards were written.
 
     signatures: of the shard files, by path relative to the unit's directory; sources: of the source files, None for a
     source that is not a file. The signature of a shard file is a list, as JSON stores it, and is empty for a broken

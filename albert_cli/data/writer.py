@@ -99,6 +99,7 @@ class ShardWriter:
         n_sentences = int(self._document_offsets[-1][-1])
         is_too_large = n_tokens + documents.ids.size > self.max_tokens
         if is_too_large and len(documents) > 1:
+            # The current shard takes the first of these documents, and a new shard the others.
             for document in documents.split():
                 self.add(document)
             return

@@ -74,7 +74,7 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
         states = model(tokens)  # packed: `states.tokens` [T, H] has the tokens of all inputs of the batch
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
-            input_of_token = torch.repeat_interleave(lengths)  # [T], indices into the batch
+            input_of_token = torch.repeat_interleave(lengths)  # the index of each token's input in the batch, [T]
             token_states = states.tokens.float()
             sums = token_states.new_zeros(states.first.shape).index_add(0, input_of_token, token_states)
             vectors = sums / lengths[:, None]
@@ -104,7 +104,7 @@ def encode_file(
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
-    opened = open_for_inference(checkpoint, device, precision)
+    opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
     model = opened.prepare(load_encoder(opened.checkpoint, pooling))
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     limit = opened.checkpoint.config.max_position_embeddings

@@ -183,7 +183,10 @@ def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkp
 
 
 def _sample_lines(has_pairs: bool) -> list[InputLine]:
-    """Return built-in inputs with the keys of every kind of task; a task reads only the keys that it needs."""
+    """Return built-in inputs with the keys of every kind of task; a task reads only the keys that it needs.
+
+    has_pairs: True if the task requires pairs of texts.
+    """
     lines = []
     for number, (text, text_pair) in enumerate(zip(_SAMPLE, reversed(_SAMPLE), strict=True), start=1):
         record: dict[str, object] = {"text": text, "question": _SAMPLE[0], "choices": list(_SAMPLE)}
@@ -201,10 +204,10 @@ def output_labels(source: ExportSource) -> list[str]:
     if source.task is None:
         return []
     names = list(source.task.output_names)
-    outputs = len(source.checkpoint.output_names)
+    n_outputs = len(source.checkpoint.output_names)
     # A span head has no layer `classifier`, so the checkpoint names no outputs. A head for multiple choice has one
     # output, the score of an option, while its task names all options.
-    has_names = outputs > 1 and len(names) == outputs
+    has_names = n_outputs > 1 and len(names) == n_outputs
     return names if has_names else []
 
 

@@ -122,7 +122,7 @@ def load_predictor(
     null_threshold: null score above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
     without a head that predicts.
     """
-    opened = open_for_inference(checkpoint, device, precision)
+    opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
     as_order_classifier = sentence_order_classifier(opened.checkpoint)
     if as_order_classifier is not None:
         console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in order")

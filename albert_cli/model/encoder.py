@@ -26,7 +26,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import add_sparse_layout
 
-_MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
+MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
 _RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile` exceeds torch's default of 8
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
 BlockFunction = Callable[
@@ -202,7 +202,7 @@ class Encoder(nn.Module):
         attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
         sliced_attention = attention  # the last layer multiplies by slices of the stacked weight; packed ones have none
-        if self.packs_weights and len(x_TH) >= _MIN_PACKED_ROWS:
+        if self.packs_weights and len(x_TH) >= MIN_PACKED_ROWS:
             attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
             feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
         if dtype is not None:
