@@ -6,7 +6,6 @@ the Hub's data sets also have, has one question and its context in each row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,10 +122,12 @@ class SquadFiles:
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
         for index, row in enumerate(table.cells):
-            name, title, context, question, answers = (row[column] for column in columns)
-            values = {"id": name, "question": question, "answers": json.loads(answers or "null")}
-            record = validate_as(_QuestionRecord, values, table.where(index), _FLAT_LAYOUT)
-            yield record.to_question(context, title, table.where(index), self.version)
+            where = table.where(index)
+            question_id, title, context, question, answers_json = (row[column] for column in columns)
+            answers = parse_json(answers_json, where, _FLAT_LAYOUT) if answers_json else None
+            values = {"id": question_id, "question": question, "answers": answers}
+            record = validate_as(_QuestionRecord, values, where, _FLAT_LAYOUT)
+            yield record.to_question(context, title, where, self.version)
 
 
 def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
@@ -161,11 +162,14 @@ class _QuestionRecord(BaseModel):
     @field_validator("answers", mode="before")
     @classmethod
     def _convert_hub_answers(cls, value: object) -> object:
-        """Convert answers of the flat layout, a list of texts and a list of starts, into a list of answers."""
+        """Convert the flat layout's `{"text": […], "answer_start": […]}` into a list with an object per answer."""
         if not isinstance(value, dict):
             return value
-        pairs = zip(value["text"], value["answer_start"], strict=True)
-        return [{"text": text, "answer_start": start} for text, start in pairs]
+        texts = value.get("text")
+        starts = value.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list):
+            raise ValueError("needs two lists, text and answer_start")
+        return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
     def to_question(self, context: str, title: str, where: str, version: Version | None) -> Question:
         """Return the question; raises `InputError` if its answers contradict the version or `is_impossible`.
