@@ -23,7 +23,7 @@ from albert_cli.text.records import parse_json
 RACE_ON_HUB = "hf:ehovy/race"
 LEVELS = ("middle", "high")  # the schools of the examinations; `ChoiceExample.group` is a question's level
 OPTION_LETTERS = ("A", "B", "C", "D")
-_SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
+_PASSAGE_FORMAT = 'a passage is {"article", "questions", "options", "answers", "id"}'
 _HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
 
 
@@ -45,7 +45,7 @@ class RaceFiles:
             folder = Path(source)
             examples = [e for level in self.levels for e in self._iter_level_questions(task, split, folder, level)]
         if not examples:
-            raise InputError(f"{source}: {split} holds no questions", _SHAPE)
+            raise InputError(f"{source}: {split} holds no questions", _PASSAGE_FORMAT)
         return examples
 
     def _iter_level_questions(self, task: TaskInfo, split: str, data: Path, level: str) -> Iterator[ChoiceExample]:
@@ -65,15 +65,18 @@ class RaceFiles:
             source = f"{source}:{config}"
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
-        questions_of_passage: Counter[str] = Counter()
+        question_counts: Counter[str] = Counter()  # by passage
         for index, row in enumerate(table.cells):
-            passage, article, question, options, answer = (row[column] for column in columns)
             where = table.where(index)
-            question_id = f"{passage}:{questions_of_passage[passage]}"
-            questions_of_passage[passage] += 1
+            passage_id, article, question, options_json, answer = (row[column] for column in columns)
+            question_id = f"{passage_id}:{question_counts[passage_id]}"
+            question_counts[passage_id] += 1
             # Passages have names such as "high12.txt", which begin with the level.
-            level = next((level for level in self.levels if passage.startswith(level)), "")
-            texts = _require_four_options(parse_json(options, where, _SHAPE), where)
+            level = next((level for level in self.levels if passage_id.startswith(level)), "")
+            options = parse_json(options_json, where, _PASSAGE_FORMAT)
+            values = {"article": article, "questions": [question], "options": [options]}
+            passage = validate_as(_PassageRecord, values, where, _PASSAGE_FORMAT)
+            texts = _require_four_options(passage.options[0], where)
             is_hidden = split == "test" and not answer
             label = None if is_hidden else int(task.parse_label(answer, where))
             yield ChoiceExample(question_id, article, question, texts, label, level)
@@ -146,7 +149,8 @@ def _parse_passages(texts: Iterable[tuple[str, str]]) -> list[tuple[_PassageReco
     """Parse JSON texts with their file and line; raises `InputError` for a text that is not a passage."""
     passages = []
     for text, where in texts:
-        passages.append((validate_as(_PassageRecord, parse_json(text, where, _SHAPE), where, _SHAPE), where))
+        value: object = parse_json(text, where, _PASSAGE_FORMAT)
+        passages.append((validate_as(_PassageRecord, value, where, _PASSAGE_FORMAT), where))
     return passages
 
 
@@ -155,7 +159,7 @@ def _iter_questions(
 ) -> Iterator[ChoiceExample]:
     """Yield the questions of a passage; raises `InputError` if questions, options and answers do not match."""
     if passage.answers is None and split not in task.test_splits:
-        raise InputError(f"{where}: no answers", _SHAPE)
+        raise InputError(f"{where}: no answers", _PASSAGE_FORMAT)
     answers = [None] * len(passage.questions) if passage.answers is None else passage.answers
     if not len(passage.questions) == len(passage.options) == len(answers):
         counts = f"{len(passage.questions)} questions, {len(passage.options)} lists of options, {len(answers)} answers"
