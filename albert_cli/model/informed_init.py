@@ -104,10 +104,10 @@ class InformedInit:
             )
         if self.neighbors and position_dimensions(config) < 4:
             raise ConfigError(
-                f"init.neighbors needs heads of width 4 and 8 embedding dimensions; model.hidden_size "
+                f"init.neighbors needs heads of width 4 or more, and an embedding_size of 16 or more; model.hidden_size "
                 f"{config.hidden_size} over {config.num_attention_heads} heads and embedding_size "
                 f"{config.embedding_size} are too narrow",
-                "use fewer, wider heads, or init.neighbors = []",
+                "use fewer, wider heads or a larger embedding_size, or init.neighbors = []",
             )
 
 
