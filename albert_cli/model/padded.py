@@ -29,7 +29,7 @@ from albert_cli.model.heads import (
 )
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
-Axes = dict[int, str]  # the dynamic axes of an array, whose size may differ from call to call: names by number
+Axes = dict[int, str]  # the name of each dynamic axis (one whose size may differ from call to call), by its number
 _PER_SEQUENCE: Final[Axes] = {0: "batch"}
 _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 
@@ -37,8 +37,8 @@ _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 class PaddedModel(nn.Module):
     """A model of `heads` on padded inputs [N, S] of int64; for multiple choice the inputs are [N, C, S].
 
-    `input_axes` are the dynamic axes of every input. `outputs` are those of each output, by Hugging Face's name for the
-    output. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
+    Every input has the dynamic axes `input_axes`. `outputs` maps Hugging Face's name of each output to its dynamic
+    axes. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
     are 0, because the tokenizers of transformers.js return no segments.
     """
 
