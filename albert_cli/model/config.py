@@ -25,7 +25,8 @@ GlobalTokens = Literal["cls", "sep", "question"]
 CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that Hugging Face's ALBERT and BERT cannot express
 # Hugging Face has several names for GELU's tanh approximation; `gelu_new` is the name in ALBERT's files.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
-# Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
+# Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT. These are
+# its defaults that differ from the defaults of `ModelConfig`.
 _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     "bert": {

@@ -295,7 +295,7 @@ def _set_overlap_head(
     # The score of a word with itself is its squared norm in the compared directions, divided by sqrt(d). This factor
     # makes the mean of this score over words `_SAME_WORD_SCORE`.
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
-    # `half_step` makes the product of `text_H` and a word +- sqrt(_OTHER_TEXT_SCORE * root); its sign is the segment's.
+    # The product of `text_H` and a word minus the mean is +-sqrt(_OTHER_TEXT_SCORE * root); the segment gives the sign.
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
 

@@ -3,7 +3,8 @@
 The padded form uses the same weights as the packed form, in which the sequences of a batch are concatenated without
 padding. It uses only plain operations, which every runtime has.
 
-Shapes: N sequences, S positions, E embedding size, H hidden size, V vocabulary size, C labels or choices.
+Shapes: N sequences, S positions, A attention heads of width d, E embedding size, H hidden size, V vocabulary size, C
+labels or choices.
 """
 
 from __future__ import annotations
@@ -107,12 +108,12 @@ class PaddedModel(nn.Module):
         """Return attention's contexts [N, S, H], to which the output projection is not yet applied."""
         config = self.encoder.config
         shape = (x_NSH.shape[0], x_NSH.shape[1], config.num_attention_heads, config.head_size)
-        q, k, v = (
-            part(x_NSH).view(shape).transpose(1, 2) for part in (attention.query, attention.key, attention.value)
-        )
-        scores = q @ k.transpose(-1, -2) / math.sqrt(config.head_size) + bias_N11S
-        context: Tensor = F.softmax(scores, -1) @ v
-        return context.transpose(1, 2).flatten(2)
+        q_NASd = attention.query(x_NSH).view(shape).transpose(1, 2)
+        k_NASd = attention.key(x_NSH).view(shape).transpose(1, 2)
+        v_NASd = attention.value(x_NSH).view(shape).transpose(1, 2)
+        scores_NASS = q_NASd @ k_NASd.transpose(-1, -2) / math.sqrt(config.head_size) + bias_N11S
+        context_NASd: Tensor = F.softmax(scores_NASS, -1) @ v_NASd
+        return context_NASd.transpose(1, 2).flatten(2)
 
 
 def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
