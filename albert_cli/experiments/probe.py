@@ -36,7 +36,7 @@ from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.experiments.minimal_pairs import read_minimal_pairs, score_minimal_pairs
 from albert_cli.experiments.probe_scores import DepthScores, LayerDistances, ProbeScores, TextScores
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
@@ -85,7 +85,7 @@ def probe(
     pairs = _pair_settings(pretrained, overrides)
     target = choose_device(device)
     model = PretrainingModel(pretrained.config)
-    hub.load_weights(model, pretrained, hub.LoadPolicy.MASKED_LANGUAGE)
+    loading.load_weights(model, pretrained, loading.LoadPolicy.MASKED_LANGUAGE)
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     prepare_model(model, settings, target)
     model.eval()

@@ -24,7 +24,7 @@ from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
 from albert_cli.inference.predict import InferenceSummary, InputTotals, tokenize_rows
 from albert_cli.inference.run_ahead import run_ahead
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification
@@ -57,7 +57,7 @@ def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
     if pooling == "pooler" and "encoder.pooler.weight" not in checkpoint.tensors:
         raise CheckpointError(f"{checkpoint.directory}: has no pooler", "use --pooling mean or cls")
     model = BareEncoder(checkpoint.config, pooler=pooling == "pooler")
-    hub.load_weights(model, checkpoint, hub.LoadPolicy.ENCODER)
+    loading.load_weights(model, checkpoint, loading.LoadPolicy.ENCODER)
     return model.eval()
 
 

@@ -17,7 +17,7 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.inference.convert import infer_architecture
 from albert_cli.inference.encode import TEXT_READER
 from albert_cli.inference.predict import read_rows
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.features import Features
@@ -124,7 +124,7 @@ def _load_without_task_head(checkpoint: hub.Checkpoint, architecture: str) -> nn
         model = MaskedLanguageModel(checkpoint.config)
     else:
         model = BareEncoder(checkpoint.config, pooler="encoder.pooler.weight" in checkpoint.tensors)
-    hub.load_weights(model, checkpoint, hub.LoadPolicy.HEADS)
+    loading.load_weights(model, checkpoint, loading.LoadPolicy.HEADS)
     return model
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
-from albert_cli.model import hub
+from albert_cli.model import weight_files
 from albert_cli.training.optimizers import load_optimizer_state, state_tensors
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -119,7 +119,7 @@ def restore_optimizer(directory: Path, optimizer: Optimizer) -> TrainState:
     state = read_state(directory)
     path = directory / OPTIMIZER_FILE
     try:
-        load_optimizer_state(optimizer, hub.read_tensors(path), state.step)
+        load_optimizer_state(optimizer, weight_files.read_tensors(path), state.step)
     except ValueError as error:
         raise CheckpointError(
             f"{path}: does not fit this run's model and optimizer ({error})",

@@ -19,7 +19,7 @@ from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
-from albert_cli.model import card, hub
+from albert_cli.model import card, hub, weight_files
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
@@ -166,7 +166,7 @@ def finetune(
             group = RankGroup()
             state = run.resume_state(out, job.model, optimizer, group, parents)
             if state.best_step:
-                job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
+                job.best = weight_files.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
             run.mark_running(out, status, state.step, schedule.total_steps)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state).run()
             return _publish_best(job, out, state, parents, schedule)

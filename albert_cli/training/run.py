@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, Interrupted
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -104,7 +104,7 @@ def resume_state(
     if step is None:
         return set_weights()
     directory = checkpoint.step_directory(out, step)
-    hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(model, hub.read_checkpoint(directory), loading.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_optimizer(directory, optimizer)
     console.info(f"{out}: resuming from step {state.step}")
     return state

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from albert_cli.errors import MissingDataError
-from albert_cli.model import hub
+from albert_cli.model import loading
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
 from albert_cli.training.device import autocast, prepare_model, resolve_auto
@@ -99,11 +99,11 @@ def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
         return
     source = prepared.intermediate or prepared.checkpoint
     if settings.head == "checkpoint":
-        hub.load_weights(model, prepared.task.reorder_labels(source), hub.LoadPolicy.HEADS)
+        loading.load_weights(model, prepared.task.reorder_labels(source), loading.LoadPolicy.HEADS)
         return
     # A head in the file belongs to another task, even if its shape is the same.
     encoder = {name: tensor for name, tensor in source.tensors.items() if name.startswith("encoder.")}
-    hub.load_weights(model, dataclasses.replace(source, tensors=encoder), hub.LoadPolicy.ENCODER)
+    loading.load_weights(model, dataclasses.replace(source, tensors=encoder), loading.LoadPolicy.ENCODER)
 
 
 @dataclass(frozen=True)

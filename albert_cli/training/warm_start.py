@@ -16,7 +16,7 @@ from typing import Final
 
 from albert_cli import console
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
@@ -171,7 +171,7 @@ def copy_parent_weights(
             for name, tensor in parent.tensors.items():
                 if name.startswith(parent_prefix):
                     tensors[f"{prefix}{block}.{name.removeprefix(parent_prefix)}"] = tensor
-    hub.load_weights(model, dataclasses.replace(parent, tensors=tensors))
+    loading.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     heads_note = "without a head"
     if heads:

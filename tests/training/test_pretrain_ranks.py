@@ -20,7 +20,7 @@ from torch import nn
 
 from albert_cli import journal, store
 from albert_cli.errors import DivergedError
-from albert_cli.model import hub
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.ranks import process_group
 from albert_cli.training import objectives, reduction
 from albert_cli.training.loop import Loop, StepResult
@@ -34,7 +34,7 @@ BATCH = 8
 
 def assert_close(run: Path, finished: Path) -> None:
     """Compare the weights of two runs, up to the rounding of sums in another order."""
-    expected, actual = (load_file(r / LAST / hub.WEIGHTS_FILE) for r in (finished, run))
+    expected, actual = (load_file(r / LAST / WEIGHTS_FILE) for r in (finished, run))
     for name, tensor in expected.items():
         assert float((tensor - actual[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
