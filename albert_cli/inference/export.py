@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.padded import PaddedModel
 from albert_cli.model.weight_files import find_weight_files
-from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
+from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, Example, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
 # The maximum difference between the outputs of the fp32 file and torch's, relative to the largest output. Differences
@@ -246,7 +246,7 @@ def _fraction(values: Sequence[bool]) -> float | None:
     return round(float(np.mean(values)), 6) if values else None
 
 
-def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
+def _predictions(task: AnyTask, examples: Sequence[Example], outputs: object) -> list[object]:
     """Return a prediction for each example, to compare runtimes; empty if the predictions are numbers.
 
     Entities have no scores here, because scores differ by rounding.
