@@ -31,7 +31,7 @@ from albert_cli.data.verification import (
     are_sources_unchanged,
     collect_file_signatures,
     read_verified_unit,
-    record_verified,
+    record_verified_data,
     verify_data,
 )
 from albert_cli.errors import BusyError, ConfigError, LockedError
@@ -79,7 +79,7 @@ def build_data(
         require_training_text(units, results)
         facts = publish_data(out, units, results, vocabulary)
         _remove_plans(out)
-        record_verified(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
+        record_verified_data(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 

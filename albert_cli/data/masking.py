@@ -155,18 +155,18 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
     chosen_words = [np.zeros(0, np.int64)]
     chosen_lengths = [np.zeros(0, np.int64)]
     for round_number in range(n_candidates.max(initial=0)):
-        sequence = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))
-        if sequence.size == 0:
+        active = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))  # the S sequences, [S]
+        if active.size == 0:
             break
-        first_word = candidates[offsets[sequence] + round_number]
-        n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[sequence])
+        first_word = candidates[offsets[active] + round_number]
+        n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[active])
         n_tokens = words.start[first_word + n_words] - words.start[first_word]
         covered_words = first_word[:, None] + index_in_span  # [S, ngram]
         is_in_span = index_in_span < n_words[:, None]
         is_overlapping = (is_taken[covered_words] & is_in_span).any(axis=1)
-        is_chosen = (n_tokens <= budget_left[sequence]) & ~is_overlapping
+        is_chosen = (n_tokens <= budget_left[active]) & ~is_overlapping
         is_taken[covered_words[is_in_span & is_chosen[:, None]]] = True
-        budget_left[sequence[is_chosen]] -= n_tokens[is_chosen]
+        budget_left[active[is_chosen]] -= n_tokens[is_chosen]
         chosen_words.append(first_word[is_chosen])
         chosen_lengths.append(n_words[is_chosen])
     first_word = np.concatenate(chosen_words)

@@ -201,6 +201,7 @@ def _choose_local_chunks(shard: Shard, anchor: Integers, target: Integers, bits:
     offsets = shard.sentence_offsets
     anchor_sentence = locate(offsets, anchor, "right") - 1
     document = locate(shard.document_offsets, anchor_sentence, "right") - 1
+    # The document's sentences are [document_first, document_end).
     document_first = shard.document_offsets[document].astype(np.int64)
     document_end = shard.document_offsets[document + 1].astype(np.int64)
 
@@ -209,7 +210,8 @@ def _choose_local_chunks(shard: Shard, anchor: Integers, target: Integers, bits:
     end_sentence = locate(offsets, offsets[anchor_sentence].astype(np.int64) + target, "left")
     end_sentence = np.minimum(np.maximum(end_sentence, anchor_sentence + 2), document_end)
 
-    # If the document ended first, add sentences backwards under the same conditions.
+    # If the document ended first, add sentences backwards under the same conditions. There are at least `target` tokens
+    # from the sentence `latest_first` to the end, and fewer from any later sentence.
     latest_first = locate(offsets, offsets[end_sentence].astype(np.int64) - target, "right") - 1
     first_sentence = np.minimum(anchor_sentence, np.minimum(latest_first, end_sentence - 2))
     first_sentence = np.maximum(first_sentence, document_first)

@@ -158,25 +158,14 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
     vocab_size = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint).size
     with store.commit_directory(unit.directory, "shard", replace=True) as staging:
         with closing(GroupWriter(staging, vocab_size, unit.settings.max_shard_tokens)) as writer:
-            group_start = 0  # of the group's documents in `is_retained`
-            for group, hashes in _iter_hashes(unit):
-                new_groups = np.full(hashes.size, GROUPS.index(group))
+            start = 0  # of the shard's documents in `is_retained`
+            for group, documents in _iter_shards(unit, facts, id_type(vocab_size)):
+                new_groups = np.full(len(documents), GROUPS.index(group))
                 if target.heldout_hash is not None:
-                    new_groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
-                new_groups[~is_retained[group_start : group_start + hashes.size]] = DROPPED
-                group_start += hashes.size
-                shard_start = 0  # of the shard's documents in the group
-                for record in facts.shards[group]:
-                    shard = Shard.open(unit.directory / record.name, id_type(vocab_size))
-                    in_shard = slice(shard_start, shard_start + shard.n_documents)
-                    documents = TokenizedDocuments(
-                        ids=shard.ids,
-                        sentence_lengths=np.diff(shard.sentence_offsets).astype(np.int64),
-                        document_sizes=np.diff(shard.document_offsets).astype(np.int64),
-                        hashes=hashes[in_shard],
-                    )
-                    writer.add(new_groups[in_shard], documents)
-                    shard_start += shard.n_documents
+                    new_groups[documents.hashes == np.uint64(target.heldout_hash)] = HELDOUT
+                new_groups[~is_retained[start : start + len(documents)]] = DROPPED
+                start += len(documents)
+                writer.add(new_groups, documents)
             totals, shards = writer.finish()
         for path in staging.glob("*.hashes"):  # `writer` has listed the documents of the new groups only
             path.unlink()
@@ -186,3 +175,19 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
         store.write_json(staging / "shard.json", asdict(facts))
     record_verified_unit(unit.directory, unit.source_signatures)
     return facts
+
+
+def _iter_shards(unit: ShardUnit, facts: ShardFacts, dtype: str) -> Iterator[tuple[Group, TokenizedDocuments]]:
+    """Yield the group and the documents of each shard; the documents are in the order of `_iter_hashes`."""
+    for group, hashes in _iter_hashes(unit):
+        start = 0  # of the shard's documents in the group
+        for record in facts.shards[group]:
+            shard = Shard.open(unit.directory / record.name, dtype)
+            documents = TokenizedDocuments(
+                ids=shard.ids,
+                sentence_lengths=np.diff(shard.sentence_offsets).astype(np.int64),
+                document_sizes=np.diff(shard.document_offsets).astype(np.int64),
+                hashes=hashes[start : start + shard.n_documents],
+            )
+            start += shard.n_documents
+            yield group, documents

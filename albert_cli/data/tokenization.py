@@ -170,6 +170,7 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     sentence_lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
     has_tokens = sentence_lengths > 0
+    # For each document, the number of sentences up to its end.
     document_ends = np.cumsum([len(sentences) for sentences in sentences_by_document], dtype=np.int64)
     # For each sentence, the number of sentences with tokens before it; the last element is their total.
     n_with_tokens_before = np.append(0, np.cumsum(has_tokens))

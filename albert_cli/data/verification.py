@@ -39,7 +39,7 @@ def verify_data(directory: Path, everything: bool = False) -> int:
         n_files += len(manifest.files)
         if manifest.fingerprint() != fingerprint:
             raise CheckpointError(f"{shard_directory}: not the shard that {directory / 'data.json'} lists")
-    record_verified(directory, signatures)
+    record_verified_data(directory, signatures)
     return n_files
 
 
@@ -113,7 +113,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Return whether these are the signatures that `record_verified` has recorded for the directory."""
+    """Return whether these are the signatures that `record_verified_data` has recorded."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):  # the file is missing or damaged
@@ -121,7 +121,7 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
     return False
 
 
-def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
+def record_verified_data(directory: Path, signatures: dict[str, list[int]]) -> None:
     """Record the signatures of a data directory whose hashes are correct: in memory and, if possible, on disk."""
     _verified_in_process[directory.resolve()] = signatures
     with suppress(OSError, AlbertError):  # the directory is read-only

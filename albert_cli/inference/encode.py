@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,14 +28,14 @@ from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.features import PairFeatures
+from albert_cli.tasks.features import Features
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.training.device import autocast
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
-WriteVectors = Callable[[Sequence[InputRow[Any]], Vectors], None]  # writes the vectors [N, H] of N rows
+WriteVectors = Callable[[Sequence[InputRow], Vectors], None]  # writes the vectors [N, H] of N rows
 _ONE_OR_TWO_TEXTS = 0  # value of `Classification.inputs`: an input line is one text or a pair of texts
 # A task without labels and metrics, which only reads texts and pairs as a classifier does.
 TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=_ONE_OR_TWO_TEXTS))
@@ -62,7 +62,7 @@ def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
 
 
 @torch.inference_mode()
-def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
+def encode_features(model: BareEncoder, features: Features, pooling: Pooling, device: torch.device) -> Vectors:
     """Return the vectors [N, H] float32 of N texts or pairs, in the order of the features.
 
     pooling: "mean" averages the last layer's states over all tokens of an input, [CLS] and [SEP] included, as
@@ -110,7 +110,7 @@ def encode_file(
     limit = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size
     totals = InputTotals()
-    reader = InputReader(TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
+    reader = InputReader(TEXT_READER, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
         for tokenized in run_ahead(tokenize_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
             with autocast(opened.settings.precision, opened.device):
@@ -136,7 +136,7 @@ def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Itera
             yield lambda rows, vectors: stream.writelines(_format_vectors(rows, vectors))
 
 
-def _format_vectors(rows: Sequence[InputRow[Any]], vectors: Vectors) -> Iterator[str]:
+def _format_vectors(rows: Sequence[InputRow], vectors: Vectors) -> Iterator[str]:
     """Yield a JSON line per row; a float32 becomes the shortest decimal number that is read as the same float32."""
     for row, vector in zip(rows, vectors, strict=True):
         numbers = ", ".join(map(str, vector))

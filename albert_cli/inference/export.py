@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.padded import PaddedModel
 from albert_cli.model.weight_files import find_weight_files
-from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
+from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, Example, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
 # The maximum difference between the outputs of the fp32 file and torch's, relative to the largest output. Differences
@@ -115,7 +115,7 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
         # An error within the block leaves no output directory.
         _check_differences(comparison, source.checkpoint.directory)
-    return _summarize(source, out, runtimes, comparison, sizes)
+    return _summarize(source, out, padded, runtimes, comparison, sizes)
 
 
 def _choices(source: ExportSource) -> int:
@@ -187,6 +187,7 @@ def _check_differences(comparison: _Comparison, checkpoint: Path) -> None:
 def _summarize(
     source: ExportSource,
     out: Path,
+    padded: PaddedModel,
     runtimes: Mapping[str, Runtime],
     comparison: _Comparison,
     sizes: Mapping[str, int],
@@ -195,10 +196,11 @@ def _summarize(
     scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
     best_threshold = None
     shown_metrics: list[str] = []
-    equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
+    equal: dict[str, float | None] = {}
     task = source.task
-    if task is not None:
-        padded = PaddedModel(source.model)
+    if task is None:
+        equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
+    else:
         outputs = {
             name: task.predict(ReplayedModel(batches, padded), source.features, CPU)
             for name, batches in comparison.outputs.items()
@@ -240,10 +242,11 @@ def _summarize(
 
 
 def _fraction(values: Sequence[bool]) -> float | None:
+    """Return the fraction of the values that are True; None without values."""
     return round(float(np.mean(values)), 6) if values else None
 
 
-def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
+def _predictions(task: AnyTask, examples: Sequence[Example], outputs: object) -> list[object]:
     """Return a prediction for each example, to compare runtimes; empty if the predictions are numbers.
 
     Entities have no scores here, because scores differ by rounding.

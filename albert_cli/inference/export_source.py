@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from torch import nn
 
@@ -19,7 +19,7 @@ from albert_cli.inference.encode import TEXT_READER
 from albert_cli.inference.predict import read_rows
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.registry import task_from_checkpoint
@@ -64,7 +64,7 @@ class ExportSource:
     vocabulary: Vocabulary
     model: nn.Module
     task: AnyTask | None
-    examples: Sequence[Any]
+    examples: Sequence[Example]
     features: Features
     origin: str
     has_scores: bool = False
@@ -168,7 +168,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
     )
 
 
-def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Any], str]:
+def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Example], str]:
     """Return the examples of the input file, or a few built-in ones if it is None, and the name of their source.
 
     task: parses the examples. Raises `ConfigError` for a file without inputs.
