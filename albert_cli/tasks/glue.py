@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingDataError
+from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
@@ -30,10 +30,9 @@ class GlueFiles:
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
     * `header` lists the columns of the labeled files if these have no header line.
-    * With `skip_short` rows with too few fields are skipped, as in ALBERT's released code, because questions of QQP
-      contain line breaks. Without `skip_short` such a row is an error.
+    * With `skip_short`, rows with too few fields are skipped, as in ALBERT's released code: in QQP they are parts of
+      questions that contain line breaks. Without `skip_short` such a row is an error.
     * `files` maps a split to the name of its file without the ending, if that is not the split's name.
-    * `hub` is the data set of the Hub that has the task as a configuration, None if there is none.
     """
 
     folder: str
@@ -44,54 +43,48 @@ class GlueFiles:
     header: tuple[str, ...] = ()
     skip_short: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
-    hub: str | None = GLUE_ON_HUB
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
         """Read the examples of a split; a test split has no labels.
 
-        `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
+        `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `GLUE_ON_HUB`.
         """
         is_test = split in task.test_splits
         # `Task.for_scoring` moves test splits from `test_splits` to the dev splits, to score a model on them.
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
+        source = GLUE_ON_HUB if data is None else data
         texts = self.texts
         label = self.label
-        if data is None or is_hub_source(data):
-            table = self._read_hub(task, split, data)
+        if is_hub_source(source):
+            if source == GLUE_ON_HUB:  # each task is a configuration of the same name
+                source = f"{source}:{task.name}"
+            # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks
+            # the names, the class numbers are read.
+            table = read_hub_split(source, split.replace("dev", "validation"), task.labels)
             texts = self.hub_texts or texts
             label = "label"
         else:
-            table = self._read_file(task, Path(data), split)
+            table = self._read_file(task, Path(source), split)
             if is_test:
                 texts = self.test_texts or texts
         columns = table.column_indices(texts if is_test else [*texts, label])
+        text_columns = columns[: len(texts)]
         id_column = next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
         ids = table.ids(id_column, must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
-            text_a, text_b = read_texts(row, columns[: len(texts)])
+            text_a, text_b = read_texts(row, text_columns)
+            # The column of the label is the last of `columns`.
             gold = None if is_test else task.parse_label(row[columns[-1]], table.where(index))
             examples.append(TextExample(text_a, text_b, gold, ids[index]))
         return examples
 
-    def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
-        """Read a split of the data set `data`, which is `hub` if `data` is None.
-
-        In `hub`, each task is a configuration of the same name.
-        """
-        if data is None and self.hub is None:
-            raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
-        source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-        # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks the
-        # names, the class numbers are read.
-        return read_hub_split(source, split.replace("dev", "validation"), task.labels)
-
     def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
         """Read the file of a split in the folder `data` or its subfolder `folder`."""
         file = f"{self.files.get(split, split)}.tsv"
-        path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
+        path = find_data_file(data, (f"{self.folder}/{file}", file), GLUE_ON_HUB)
         rows = [line.split("\t") for line in read_lines(path)]
         if not rows:
             raise InputError(f"{path}: empty", "check that the file is complete")
