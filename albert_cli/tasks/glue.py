@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.classification import Classification, TextExample
@@ -33,6 +33,7 @@ class GlueFiles:
     * With `skip_short`, rows with too few fields are skipped, as in ALBERT's released code: in QQP they are parts of
       questions that contain line breaks. Without `skip_short` such a row is an error.
     * `files` maps a split to the name of its file without the ending, if that is not the split's name.
+    * `hub` is the data set of the Hub that has the task as a configuration, None if there is none.
     """
 
     folder: str
@@ -43,22 +44,25 @@ class GlueFiles:
     header: tuple[str, ...] = ()
     skip_short: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    hub: str | None = GLUE_ON_HUB
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:
         """Read the examples of a split; a test split has no labels.
 
-        `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `GLUE_ON_HUB`.
+        `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
         """
         is_test = split in task.test_splits
         # `Task.for_scoring` moves test splits from `test_splits` to the dev splits, to score a model on them.
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
-        source = GLUE_ON_HUB if data is None else data
+        source = self.hub if data is None else data
+        if source is None:
+            raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
         texts = self.texts
         label = self.label
         if is_hub_source(source):
-            if source == GLUE_ON_HUB:  # each task is a configuration of the same name
+            if source == self.hub:  # each task is a configuration of the same name
                 source = f"{source}:{task.name}"
             # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks
             # the names, the class numbers are read.
@@ -84,7 +88,7 @@ class GlueFiles:
     def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
         """Read the file of a split in the folder `data` or its subfolder `folder`."""
         file = f"{self.files.get(split, split)}.tsv"
-        path = find_data_file(data, (f"{self.folder}/{file}", file), GLUE_ON_HUB)
+        path = find_data_file(data, (f"{self.folder}/{file}", file), self.hub)
         rows = [line.split("\t") for line in read_lines(path)]
         if not rows:
             raise InputError(f"{path}: empty", "check that the file is complete")
