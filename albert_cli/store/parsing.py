@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def type_adapter(kind: type[T]) -> TypeAdapter[T]:
+def type_adapter(record_type: type[T]) -> TypeAdapter[T]:
     """Return pydantic's validator of a type, built once per process."""
     # `cache` requires a hashable argument and forgets T, so mypy needs the casts.
-    return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, kind)))
+    return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, record_type)))
 
 
 @cache
-def _cached_adapter(kind: Hashable) -> TypeAdapter[object]:
+def _cached_adapter(record_type: Hashable) -> TypeAdapter[object]:
     from pydantic import TypeAdapter  # imported late, because a command that reads no record needs no pydantic
 
-    return TypeAdapter(cast("type[object]", kind))
+    return TypeAdapter(cast("type[object]", record_type))
 
 
-def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
+def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
     """Parse the JSON of a file as a record.
 
     Raises `CheckpointError` for a key that is missing or of another type, and for numbers that are not finite.
@@ -38,7 +38,7 @@ def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
     from pydantic import ValidationError
 
     try:
-        record = type_adapter(kind).validate_json(data, strict=True)
+        record = type_adapter(record_type).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
     if b"NaN" in data or b"Infinity" in data:  # as a number, or only within a text

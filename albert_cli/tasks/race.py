@@ -6,7 +6,7 @@ The module defines the tasks, and reads the questions from the published files, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,9 @@ class RaceFiles:
         if is_hub_source(source):
             examples = list(self._iter_hub_questions(task, split, source))
         else:
-            folder = Path(source)
-            examples = [e for level in self.levels for e in self._iter_level_questions(task, split, folder, level)]
+            examples = []
+            for level in self.levels:
+                examples += self._iter_level_questions(task, split, Path(source), level)
         if not examples:
             raise InputError(f"{source}: {split} holds no questions", _PASSAGE_FORMAT)
         return examples
@@ -60,7 +61,7 @@ class RaceFiles:
 
     def _iter_hub_questions(self, task: TaskInfo, split: str, source: str) -> Iterator[ChoiceExample]:
         """Yield the questions of a data set of the Hub, which has a question and its passage in each row."""
-        if source == RACE_ON_HUB:
+        if source == RACE_ON_HUB:  # its configurations are the levels and "all"
             config = self.levels[0] if len(self.levels) == 1 else "all"
             source = f"{source}:{config}"
         table = read_hub_split(source, split.replace("dev", "validation"))
@@ -95,19 +96,27 @@ def read_race_passages(path: Path) -> list[ChoiceExample] | None:
         texts = _split_passage_file(path)
         if not texts:
             return None
-    task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
-    return [e for passage, where in _parse_passages(texts) for e in _iter_questions(task, "test", passage, "", where)]
+    examples: list[ChoiceExample] = []
+    for passage, where in _parse_passages(texts):
+        # Read as the split "test", because only its answers may be hidden.
+        examples += _iter_questions(RACE["race"], "test", passage, "", where)
+    return examples
 
 
-# ---------------------------------------------------------------- passages: JSON texts, with file and line
+# ---------------------------------------------------------------- passages
+
+# A passage is first a pair: its JSON text, and its file and line for messages.
 
 
 def _split_passage_file(path: Path) -> list[tuple[str, str]]:
-    """Return the passages of a file: a JSON object, or one on each line; [] for a file without passages.
+    """Return the passages of a file: a JSON object, or one on each line.
 
-    A file with passages begins with a JSON object and has the key `questions`.
+    A file holds passages if it begins with a JSON object and has the key `questions`. For another file, and for a pipe,
+    which can be read only once, the list is empty.
     """
-    text = read_text(path) if path.is_file() else ""
+    if not path.is_file():
+        return []
+    text = read_text(path)
     if not text.lstrip().startswith("{") or '"questions"' not in text:
         return []
     lines = [(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
@@ -158,9 +167,13 @@ def _iter_questions(
     task: TaskInfo, split: str, passage: _PassageRecord, level: str, where: str
 ) -> Iterator[ChoiceExample]:
     """Yield the questions of a passage; raises `InputError` if questions, options and answers do not match."""
-    if passage.answers is None and split not in task.test_splits:
+    answers: Sequence[str | None]
+    if passage.answers is not None:
+        answers = passage.answers
+    elif split in task.test_splits:
+        answers = [None] * len(passage.questions)
+    else:
         raise InputError(f"{where}: no answers", _PASSAGE_FORMAT)
-    answers = [None] * len(passage.questions) if passage.answers is None else passage.answers
     if not len(passage.questions) == len(passage.options) == len(answers):
         counts = f"{len(passage.questions)} questions, {len(passage.options)} lists of options, {len(answers)} answers"
         raise InputError(f"{where}: {counts}", "give every question a list of options and an answer")

@@ -16,7 +16,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
-from albert_cli.tasks.registry import GLUE_SCORE_TASKS, find_task
+from albert_cli.tasks.glue import GLUE_SCORE_TASKS
+from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings

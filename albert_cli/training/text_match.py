@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
-from albert_cli.model import hub
+from albert_cli.model import weight_files
 from albert_cli.text.vocabulary import Vocabulary
 
 _COUNTS_FILE: Final = "token_counts.safetensors"
@@ -72,7 +72,7 @@ def read_token_counts(directory: Path) -> Counts | None:
     path = directory / _COUNTS_FILE
     if not store.exists_or_is_listed(path):
         return None
-    counts_V = hub.read_tensors(path).get(_COUNTS_KEY)
+    counts_V = weight_files.read_tensors(path).get(_COUNTS_KEY)
     if counts_V is None or counts_V.dtype != torch.int64 or counts_V.ndim != 1 or bool((counts_V < 0).any()):
         raise CheckpointError(f"{path}: contains no token counts", "copy the checkpoint again")
     return counts_V.numpy()
