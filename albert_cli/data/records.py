@@ -166,6 +166,10 @@ class BuildPlan:
     sources: list[WorkUnitRecord]
     names: list[str]
 
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.names):
+            raise ValueError(f"{len(self.sources)} sources, but {len(self.names)} names")
+
     def files_by_unit(self) -> dict[str, list[str]]:
         """Return the source files of each work unit, by the unit's name."""
         files = [[part["source"] for part in source["parts"]] for source in self.sources]

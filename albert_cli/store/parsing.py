@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -33,7 +33,8 @@ def _cached_adapter(record_type: Hashable) -> TypeAdapter[object]:
 def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
     """Parse the JSON of a file as a record.
 
-    Raises `CheckpointError` for a key that is missing or of another type, and for numbers that are not finite.
+    Raises `CheckpointError` for a key that is missing or of another type, for a value that the record's class rejects,
+    and for numbers that are not finite.
     """
     from pydantic import ValidationError
 
@@ -41,6 +42,8 @@ def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
         record = type_adapter(record_type).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
+    except ConfigError as error:  # of settings, which the record contains
+        raise CheckpointError(f"{path}: {error.message}") from None
     if b"NaN" in data or b"Infinity" in data:  # as a number, or only within a text
         _reject_nonfinite_numbers(path, data)
     return record
